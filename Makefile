@@ -1,0 +1,53 @@
+# Every target sets up what it needs in .venv; nothing is installed outside it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTO := agent/kubeletapi
+
+.PHONY: help demo test check bench e2e proto format clean
+
+help:
+	@echo "make demo    the whole way of a GPU pod on a simulated node, under a minute"
+	@echo "make test    all tests, with branch coverage"
+	@echo "make check   format, lint, types, layers"
+	@echo "make bench   what is measured, against what (BENCH=name for one)"
+	@echo "make e2e     tests against the real cluster of KUBECONFIG"
+	@echo "make format  format and fix what ruff can"
+	@echo "make proto   generate the gRPC stubs again"
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "gpu-turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m simulator demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses=auto --cov --cov-report=term --cov-fail-under=90
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m bench $(BENCH)
+
+e2e: $(STAMP)
+	$(BIN)/python -m pytest -m e2e tests/e2e
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(STAMP)
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
+	  $(PROTO)/deviceplugin.proto $(PROTO)/podresources.proto
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -1,0 +1,94 @@
+"""The allocation record an agent writes to a pod (``gpu-allocation``).
+
+JSON: container name -> ``{"cards": [uuid], "cores": n, "memoryBlocks": n, "evidence": e}``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from contract.errors import InvalidRecord
+
+
+class Evidence(StrEnum):
+    """How it was settled which container a call belongs to, strongest first."""
+
+    TICKET = "ticket"
+    """The IDs had been reserved for one container by the preferred call before."""
+    RECORD = "record"
+    """The kubelet's own record shows the container holding exactly these IDs."""
+    WITNESS = "witness"
+    """The kubelet's ``List`` showed exactly one pod that still lacked the resource."""
+    ORDER = "order"
+    """Several fitted, or there was no witness: the first in line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one container got.
+
+    Attributes:
+        cards: card UUIDs, in the order the container sees them.
+        cores: hundredths of a card, over all cards.
+        memory_blocks: memory blocks, over all cards; 0 when none were asked for.
+        evidence: how it was settled that the call belonged to this container.
+    """
+
+    cards: tuple[str, ...]
+    cores: int
+    memory_blocks: int
+    evidence: Evidence
+
+
+def encode_allocations(allocations: Mapping[str, Allocation]) -> str:
+    """Write the record as compact JSON; equal records are equal text."""
+    return json.dumps(
+        {
+            name: {
+                "cards": list(each.cards),
+                "cores": each.cores,
+                "memoryBlocks": each.memory_blocks,
+                "evidence": each.evidence.value,
+            }
+            for name, each in sorted(allocations.items())
+        },
+        separators=(",", ":"),
+    )
+
+
+def decode_allocations(text: str) -> dict[str, Allocation]:
+    """Read a record, strictly.
+
+    Raises:
+        InvalidRecord: *text* is not what :func:`encode_allocations` writes.
+    """
+    try:
+        decoded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecord(f"gpu-allocation: not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise InvalidRecord("gpu-allocation: must be a JSON object")
+    return {name: _decode_one(name, value) for name, value in decoded.items()}
+
+
+def _decode_one(name: str, value: object) -> Allocation:
+    if not isinstance(value, dict) or set(value) != {"cards", "cores", "memoryBlocks", "evidence"}:
+        raise InvalidRecord(
+            f"gpu-allocation[{name}]: must have exactly cards, cores, memoryBlocks, evidence"
+        )
+    cards = value["cards"]
+    if not isinstance(cards, list) or not all(isinstance(card, str) for card in cards):
+        raise InvalidRecord(f"gpu-allocation[{name}].cards: must be a list of card UUIDs")
+    for field in ("cores", "memoryBlocks"):
+        count = value[field]
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise InvalidRecord(f"gpu-allocation[{name}].{field}: must be a whole number")
+    try:
+        evidence = Evidence(value["evidence"])
+    except ValueError as error:
+        raise InvalidRecord(
+            f"gpu-allocation[{name}].evidence: must be one of "
+            + ", ".join(each.value for each in Evidence)
+        ) from error
+    return Allocation(tuple(cards), value["cores"], value["memoryBlocks"], evidence)

@@ -1,0 +1,275 @@
+"""What a pod asks for, container by container.
+
+Counts are read from ``limits``: Kubernetes makes ``requests`` equal for extended
+resources (``ValidateResourceRequirements``), and the kubelet loops over ``limits``
+when it allocates devices.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from contract.errors import Fault, FieldError, InvalidDemand, quote
+from contract.names import Names
+from contract.quantity import parse_quantity
+
+CORES_PER_CARD = 100
+"""``vcuda-core`` counts hundredths of a card."""
+
+LARGEST_COUNT = 2**31 - 1
+"""The kubelet sends the size of a preferred allocation as an int32."""
+
+
+class ContainerKind(StrEnum):
+    """The three kinds of containers a kubelet admits, told apart because it books them apart."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one container asks for.
+
+    Attributes:
+        cores: hundredths of a card: 1-99 share one card, more is whole cards.
+        memory: memory blocks; 0 when the container names none.
+    """
+
+    cores: int
+    memory: int
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the container shares one card instead of owning whole ones."""
+        return 0 < self.cores < CORES_PER_CARD
+
+    @property
+    def cards(self) -> int:
+        """How many cards the container sees."""
+        return 1 if self.is_share else self.cores // CORES_PER_CARD
+
+    def memory_per_card(self) -> tuple[int, ...]:
+        """Share the blocks out over the cards, as evenly as they go, the first cards one more."""
+        each, more = divmod(self.memory, max(self.cards, 1))
+        return tuple(each + (card < more) for card in range(self.cards))
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDemand:
+    """A container that asks for GPUs.
+
+    Attributes:
+        name: the container's name, unique within its pod.
+        kind: how the kubelet books it.
+        index: its place in ``spec.initContainers`` or ``spec.containers``.
+        demand: what it asks for.
+    """
+
+    name: str
+    kind: ContainerKind
+    index: int
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
+class PodDemand:
+    """All containers of a pod that ask for GPUs, in the order the kubelet admits them."""
+
+    containers: tuple[ContainerDemand, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether the pod asks for any GPU at all."""
+        return bool(self.containers)
+
+    def of(self, name: str) -> ContainerDemand | None:
+        """Find a container by name."""
+        return next((each for each in self.containers if each.name == name), None)
+
+
+def asks_for_gpus(spec: object, names: Names) -> bool:
+    """Tell whether any container of *spec* mentions one of our resources, valid or not.
+
+    Args:
+        spec: a pod spec as decoded JSON; anything else simply asks for nothing.
+        names: the names to look for.
+    """
+    return any(
+        resource in listing
+        for _, container, _ in _containers(spec, "spec")
+        for listing in _listings(container)
+        for resource in (names.core, names.memory)
+    )
+
+
+def read_pod_demand(
+    spec: object, names: Names, *, path: str = "spec"
+) -> tuple[PodDemand, tuple[FieldError, ...]]:
+    """Read everything readable and find everything wrong, without raising.
+
+    Args:
+        spec: a pod spec as decoded JSON, possibly hostile.
+        names: the resource names to read.
+        path: the spec's place in its object, for the paths of the findings.
+
+    Returns:
+        The demands as far as their counts can be read (a broken rule, such as 150
+        cores, does not hide the count), and all findings in field order.
+    """
+    found: list[ContainerDemand] = []
+    errors: list[FieldError] = []
+    for where, container, kind in _containers(spec, path):
+        demand, wrong = _read_container(container, names, f"{where}.resources")
+        errors += wrong
+        if demand.cores or demand.memory:
+            index = int(where[where.rindex("[") + 1 : -1])
+            found.append(ContainerDemand(_name(container), kind, index, demand))
+    return PodDemand(tuple(found)), tuple(errors)
+
+
+def parse_pod_demand(spec: object, names: Names, *, path: str = "spec") -> PodDemand:
+    """Read what a pod asks for, or say everything that is wrong with it.
+
+    Raises:
+        InvalidDemand: with every finding at once.
+    """
+    demand, errors = read_pod_demand(spec, names, path=path)
+    if errors:
+        raise InvalidDemand(errors)
+    return demand
+
+
+def _containers(spec: object, path: str) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
+    """Walk the containers in the kubelet's order of admission: init list first, then containers."""
+    if not isinstance(spec, Mapping):
+        return
+    for field in ("initContainers", "containers"):
+        listed = spec.get(field)
+        for index, container in enumerate(listed if isinstance(listed, list) else ()):
+            if not isinstance(container, Mapping):
+                continue
+            kind = ContainerKind.MAIN
+            if field == "initContainers":
+                restartable = container.get("restartPolicy") == "Always"
+                kind = ContainerKind.SIDECAR if restartable else ContainerKind.INIT
+            yield f"{path}.{field}[{index}]", container, kind
+
+
+def _listings(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Give a container's limits and requests; what is no mapping counts as empty."""
+    resources = container.get("resources")
+    if not isinstance(resources, Mapping):
+        return {}, {}
+    limits, requests = resources.get("limits"), resources.get("requests")
+    return (
+        limits if isinstance(limits, Mapping) else {},
+        requests if isinstance(requests, Mapping) else {},
+    )
+
+
+def _name(container: Mapping[str, Any]) -> str:
+    name = container.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _read_container(
+    container: Mapping[str, Any], names: Names, path: str
+) -> tuple[Demand, list[FieldError]]:
+    limits, requests = _listings(container)
+    errors: list[FieldError] = []
+    counts: dict[str, int | None] = {}
+    for resource in (names.core, names.memory):
+        counts[resource], wrong = _read_resource(resource, limits, requests, path)
+        errors += wrong
+    cores, memory = counts[names.core], counts[names.memory]
+    if cores is not None and memory is not None:  # a count that is no number is told already
+        errors += _check(Demand(cores, memory), limits, names, path)
+    return Demand(max(cores or 0, 0), max(memory or 0, 0)), errors
+
+
+def _read_resource(
+    resource: str, limits: Mapping[str, Any], requests: Mapping[str, Any], path: str
+) -> tuple[int | None, list[FieldError]]:
+    """Read one count: 0 when absent, ``None`` when present and unreadable."""
+    limit_path, request_path = f"{path}.limits[{resource}]", f"{path}.requests[{resource}]"
+    if resource not in limits:
+        if resource not in requests:
+            return 0, []
+        return None, [
+            FieldError(
+                limit_path,
+                Fault.REQUIRED,
+                f"requests asks for {quote(requests[resource])} but limits does not: "
+                "extended resources are asked for in limits, write it there",
+                "requests-without-limits",
+            )
+        ]
+    count, errors = _read_count(limits[resource], limit_path)
+    if resource in requests:
+        asked = parse_quantity(requests[resource])
+        if asked is None or (count is not None and asked != count):
+            errors.append(
+                FieldError(
+                    request_path,
+                    Fault.INVALID,
+                    f"must be equal to limits ({quote(limits[resource])}), extended resources "
+                    "cannot be overcommitted: leave requests out",
+                    "requests-differ",
+                    quote(requests[resource]),
+                )
+            )
+    return count, errors
+
+
+def _read_count(value: object, path: str) -> tuple[int | None, list[FieldError]]:
+    number = parse_quantity(value)
+
+    def refuse(detail: str, rule: str) -> tuple[None, list[FieldError]]:
+        return None, [FieldError(path, Fault.INVALID, detail, rule, quote(value))]
+
+    if number is None:
+        return refuse('must be a whole number such as "50"', "not-a-number")
+    if number.denominator != 1:
+        return refuse("must be a whole number, it cannot be divided further", "not-whole")
+    if number <= 0:
+        return refuse("must be at least 1: leave it out to ask for none", "not-positive")
+    if number > LARGEST_COUNT:
+        return refuse(f"must be at most {LARGEST_COUNT}", "too-large")
+    return int(number), []
+
+
+def _check(
+    demand: Demand, limits: Mapping[str, Any], names: Names, path: str
+) -> Iterator[FieldError]:
+    """Apply the rules between the two counts of one container (DESIGN: the contract)."""
+    core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
+    if demand.cores > CORES_PER_CARD and demand.cores % CORES_PER_CARD:
+        below = demand.cores - demand.cores % CORES_PER_CARD
+        above = below + CORES_PER_CARD
+        yield FieldError(
+            core_path,
+            Fault.INVALID,
+            f"more than one card must be a multiple of {CORES_PER_CARD} "
+            f"({CORES_PER_CARD} is one whole card): "
+            f"ask for {below}" + (f" or {above}" if above <= LARGEST_COUNT else ""),
+            "not-whole-cards",
+            quote(limits[names.core]),
+        )
+    if demand.is_share and not demand.memory:
+        yield FieldError(
+            memory_path,
+            Fault.REQUIRED,
+            f"a shared card needs memory: {demand.cores} of {CORES_PER_CARD} cores share a "
+            "card with others, say how many memory blocks to take, at least 1",
+            "share-without-memory",
+        )
+    if demand.memory and not demand.cores:
+        yield FieldError(
+            core_path,
+            Fault.REQUIRED,
+            f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one "
+            f"card, or a multiple of {CORES_PER_CARD} for whole cards",
+            "memory-without-cores",
+        )

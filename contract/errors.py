@@ -1,0 +1,94 @@
+"""Errors about a user's object, worded as ``kubectl`` users know them.
+
+::
+
+    ValueError
+    └── ContractError
+        ├── InvalidName      a setting (the domain) cannot be used
+        ├── InvalidStamp     an order stamp or a time does not parse
+        ├── InvalidRecord    an allocation record does not parse
+        └── InvalidDemand    a pod asks for what can never be served
+
+A :class:`FieldError` is one finding; :class:`InvalidDemand` carries all the
+findings of an object at once.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ContractError(ValueError):
+    """Base of every error this package raises on bad input."""
+
+
+class InvalidName(ContractError):
+    """A configured name cannot be used as a Kubernetes name."""
+
+
+class InvalidStamp(ContractError):
+    """A stamp that does not parse; never read as zero."""
+
+
+class InvalidRecord(ContractError):
+    """An allocation record that does not parse."""
+
+
+class Fault(StrEnum):
+    """What is wrong with a field, in the words of ``k8s.io/apimachinery`` ``field.ErrorType``."""
+
+    INVALID = "Invalid value"
+    REQUIRED = "Required value"
+
+
+# A hostile value is quoted up to here: enough to find it, too short to flood a log.
+_LONGEST_QUOTE = 64
+
+
+def quote(value: object) -> str:
+    """Show *value* as it stood in the object: JSON, on one line, cut to a bounded length."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, str) and len(value) > _LONGEST_QUOTE:
+        return json.dumps(value[:_LONGEST_QUOTE]) + "..."
+    return json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One finding.
+
+    Attributes:
+        path: the field from the object's root, such as
+            ``spec.containers[0].resources.limits[tencent.com/vcuda-core]``.
+        fault: the kind of finding.
+        detail: the rule and what to do instead, one line.
+        value: the value found, already quoted; empty when there is none.
+        rule: a short stable identifier of the rule, for metrics and tests.
+    """
+
+    path: str
+    fault: Fault
+    detail: str
+    rule: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        """Render as the API server renders a ``field.Error``."""
+        found = f"{self.value}: " if self.fault is Fault.INVALID else ""
+        return f"{self.path}: {self.fault.value}: {found}{self.detail}"
+
+
+class InvalidDemand(ContractError):
+    """A pod asks for what can never be served.
+
+    Attributes:
+        errors: every finding, in the order of the fields in the object.
+    """
+
+    def __init__(self, errors: Iterable[FieldError]) -> None:
+        self.errors: tuple[FieldError, ...] = tuple(errors)
+        super().__init__("; ".join(str(error) for error in self.errors))

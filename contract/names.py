@@ -1,0 +1,99 @@
+"""Resource and annotation names under one domain."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from contract.errors import InvalidName, quote
+
+DEFAULT_DOMAIN = "tencent.com"
+"""The domain of Tencent's gpu-manager, so that pods written for it work unchanged."""
+
+# RFC 1123 subdomain, as Kubernetes requires of the prefix of a qualified name.
+_SUBDOMAIN = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
+)
+_INDEX = re.compile(r"(0|[1-9][0-9]{0,8})\Z")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Every name both sides use, derived from one domain.
+
+    Raises:
+        InvalidName: *domain* is not an RFC 1123 subdomain, or is Kubernetes' own.
+    """
+
+    domain: str = DEFAULT_DOMAIN
+
+    def __post_init__(self) -> None:
+        """Refuse a domain the API server would refuse in a resource name."""
+        if not _SUBDOMAIN.match(self.domain):
+            raise InvalidName(
+                f"domain: Invalid value: {quote(self.domain)}: must be a lower-case DNS name "
+                f"such as {DEFAULT_DOMAIN}"
+            )
+        if self.domain == "kubernetes.io" or self.domain.endswith(".kubernetes.io"):
+            raise InvalidName(
+                f"domain: Invalid value: {quote(self.domain)}: kubernetes.io is reserved "
+                "for Kubernetes itself, an extended resource cannot live there"
+            )
+
+    @cached_property
+    def core(self) -> str:
+        """Resource: hundredths of a card."""
+        return f"{self.domain}/vcuda-core"
+
+    @cached_property
+    def memory(self) -> str:
+        """Resource: blocks of card memory."""
+        return f"{self.domain}/vcuda-memory"
+
+    @cached_property
+    def predicate_time(self) -> str:
+        """Pod annotation: unix time in ns, decimal; written at create, again at bind."""
+        return f"{self.domain}/predicate-time"
+
+    @cached_property
+    def admission_order(self) -> str:
+        """Pod annotation: order stamp written at create."""
+        return f"{self.domain}/admission-order"
+
+    @cached_property
+    def bind_order(self) -> str:
+        """Pod annotation: order stamp written at bind."""
+        return f"{self.domain}/bind-order"
+
+    @cached_property
+    def predicate_node(self) -> str:
+        """Pod annotation: the node's name, written at bind."""
+        return f"{self.domain}/predicate-node"
+
+    @cached_property
+    def gpu_assigned(self) -> str:
+        """Pod annotation: ``"false"`` from the webhook, ``"true"`` from the agent."""
+        return f"{self.domain}/gpu-assigned"
+
+    @cached_property
+    def gpu_allocation(self) -> str:
+        """Pod annotation: the allocation record, JSON (see :mod:`contract.allocation`)."""
+        return f"{self.domain}/gpu-allocation"
+
+    @cached_property
+    def predicate_gpu_idx_prefix(self) -> str:
+        """Prefix of the pod annotations that carry card indices per container."""
+        return f"{self.domain}/predicate-gpu-idx-"
+
+    @cached_property
+    def gpu_cards(self) -> str:
+        """Node annotation: the card inventory, JSON."""
+        return f"{self.domain}/gpu-cards"
+
+    def predicate_gpu_idx(self, index: int) -> str:
+        """Name the annotation with the card indices of ``spec.containers[index]``."""
+        return f"{self.predicate_gpu_idx_prefix}{index}"
+
+    def is_predicate_gpu_idx(self, key: str) -> bool:
+        """Tell whether *key* is ``predicate-gpu-idx-<i>`` for a canonical ``i``."""
+        prefix = self.predicate_gpu_idx_prefix
+        return key.startswith(prefix) and bool(_INDEX.match(key[len(prefix) :]))

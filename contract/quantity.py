@@ -1,0 +1,47 @@
+"""Kubernetes quantities, read exactly.
+
+The grammar is that of ``k8s.io/apimachinery/pkg/api/resource`` (``quantity.go``):
+a signed decimal number, then a binary suffix (``Ki`` … ``Ei``), a decimal suffix
+(``n u m k M G T P E``) or a decimal exponent (``e3``, ``E-3``).
+"""
+
+import re
+from fractions import Fraction
+
+_QUANTITY = re.compile(
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)"
+    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE](?P<exponent>[+-]?[0-9]+))?\Z",
+    re.ASCII,
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+# Longer text, or a larger exponent, names no number anybody can mean; refusing it
+# keeps a hostile "1e999999999" from costing time or memory.
+_LONGEST_TEXT = 64
+_LARGEST_EXPONENT = 99
+
+
+def parse_quantity(value: object) -> Fraction | None:
+    """Read a quantity as found in decoded JSON.
+
+    Args:
+        value: a string, or a JSON number (Kubernetes accepts both).
+
+    Returns:
+        The exact value, or ``None`` when it is not a quantity.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    text = repr(value) if isinstance(value, float) else str(value)
+    match = _QUANTITY.match(text) if len(text) <= _LONGEST_TEXT else None
+    if match is None:
+        return None
+    number = Fraction(match["sign"] + match["number"])
+    suffix = match["suffix"] or ""
+    if suffix in _BINARY:
+        return number * (1 << _BINARY[suffix])
+    power = _DECIMAL[suffix] if match["exponent"] is None else int(match["exponent"])
+    if abs(power) > _LARGEST_EXPONENT:
+        return None
+    return number * (Fraction(10**power) if power >= 0 else Fraction(1, 10**-power))

@@ -52,6 +52,8 @@ def quote(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
+    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST_QUOTE:
+        return f"a number of {value.bit_length()} bits"
     if isinstance(value, str) and len(value) > _LONGEST_QUOTE:
         return json.dumps(value[:_LONGEST_QUOTE]) + "..."
     return json.dumps(value)

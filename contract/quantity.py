@@ -33,7 +33,9 @@ def parse_quantity(value: object) -> Fraction | None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    text = repr(value) if isinstance(value, float) else str(value)
+    if isinstance(value, int):
+        return Fraction(value)
+    text = value if isinstance(value, str) else repr(value)
     match = _QUANTITY.match(text) if len(text) <= _LONGEST_TEXT else None
     if match is None:
         return None

@@ -1,0 +1,188 @@
+"""Cards and their links: the inventory of one node, as plain data."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.errors import SettingsError
+from contract.errors import quote
+from contract.quantity import parse_quantity
+
+# A device ID is at most 63 characters (device plugin API) and carries the UUID, "::"
+# and a place of up to 5 digits.
+_UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
+_LINK = re.compile(r"(?:NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS)\Z", re.ASCII)
+_CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "device"}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card.
+
+    Attributes:
+        uuid: the card's UUID as NVML gives it.
+        index: its index in NVML's order, unique on the node.
+        minor: the number of its device node.
+        model: the product name.
+        memory: total memory, bytes.
+        numa: NUMA node, ``None`` when unknown.
+        bus_id: PCI bus id, empty when unknown.
+        device: path of its device node on the host.
+    """
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    memory: int
+    numa: int | None
+    bus_id: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How two cards are connected, in the words of ``nvidia-smi topo -m``.
+
+    Attributes:
+        cards: the two indices, ascending.
+        kind: ``NV<n>`` (n NVLinks), ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``.
+    """
+
+    cards: tuple[int, int]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All cards of a node, by index, and the links between them."""
+
+    cards: tuple[Card, ...]
+    links: tuple[Link, ...] = ()
+
+    def card(self, uuid: str) -> Card | None:
+        """Find a card by UUID."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+
+def parse_inventory(document: object) -> Inventory:
+    """Read the content of a cards file.
+
+    Args:
+        document: the decoded file: ``{"cards": [...], "links": [...]}``.
+
+    Raises:
+        SettingsError: with the path of the field, the rule and the value.
+    """
+    if not isinstance(document, Mapping):
+        raise SettingsError("the cards file must be a mapping with the keys cards and links")
+    _only(document, {"cards", "links"}, "")
+    listed = document.get("cards")
+    if not isinstance(listed, list) or not listed:
+        raise SettingsError("cards: Required value: a list of at least one card")
+    cards = sorted(
+        (_parse_card(entry, f"cards[{place}]") for place, entry in enumerate(listed)),
+        key=lambda card: card.index,
+    )
+    for field in ("uuid", "index", "minor"):
+        values = [getattr(card, field) for card in cards]
+        for value in values:
+            if values.count(value) > 1 and (field != "minor" or _default_devices(cards)):
+                raise SettingsError(f"cards: {field} {quote(value)} stands twice")
+    return Inventory(tuple(cards), _parse_links(document.get("links"), cards))
+
+
+def _default_devices(cards: Sequence[Card]) -> bool:
+    """Whether minors matter: cards with a device path of their own may share a number."""
+    return all(card.device == _device(card.minor) for card in cards)
+
+
+def _device(minor: int) -> str:
+    return f"/dev/nvidia{minor}"
+
+
+def _only(entry: Mapping[str, Any], known: set[str], path: str) -> None:
+    for key in entry:
+        if key not in known:
+            raise SettingsError(
+                f"{path}{'.' if path else ''}{key}: unknown field, known are "
+                + ", ".join(sorted(known))
+            )
+
+
+def _parse_card(entry: object, path: str) -> Card:
+    if not isinstance(entry, Mapping):
+        raise SettingsError(f"{path}: must be a mapping")
+    _only(entry, _CARD_FIELDS, path)
+    uuid = entry.get("uuid")
+    if not isinstance(uuid, str) or not _UUID.match(uuid):
+        raise SettingsError(
+            f"{path}.uuid: Invalid value: {quote(uuid)}: must be a card UUID of at most 56 "
+            "letters, digits, '-', '.' and '_'"
+        )
+    index = _whole(entry, "index", path)
+    minor = _whole(entry, "minor", path) if "minor" in entry else index
+    memory = parse_quantity(entry.get("memory"))
+    if memory is None or memory.denominator != 1 or memory <= 0:
+        raise SettingsError(
+            f"{path}.memory: Invalid value: {quote(entry.get('memory'))}: "
+            "must be a number of bytes such as 24Gi"
+        )
+    return Card(
+        uuid=uuid,
+        index=index,
+        minor=minor,
+        model=_text(entry, "model", path, default="unknown"),
+        memory=int(memory),
+        numa=_whole(entry, "numa", path) if entry.get("numa") is not None else None,
+        bus_id=_text(entry, "busId", path, default=""),
+        device=_text(entry, "device", path, default=_device(minor)),
+    )
+
+
+def _whole(entry: Mapping[str, Any], field: str, path: str) -> int:
+    value = entry.get(field)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise SettingsError(
+            f"{path}.{field}: Invalid value: {quote(value)}: must be a whole number, 0 or more"
+        )
+    return value
+
+
+def _text(entry: Mapping[str, Any], field: str, path: str, *, default: str) -> str:
+    value = entry.get(field, default)
+    if not isinstance(value, str):
+        raise SettingsError(f"{path}.{field}: Invalid value: {quote(value)}: must be text")
+    return value
+
+
+def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
+    if listed is None:
+        return ()
+    if not isinstance(listed, list):
+        raise SettingsError("links: must be a list")
+    known = {card.index for card in cards}
+    links: dict[tuple[int, int], Link] = {}
+    for place, entry in enumerate(listed):
+        path = f"links[{place}]"
+        if not isinstance(entry, Mapping):
+            raise SettingsError(f"{path}: must be a mapping with the keys cards and kind")
+        _only(entry, {"cards", "kind"}, path)
+        pair, kind = entry.get("cards"), entry.get("kind")
+        if not isinstance(pair, list) or len(pair) != 2 or not set(pair) <= known:
+            raise SettingsError(
+                f"{path}.cards: Invalid value: must be the indices of two cards of this file"
+            )
+        if pair[0] == pair[1]:
+            raise SettingsError(f"{path}.cards: a card has no link to itself")
+        if not isinstance(kind, str) or not _LINK.match(kind):
+            raise SettingsError(
+                f"{path}.kind: Invalid value: {quote(kind)}: must be NV<n>, PIX, PXB, PHB, "
+                "NODE or SYS"
+            )
+        ends = (min(pair), max(pair))
+        if ends in links:
+            raise SettingsError(f"{path}.cards: the link of {ends[0]} and {ends[1]} stands twice")
+        links[ends] = Link(ends, kind)
+    return tuple(links[ends] for ends in sorted(links))

@@ -1,0 +1,36 @@
+"""The agent's errors, by whose fault it is.
+
+::
+
+    Exception
+    ├── SettingsError     the admin's: a flag or the cards file cannot be used
+    ├── Refusal           the request's: it cannot be served; the text reaches the pod's author
+    │   ├── ResolutionError   no container can be asking this
+    │   ├── PlacementError    no card fits
+    │   └── GrantError        the IDs contradict themselves, the request or other containers
+    └── Unavailable       ours or a neighbour's: what we depend on does not answer now
+"""
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used; the message names the field, the rule and the value."""
+
+
+class Refusal(Exception):
+    """The request cannot be served. The message becomes ``pod.status.message`` (fact K9)."""
+
+
+class ResolutionError(Refusal):
+    """No container that is known to be waiting can be asking this."""
+
+
+class PlacementError(Refusal):
+    """No card fits; the message says for each card why not."""
+
+
+class GrantError(Refusal):
+    """Device IDs that contradict themselves, their container's request or other containers."""
+
+
+class Unavailable(Exception):
+    """Something outside does not answer: PodResources or the API server."""

@@ -1,0 +1,256 @@
+"""Who holds which places: an in-memory book, rebuilt from the kubelet's own record.
+
+Invariants, checked by :meth:`Ledger.check`:
+
+- a place is held by at most one pod;
+- within a pod it is held by at most one container that is not an ordinary init
+  container (the kubelet hands what those free to later containers, fact K7).
+
+The structure is not safe to share between threads: its owner locks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from agent.podview import PodId
+from agent.tickets import Resource
+from agent.witness import Identified
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Claim:
+    """A container of a pod."""
+
+    pod: PodId
+    container: str
+
+    def __str__(self) -> str:
+        """Write pod and container on one line."""
+        return f"{self.pod} container {self.container}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one container holds of one resource.
+
+    Attributes:
+        ids: device IDs.
+        evidence: how it was settled that they are this container's.
+        proven: the kubelet's record has shown it.
+    """
+
+    ids: frozenset[str]
+    evidence: Evidence
+    proven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A wrong guess that the kubelet's record corrected."""
+
+    resource: Resource
+    ids: frozenset[str]
+    guessed: Claim
+    proven: Claim
+
+
+class Ledger:
+    """The book of held places."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kinds: dict[Claim, ContainerKind] = {}
+        self._holdings: dict[Claim, dict[Resource, Holding]] = {}
+        self._owners: dict[tuple[Resource, str], PodId] = {}
+
+    @property
+    def owners(self) -> Mapping[tuple[Resource, str], PodId]:
+        """Which pod holds each held place."""
+        return self._owners
+
+    def claims(self) -> Iterator[tuple[Claim, ContainerKind, Mapping[Resource, Holding]]]:
+        """Walk all containers that hold something, sorted."""
+        for claim in sorted(self._holdings):
+            yield claim, self._kinds[claim], self._holdings[claim]
+
+    def holding(self, claim: Claim, resource: Resource) -> Holding | None:
+        """Give what *claim* holds of *resource*."""
+        return self._holdings.get(claim, {}).get(resource)
+
+    def pod_claims(self, pod: PodId) -> list[Claim]:
+        """Give the containers of *pod* that hold something, sorted."""
+        return sorted(claim for claim in self._holdings if claim.pod == pod)
+
+    def find(self, resource: Resource, ids: frozenset[str]) -> list[Claim]:
+        """Find the containers that hold exactly *ids*; several after a reuse (fact K7)."""
+        owner = self._owners.get((resource, next(iter(ids), "")))
+        if owner is None:
+            return []
+        return [
+            claim
+            for claim in self.pod_claims(owner)
+            if (held := self.holding(claim, resource)) is not None and held.ids == ids
+        ]
+
+    def kind(self, claim: Claim) -> ContainerKind:
+        """Give the kind of a container that holds something."""
+        return self._kinds[claim]
+
+    def taken(self, resource: Resource, device_id: str, *, but_reusable_by: PodId) -> bool:
+        """Tell whether a place is out of reach for a new container of *but_reusable_by*.
+
+        What the pod's own ordinary init containers hold is within reach (fact K7).
+        """
+        owner = self._owners.get((resource, device_id))
+        if owner is None:
+            return False
+        if owner != but_reusable_by:
+            return True
+        return any(
+            device_id in held.ids
+            for claim in self.pod_claims(owner)
+            if self._kinds[claim] is not ContainerKind.INIT
+            and (held := self.holding(claim, resource)) is not None
+        )
+
+    def record(
+        self, claim: Claim, kind: ContainerKind, resource: Resource, holding: Holding
+    ) -> None:
+        """Book *holding*, in place of what the container held of *resource* before."""
+        self._drop(claim, resource)
+        self._kinds[claim] = kind
+        self._holdings.setdefault(claim, {})[resource] = holding
+        for device_id in holding.ids:
+            self._owners[resource, device_id] = claim.pod
+
+    def prove(self, claim: Claim, resource: Resource) -> None:
+        """Note that the kubelet's record shows this holding."""
+        held = self._holdings[claim]
+        held[resource] = replace(held[resource], proven=True)
+
+    def release_container(self, claim: Claim) -> None:
+        """Forget one container."""
+        for resource in tuple(self._holdings.get(claim, ())):
+            self._drop(claim, resource)
+
+    def release_pod(self, pod: PodId) -> bool:
+        """Forget a pod; tell whether it held anything."""
+        claims = self.pod_claims(pod)
+        for claim in claims:
+            self.release_container(claim)
+        return bool(claims)
+
+    def reconcile(
+        self, identified: Sequence[Identified], *, finished: frozenset[PodId]
+    ) -> list[Correction]:
+        """Make the book equal to the kubelet's record.
+
+        To be called with a ``List`` taken while no ``Allocate`` is in flight, that is from
+        within a preferred call: then what ``List`` does not show is not held, except for
+        ordinary init containers, which it never shows (fact K4). Those stay booked while
+        their pod is listed and not in *finished*.
+
+        Returns:
+            The guesses that turned out wrong.
+        """
+        truth: dict[tuple[Claim, Resource], frozenset[str]] = {}
+        present: set[PodId] = set()
+        for each in identified:
+            if each.pod not in finished:
+                present.add(each.pod)
+            for container in each.listed.containers:
+                for resource, ids in container.held.items():
+                    if ids:
+                        truth[Claim(each.pod, container.name), resource] = ids
+        self._adopt_names(present)
+        corrections = self._corrections(truth)
+        self._forget_unseen(truth, present)
+        for (claim, resource), ids in sorted(truth.items()):
+            held = self.holding(claim, resource)
+            if held is not None and held.ids == ids:
+                self.prove(claim, resource)
+            else:
+                kind = self._kinds.get(claim, ContainerKind.MAIN)
+                self.record(claim, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
+        return corrections
+
+    def check(self) -> None:
+        """Assert the invariants; for tests.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        seen: dict[tuple[Resource, str], Claim] = {}
+        for claim, kind, holdings in self.claims():
+            for resource, held in holdings.items():
+                for device_id in held.ids:
+                    owner = self._owners.get((resource, device_id))
+                    if owner != claim.pod:
+                        raise AssertionError(f"{device_id} is {owner}'s and {claim}'s")
+                    other = seen.get((resource, device_id))
+                    if kind is not ContainerKind.INIT:
+                        if other is not None:
+                            raise AssertionError(f"{device_id} is {other}'s and {claim}'s")
+                        seen[resource, device_id] = claim
+        held_places = {
+            (resource, device_id)
+            for _, _, holdings in self.claims()
+            for resource, held in holdings.items()
+            for device_id in held.ids
+        }
+        if held_places != set(self._owners):
+            raise AssertionError("an owner without a holding")
+
+    def _adopt_names(self, present: set[PodId]) -> None:
+        """Give the UID to what was booked by name alone, once the API has told it."""
+        by_key = {pod.key: pod for pod in sorted(present) if pod.uid}
+        for claim in [each for each in self._holdings if not each.pod.uid]:
+            pod = by_key.get(claim.pod.key)
+            if pod is not None:
+                kind, holdings = self._kinds[claim], dict(self._holdings[claim])
+                self.release_container(claim)
+                for resource, held in holdings.items():
+                    self.record(Claim(pod, claim.container), kind, resource, held)
+
+    def _corrections(
+        self, truth: Mapping[tuple[Claim, Resource], frozenset[str]]
+    ) -> list[Correction]:
+        found = []
+        for (claim, resource), ids in sorted(truth.items()):
+            for guessed in self.find(resource, ids):
+                wrong = guessed != claim and self._kinds[guessed] is not ContainerKind.INIT
+                if wrong and truth.get((guessed, resource)) != ids:
+                    found.append(Correction(resource, ids, guessed, claim))
+        return found
+
+    def _forget_unseen(
+        self, truth: Mapping[tuple[Claim, Resource], frozenset[str]], present: set[PodId]
+    ) -> None:
+        for claim in list(self._holdings):
+            for resource in tuple(self._holdings.get(claim, ())):
+                held = self._holdings[claim][resource]
+                if self._kinds[claim] is ContainerKind.INIT:
+                    keep = claim.pod in present
+                else:
+                    keep = truth.get((claim, resource)) == held.ids
+                if not keep:
+                    self._drop(claim, resource)
+
+    def _drop(self, claim: Claim, resource: Resource) -> None:
+        held = self._holdings.get(claim, {}).pop(resource, None)
+        if held is None:
+            return
+        if not self._holdings[claim]:
+            del self._holdings[claim]
+            del self._kinds[claim]
+        still_held = {
+            device_id
+            for other in self.pod_claims(claim.pod)
+            if (kept := self.holding(other, resource)) is not None
+            for device_id in kept.ids
+        }
+        for device_id in held.ids - still_held:
+            if self._owners.get((resource, device_id)) == claim.pod:
+                del self._owners[resource, device_id]

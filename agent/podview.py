@@ -1,0 +1,136 @@
+"""A pod as the agent sees it: parsed once at the border, frozen, without the rest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from contract.allocation import Allocation, decode_allocations
+from contract.demand import PodDemand, read_pod_demand
+from contract.errors import ContractError
+from contract.names import Names
+from contract.stamps import OrderStamp, decode_time
+
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodId:
+    """Which pod: a name can come back, a UID cannot.
+
+    The UID is empty only for a pod that the kubelet's record shows and the API has not.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name, which is all that PodResources tells."""
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        """Write as ``kubectl`` users do."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """What the agent knows of a pod on its node.
+
+    Attributes:
+        id: which pod.
+        demand: its GPU containers in the kubelet's order of admission.
+        line: its place in line, comparable with that of any other pod.
+        terminal: it has succeeded or failed; the kubelet will not admit it any more.
+        deleting: its deletion was asked for.
+        assigned: the agent has recorded its allocation.
+        recorded: the allocation recorded on it, by container name.
+        faults: what did not parse (stamps, records), for the log; never read as a zero.
+    """
+
+    id: PodId
+    demand: PodDemand
+    line: tuple[int, str, str, int, str]
+    terminal: bool = False
+    deleting: bool = False
+    assigned: bool = False
+    recorded: Mapping[str, Allocation] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+
+def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
+    """Read a pod object of the API server.
+
+    What a hostile or foreign writer may have put into annotations is checked; what the
+    API server itself guarantees (metadata, types of the spec) is relied upon.
+    """
+    metadata = obj["metadata"]
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    faults: list[str] = []
+    created = _unix_ns(metadata.get("creationTimestamp"))
+    bound = _stamp(annotations.get(names.bind_order), faults)
+    admitted = _stamp(annotations.get(names.admission_order), faults)
+    time_ns = _first_time(bound, annotations.get(names.predicate_time), admitted, faults)
+    demand, _ = read_pod_demand(obj.get("spec"), names)
+    uid = metadata.get("uid", "")
+    return PodView(
+        id=PodId(metadata.get("namespace", ""), metadata.get("name", ""), uid),
+        demand=demand,
+        # Bind order, admission order, creation time, UID (DESIGN: order). A stamp that is
+        # missing is stood in for by the best time known, so that pods with and without
+        # stamps stand in one line.
+        line=(
+            time_ns or created,
+            bound.encode() if bound else "",
+            admitted.encode() if admitted else "",
+            created,
+            uid,
+        ),
+        terminal=(obj.get("status") or {}).get("phase") in _TERMINAL,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        assigned=annotations.get(names.gpu_assigned) == "true",
+        recorded=_record(annotations.get(names.gpu_allocation), faults),
+        faults=tuple(faults),
+    )
+
+
+def _stamp(text: str | None, faults: list[str]) -> OrderStamp | None:
+    if text is None:
+        return None
+    try:
+        return OrderStamp.decode(text)
+    except ContractError as error:
+        faults.append(str(error))
+        return None
+
+
+def _first_time(
+    bound: OrderStamp | None, predicate: str | None, admitted: OrderStamp | None, faults: list[str]
+) -> int:
+    if bound is not None:
+        return bound.time_ns
+    if predicate is not None:
+        try:
+            return decode_time(predicate)
+        except ContractError as error:
+            faults.append(str(error))
+    return admitted.time_ns if admitted is not None else 0
+
+
+def _record(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
+    if text is None:
+        return {}
+    try:
+        return decode_allocations(text)
+    except ContractError as error:
+        faults.append(str(error))
+        return {}
+
+
+def _unix_ns(rfc3339: str | None) -> int:
+    """Read a creation time; whole seconds are all that Kubernetes keeps."""
+    if not rfc3339:
+        return 0
+    return int(datetime.fromisoformat(rfc3339).timestamp()) * 1_000_000_000

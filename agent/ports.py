@@ -1,0 +1,70 @@
+"""What the turnstile needs from outside, as Protocols: adapters and test fakes implement them."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from agent.ledger import Claim, Correction
+from agent.podview import PodView
+from agent.tickets import Resource
+from agent.witness import Snapshot
+from contract.allocation import Allocation, Evidence
+
+
+class PodSource(Protocol):
+    """The pods of this node, as the API knows them."""
+
+    def views(self) -> Sequence[PodView]:
+        """Give all known pods, without asking anybody."""
+        ...
+
+    def fetch(self, namespace: str, name: str) -> PodView | None:
+        """Ask for one pod that is not known yet; ``None`` when there is none.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
+
+class RecordSource(Protocol):
+    """The kubelet's own record."""
+
+    def list(self, *, within: float) -> Snapshot:
+        """Ask who holds what, within so many seconds.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
+
+class Outbox(Protocol):
+    """Where finished allocations are written to, later and elsewhere."""
+
+    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+        """Record what a pod's containers got."""
+        ...
+
+
+class Journal(Protocol):
+    """Where decisions are told: log and metrics."""
+
+    def decided(self, call: str, claim: Claim, evidence: Evidence, ids: Collection[str]) -> None:
+        """A call was settled."""
+        ...
+
+    def refused(self, call: str, resource: Resource, size: int, reason: str) -> None:
+        """A call was refused."""
+        ...
+
+    def corrected(self, correction: Correction) -> None:
+        """The kubelet's record showed a guess to be wrong."""
+        ...
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+        """A container starts without proof."""
+        ...
+
+    def blind(self, reason: str) -> None:
+        """The kubelet's record could not be had."""
+        ...

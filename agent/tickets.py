@@ -1,0 +1,164 @@
+"""Device IDs as tickets: ``<card uuid>::<place>`` names one place on one card."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from agent.cards import Card, Inventory
+from agent.errors import GrantError, SettingsError
+from contract.demand import CORES_PER_CARD, Demand
+from contract.errors import quote
+
+_PLACE = re.compile(r"(0|[1-9][0-9]{0,8})\Z", re.ASCII)
+_SEPARATOR = "::"
+
+
+class Resource(StrEnum):
+    """The two resources a container asks for, by the last word of their names."""
+
+    CORE = "core"
+    MEMORY = "memory"
+
+    @property
+    def other(self) -> "Resource":
+        """The resource that a container's second pair of calls asks for."""
+        return Resource.MEMORY if self is Resource.CORE else Resource.CORE
+
+
+def count_of(demand: Demand, resource: Resource) -> int:
+    """Give what *demand* asks of *resource*: hundredths of a card, or memory blocks."""
+    return demand.cores if resource is Resource.CORE else demand.memory
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ticket:
+    """One place on one card."""
+
+    card: str
+    place: int
+
+    def __str__(self) -> str:
+        """Write the device ID."""
+        return f"{self.card}{_SEPARATOR}{self.place}"
+
+    @classmethod
+    def parse(cls, device_id: str) -> "Ticket":
+        """Read a device ID, strictly.
+
+        Raises:
+            GrantError: it is not ``<card uuid>::<place>``.
+        """
+        card, separator, place = device_id.rpartition(_SEPARATOR)
+        if not separator or not card or not _PLACE.match(place):
+            raise GrantError(
+                f"device ID {quote(device_id)} is not <card uuid>{_SEPARATOR}<place>: "
+                "it was not given out by this agent"
+            )
+        return cls(card, int(place))
+
+
+@dataclass(frozen=True)
+class TicketBook:
+    """Every ticket of a node: 100 core places a card, one memory place per block.
+
+    Attributes:
+        inventory: the node's cards.
+        block: size of a memory block, bytes.
+
+    Raises:
+        SettingsError: *block* is larger than a card.
+    """
+
+    inventory: Inventory
+    block: int
+
+    def __post_init__(self) -> None:
+        """Refuse a block no card could hold."""
+        for card in self.inventory.cards:
+            if self.places(Resource.MEMORY, card) < 1:
+                raise SettingsError(
+                    f"memory-block: Invalid value: {self.block}: larger than card {card.uuid} "
+                    f"({card.memory} bytes)"
+                )
+
+    def places(self, resource: Resource, card: Card) -> int:
+        """Count the places of *resource* on *card*."""
+        return CORES_PER_CARD if resource is Resource.CORE else card.memory // self.block
+
+    @cached_property
+    def _tickets(self) -> Mapping[Resource, Mapping[str, Ticket]]:
+        # Parsing thousands of IDs in every call would cost milliseconds; looking them up does not.
+        return {
+            resource: {
+                str(ticket): ticket
+                for card in self.inventory.cards
+                for ticket in (
+                    Ticket(card.uuid, place) for place in range(self.places(resource, card))
+                )
+            }
+            for resource in Resource
+        }
+
+    def tickets(self, resource: Resource) -> Mapping[str, Ticket]:
+        """Map every device ID of *resource* to its ticket, cards by index, places ascending."""
+        return self._tickets[resource]
+
+    def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Ticket]:
+        """Look device IDs up.
+
+        Returns:
+            The tickets, by card index and place.
+
+        Raises:
+            GrantError: an ID is malformed, names an unknown card, or a place the card lacks.
+        """
+        known, order = self._tickets[resource], self._order
+        tickets = [known.get(each) or self._explain(resource, each) for each in device_ids]
+        return sorted(tickets, key=lambda ticket: (order[ticket.card], ticket.place))
+
+    @cached_property
+    def _order(self) -> Mapping[str, int]:
+        return {card.uuid: card.index for card in self.inventory.cards}
+
+    def in_order(self, uuids: Iterable[str]) -> tuple[str, ...]:
+        """Sort card UUIDs by card index, without repeats: the order a container sees them in."""
+        return tuple(sorted(set(uuids), key=lambda uuid: self._order[uuid]))
+
+    def _explain(self, resource: Resource, device_id: str) -> Ticket:
+        ticket = Ticket.parse(device_id)
+        card = self.inventory.card(ticket.card)
+        if card is None:
+            raise GrantError(f"device ID {quote(device_id)} names a card this node does not have")
+        raise GrantError(
+            f"device ID {quote(device_id)} names a {resource} place beyond the "
+            f"{self.places(resource, card)} of its card"
+        )
+
+
+def per_card(tickets: Iterable[Ticket]) -> Counter[str]:
+    """Count places by card UUID."""
+    return Counter(ticket.card for ticket in tickets)
+
+
+def summarize(device_ids: Collection[str]) -> str:
+    """Write many device IDs shortly, for logs: ``GPU-a::0-9,12; GPU-b::0-99``."""
+    by_card: dict[str, list[int]] = {}
+    for device_id in device_ids:
+        card, _, place = device_id.rpartition(_SEPARATOR)
+        by_card.setdefault(card, []).append(int(place) if _PLACE.match(place) else -1)
+    return "; ".join(
+        f"{card}{_SEPARATOR}{_ranges(sorted(places))}" for card, places in sorted(by_card.items())
+    )
+
+
+def _ranges(places: list[int]) -> str:
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][1] + 1:
+            runs[-1][1] = place
+        else:
+            runs.append([place, place])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -1,0 +1,142 @@
+"""What the kubelet's ``List`` shows, as plain data, and which pods its entries are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.podview import PodId, PodView
+from agent.tickets import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainer:
+    """One container of a listed pod, with the device IDs it holds (added up, fact K16)."""
+
+    name: str
+    held: Mapping[Resource, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPod:
+    """One entry of ``List``; ordinary init containers are missing from it (fact K4)."""
+
+    namespace: str
+    name: str
+    containers: tuple[ListedContainer, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name; ``List`` tells no UID."""
+        return self.namespace, self.name
+
+    def held(self, container: str, resource: Resource) -> frozenset[str]:
+        """Give the IDs of *resource* that *container* holds."""
+        for each in self.containers:
+            if each.name == container:
+                return each.held.get(resource, frozenset())
+        return frozenset()
+
+    def all_held(self) -> frozenset[tuple[Resource, str]]:
+        """Give everything any of its containers holds."""
+        return frozenset(
+            (resource, device_id)
+            for container in self.containers
+            for resource, ids in container.held.items()
+            for device_id in ids
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One answer of ``List``."""
+
+    pods: tuple[ListedPod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A listed pod and which pod it is; *view* is ``None`` when only the kubelet knows it."""
+
+    pod: PodId
+    listed: ListedPod
+    view: PodView | None
+
+
+def identify(
+    snapshot: Snapshot,
+    views: Iterable[PodView],
+    owners: Mapping[tuple[Resource, str], PodId],
+) -> tuple[Identified, ...]:
+    """Find out which pod each listed entry is.
+
+    A name can be there twice: an old pod that is still stopping and its successor. The
+    entry that holds devices is the pod they were given to; what is left over are the
+    views not yet used, those asked to go last.
+
+    Args:
+        snapshot: what ``List`` showed.
+        views: the pods known from the API.
+        owners: which pod each held device ID was given to, from the ledger.
+
+    Returns:
+        One entry per listed pod, sorted by pod.
+    """
+    by_key: dict[tuple[str, str], list[PodView]] = {}
+    for view in views:
+        by_key.setdefault(view.id.key, []).append(view)
+    for group in by_key.values():
+        group.sort(key=lambda view: (view.terminal, view.deleting, view.line, view.id))
+
+    entries: dict[tuple[str, str], list[ListedPod]] = {}
+    for listed in snapshot.pods:
+        entries.setdefault(listed.key, []).append(listed)
+
+    found: list[Identified] = []
+    for key, group_entries in entries.items():
+        found += _identify_group(key, group_entries, by_key.get(key, []), owners)
+    return tuple(sorted(found, key=lambda each: each.pod))
+
+
+def _identify_group(
+    key: tuple[str, str],
+    entries: Sequence[ListedPod],
+    views: Sequence[PodView],
+    owners: Mapping[tuple[Resource, str], PodId],
+) -> Iterable[Identified]:
+    if len(entries) == 1 and len(views) == 1 and not _stopping(key, entries[0], views[0], owners):
+        return [Identified(views[0].id, entries[0], views[0])]
+    left = list(views)
+    settled: list[Identified] = []
+    unsettled: list[ListedPod] = []
+    for entry in entries:
+        owner = _owner(key, entry, owners)
+        if owner is None:
+            unsettled.append(entry)
+            continue
+        view = next((each for each in left if each.id == owner), None)
+        if view is not None:
+            left.remove(view)
+        settled.append(Identified(owner, entry, view))
+    for entry in unsettled:
+        view = left.pop(0) if left else None
+        settled.append(Identified(view.id if view else PodId(*key, ""), entry, view))
+    return settled
+
+
+def _owner(
+    key: tuple[str, str], entry: ListedPod, owners: Mapping[tuple[Resource, str], PodId]
+) -> PodId | None:
+    """Tell which pod of this name the entry's devices were given to, if one and known by UID."""
+    given = {owners[each] for each in entry.all_held() if each in owners}
+    named = {pod for pod in given if pod.key == key and pod.uid}
+    return named.pop() if len(named) == 1 else None
+
+
+def _stopping(
+    key: tuple[str, str],
+    entry: ListedPod,
+    view: PodView,
+    owners: Mapping[tuple[Resource, str], PodId],
+) -> bool:
+    """Tell whether the entry is an older pod whose successor of the same name is all we see."""
+    owner = _owner(key, entry, owners)
+    return owner is not None and owner != view.id

@@ -1,15 +1,23 @@
 """Where a container goes: a pure choice of cards, then of places on them.
 
-A share goes to the fullest card that fits (binpack), so that whole cards stay whole;
-whole cards are taken in order of their index.
+A share goes to the fullest card that fits (binpack, so that whole cards stay whole) or to
+the emptiest (spread); whole cards are taken in order of their index.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from agent.errors import PlacementError
 from agent.tickets import Resource, Ticket, count_of
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+
+
+class Policy(StrEnum):
+    """Which card a share prefers."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,7 @@ def place(
     need: Need,
     states: Sequence[CardState],
     *,
+    policy: Policy = Policy.BINPACK,
     fixed: Sequence[str] = (),
     must: Sequence[str] = (),
 ) -> tuple[str, ...]:
@@ -89,6 +98,7 @@ def place(
     Args:
         need: what it needs.
         states: all cards, in any order.
+        policy: which card a share prefers.
         fixed: cards it is bound to already, by its other resource or by a plan.
         must: cards of which it must take places (``must_include``).
 
@@ -104,17 +114,20 @@ def place(
     fitting = [state for state in by_index if not reasons[state.uuid]]
     bound = {*fixed, *must}
     if demand.is_share:
-        fitting.sort(key=lambda state: (_emptiness(state), state.index))
+        sign = 1 if policy is Policy.BINPACK else -1
+        fitting.sort(
+            key=lambda state: (
+                sign * state.free[Resource.CORE],
+                sign * state.free[Resource.MEMORY],
+                state.index,
+            )
+        )
     else:
         fitting.sort(key=lambda state: (state.uuid not in bound, state.index))
     chosen = [state.uuid for state in fitting[: demand.cards]]
     if len(chosen) < demand.cards or not bound <= set(chosen):
         raise PlacementError(_refuse(need, by_index, reasons, len(fitting), bound))
     return tuple(state.uuid for state in by_index if state.uuid in chosen)
-
-
-def _emptiness(state: CardState) -> tuple[int, int]:
-    return state.free[Resource.CORE], state.free[Resource.MEMORY]
 
 
 def _why_not(need: Need, state: CardState, *, fixed: Sequence[str], must: Sequence[str]) -> str:

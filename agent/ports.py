@@ -49,7 +49,14 @@ class Outbox(Protocol):
 class Journal(Protocol):
     """Where decisions are told: log and metrics."""
 
-    def decided(self, call: str, claim: Claim, evidence: Evidence, ids: Collection[str]) -> None:
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
         """A call was settled."""
         ...
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from agent.ledger import Claim, Ledger
-from agent.place import CardState, Need, need_of, pick, place
+from agent.place import CardState, Need, Policy, need_of, pick, place
 from agent.podview import PodId
 from agent.tickets import Resource, Ticket, TicketBook
 from contract.demand import ContainerDemand, PodDemand
@@ -18,6 +18,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     book: TicketBook,
     ledger: Ledger,
     healthy: Callable[[str], bool],
+    policy: Policy,
     available: Sequence[str],
     must: Sequence[Ticket] = (),
     plan: tuple[str, ...] = (),
@@ -32,6 +33,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         book: the node's tickets.
         ledger: who holds what.
         healthy: whether a card, by UUID, may be given out.
+        policy: which card a share prefers.
         available: the IDs the kubelet offers; a place outside them is never chosen.
         must: places the kubelet hands on (``must_include``).
         plan: the cards chosen when the container's other resource was placed.
@@ -63,7 +65,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     bound = book.in_order(ticket.card for ticket in must)
     if len(fixed) < container.demand.cards:
         fixed, bound = (), book.in_order([*fixed, *bound])
-    cards = place(need, states, fixed=fixed, must=bound)
+    cards = place(need, states, policy=policy, fixed=fixed, must=bound)
     return cards, pick(container.demand, resource, cards, free=free, must=must)
 
 

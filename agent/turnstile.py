@@ -16,6 +16,7 @@ from agent.errors import GrantError, Refusal, Unavailable
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.inject import Answer
 from agent.ledger import Claim, Correction, Holding, Ledger
+from agent.place import Policy
 from agent.podview import PodId, PodView
 from agent.ports import Journal, Outbox, PodSource, RecordSource
 from agent.resolve import Ask, Resolution, resolve
@@ -57,6 +58,7 @@ class Turnstile:
         journal: Journal,
         answer: Callable[[Grant], Answer],
         healthy: Callable[[str], bool] = lambda _uuid: True,
+        policy: Policy = Policy.BINPACK,
     ) -> None:
         """Start with an empty ledger.
 
@@ -68,6 +70,7 @@ class Turnstile:
             journal: takes decisions.
             answer: turns a grant into an ``Allocate`` answer.
             healthy: whether a card, by UUID, may be given out.
+            policy: which card a share prefers.
         """
         self._book = book
         self._pods = pods
@@ -76,6 +79,7 @@ class Turnstile:
         self._journal = journal
         self._answer = answer
         self._healthy = healthy
+        self._policy = policy
         self._lock = threading.Lock()
         self._ledger = Ledger()
         self._reservations: OrderedDict[tuple[Resource, frozenset[str]], Reservation] = (
@@ -108,6 +112,7 @@ class Turnstile:
                     book=self._book,
                     ledger=self._ledger,
                     healthy=self._healthy,
+                    policy=self._policy,
                     available=available,
                     must=must_tickets,
                     plan=self._plans.get(claim, ()),
@@ -120,7 +125,7 @@ class Turnstile:
         except Refusal as error:
             self._journal.refused("prefer", resource, size, str(error))
             raise
-        self._journal.decided("prefer", claim, resolution.evidence, ids)
+        self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
         return [str(ticket) for ticket in tickets]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
@@ -149,7 +154,7 @@ class Turnstile:
         except Refusal as error:
             self._journal.refused("allocate", resource, len(device_ids), str(error))
             raise
-        self._journal.decided("allocate", claim, evidence, ids)
+        self._journal.decided("allocate", claim, resource, evidence, ids)
         if finished is not None:
             self._outbox.put(*finished)
         return self._answer(grant)
@@ -174,7 +179,7 @@ class Turnstile:
         except Refusal as error:
             self._journal.refused("prestart", resource, len(device_ids), str(error))
             raise
-        self._journal.decided("prestart", claim, Evidence.RECORD, ids)
+        self._journal.decided("prestart", claim, resource, Evidence.RECORD, ids)
 
     # --- keeping up ------------------------------------------------------------------
 

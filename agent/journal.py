@@ -1,0 +1,76 @@
+"""Telling decisions: one structured log line each, and the counters."""
+
+import logging
+from collections.abc import Collection
+
+from agent.ledger import Claim, Correction
+from agent.metrics import Metrics
+from agent.tickets import Resource, summarize
+from contract.allocation import Evidence
+
+log = logging.getLogger(__name__)
+
+
+class LogJournal:
+    """Writes every decision to the log and counts it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """Count in *metrics*."""
+        self._metrics = metrics
+
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
+        """A call was settled."""
+        self._metrics.decisions.labels(call, evidence.value).inc()
+        log.info(
+            call,
+            extra={
+                "pod": str(claim.pod),
+                "uid": claim.pod.uid,
+                "container": claim.container,
+                "resource": resource.value,
+                "evidence": evidence.value,
+                "count": len(ids),
+                "ids": summarize(ids),
+            },
+        )
+
+    def refused(self, call: str, resource: Resource, size: int, reason: str) -> None:
+        """A call was refused."""
+        self._metrics.refusals.labels(call, resource.value).inc()
+        log.warning(
+            "refused",
+            extra={"call": call, "resource": resource.value, "count": size, "reason": reason},
+        )
+
+    def corrected(self, correction: Correction) -> None:
+        """The kubelet's record showed a guess to be wrong."""
+        self._metrics.corrections.inc()
+        log.warning(
+            "corrected",
+            extra={
+                "resource": correction.resource.value,
+                "guessed": str(correction.guessed),
+                "proven": str(correction.proven),
+                "ids": summarize(correction.ids),
+            },
+        )
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+        """A container starts without proof."""
+        self._metrics.unproven.inc()
+        log.info(
+            "unproven",
+            extra={"claim": str(claim or "unknown"), "ids": summarize(ids), "reason": reason},
+        )
+
+    def blind(self, reason: str) -> None:
+        """The kubelet's record could not be had."""
+        self._metrics.blind.inc()
+        log.warning("no witness", extra={"reason": reason})

@@ -1,0 +1,159 @@
+"""Writing allocations to pods: a queue that retries, never inside a call of the kubelet."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from agent.api import Gone, Json, Rejected
+from agent.errors import Unavailable
+from agent.podview import PodId, PodView
+from contract.allocation import Allocation, encode_allocations
+from contract.demand import ContainerKind
+from contract.names import Names
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_SECONDS = (0.1, 30.0)
+_MOST_REMEMBERED = 4096
+
+
+class PatchApi(Protocol):
+    """The part of the API that allocations are written through."""
+
+    def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
+        """Apply a merge patch to a pod."""
+        ...
+
+
+def allocation_patch(
+    view: PodView,
+    allocations: Mapping[str, Allocation],
+    *,
+    names: Names,
+    indices: Mapping[str, int],
+) -> dict[str, Any]:
+    """Make the merge patch that records what a pod got.
+
+    The UID in it makes the API server refuse (409) when a successor of the same name has
+    come meanwhile.
+
+    Args:
+        view: the pod.
+        allocations: what its containers got.
+        names: the contract's names.
+        indices: card UUID -> index.
+    """
+    annotations = {
+        names.gpu_assigned: "true",
+        names.gpu_allocation: encode_allocations(allocations),
+    }
+    for container in view.demand.containers:
+        allocation = allocations.get(container.name)
+        if container.kind is ContainerKind.MAIN and allocation is not None:
+            annotations[names.predicate_gpu_idx(container.index)] = ",".join(
+                str(indices[card]) for card in allocation.cards
+            )
+    return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
+
+
+class PatchQueue:
+    """The queue: one thread writes, the newest allocation of a pod replaces older ones."""
+
+    def __init__(
+        self,
+        *,
+        api: PatchApi,
+        names: Names,
+        indices: Mapping[str, int],
+        on_result: Callable[[str], None] = lambda _result: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            api: where patches go.
+            names: the contract's names.
+            indices: card UUID -> index.
+            on_result: told ``written``, ``retried`` or ``dropped``, for metrics.
+            clock: seconds, monotonic.
+        """
+        self._api = api
+        self._names = names
+        self._indices = indices
+        self._on_result = on_result
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._patches: dict[PodId, Json] = {}
+        self._tries: dict[PodId, tuple[int, float]] = {}
+        self._written: dict[PodId, Json] = {}
+
+    def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
+        """Queue a pod's allocation; the same one again is ignored."""
+        patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
+        with self._changed:
+            if self._written.get(view.id) == patch or self._patches.get(view.id) == patch:
+                return
+            self._patches[view.id] = patch
+            self._tries[view.id] = (0, self._clock())
+            self._changed.notify()
+
+    def pending(self) -> int:
+        """Count what is not written yet."""
+        with self._changed:
+            return len(self._patches)
+
+    def stop(self) -> None:
+        """Make :meth:`run` return; what is unwritten is made again from the kubelet's record."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Write until stopped."""
+        while (due := self._next()) is not None:
+            pod, patch = due
+            try:
+                self._api.patch_pod(pod.namespace, pod.name, patch)
+            except (Rejected, Gone) as error:
+                log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
+                self._done(pod, patch)
+                self._on_result("dropped")
+            except Unavailable as error:
+                self._later(pod)
+                log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})
+                self._on_result("retried")
+            else:
+                self._done(pod, patch)
+                self._on_result("written")
+
+    def _next(self) -> tuple[PodId, Json] | None:
+        with self._changed:
+            while not self._stopping:
+                now = self._clock()
+                if self._tries:
+                    pod, (_, due) = min(self._tries.items(), key=lambda each: (each[1][1], each[0]))
+                    if due <= now:
+                        return pod, self._patches[pod]
+                    self._changed.wait(due - now)
+                else:
+                    self._changed.wait()
+            return None
+
+    def _done(self, pod: PodId, patch: Json) -> None:
+        with self._changed:
+            if self._patches.get(pod) is patch:  # else a newer one came while this was written
+                del self._patches[pod]
+                del self._tries[pod]
+            self._written[pod] = patch
+            while len(self._written) > _MOST_REMEMBERED:
+                del self._written[next(iter(self._written))]
+
+    def _later(self, pod: PodId) -> None:
+        with self._changed:
+            tries, _ = self._tries[pod]
+            low, high = _BACKOFF_SECONDS
+            wait = min(low * 2 ** min(tries, 16), high)
+            self._tries[pod] = (tries + 1, self._clock() + wait)

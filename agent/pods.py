@@ -1,0 +1,157 @@
+"""The pods of this node: a cache that a watch keeps up, and single look-ups on a miss."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from agent.api import Gone, Json, Rejected
+from agent.errors import Unavailable
+from agent.podview import PodView, parse_pod
+from contract.names import Names
+
+log = logging.getLogger(__name__)
+
+
+class PodApi(Protocol):
+    """The part of the API that pods come from."""
+
+    def list_pods(self, node: str) -> tuple[list[Json], str]:
+        """List the node's pods, with the resource version to watch from."""
+        ...
+
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+        """Stream their changes."""
+        ...
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod."""
+        ...
+
+
+# The same pod is not asked for again within this time: the kubelet's record may go on
+# showing a pod that the API has no spec of (a static pod without its mirror).
+_ASK_AGAIN_SECONDS = 0.5
+_BACKOFF_SECONDS = (0.2, 10.0)
+
+
+class PodCache:
+    """Keeps a :class:`PodView` of every pod on one node.
+
+    :meth:`run` belongs to one thread; everything else may be called from any.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: PodApi,
+        node: str,
+        names: Names,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            api: where pods come from.
+            node: the node's name.
+            names: the contract's names.
+            clock: seconds, monotonic.
+        """
+        self._api = api
+        self._node = node
+        self._names = names
+        self._on_change: Callable[[PodView], None] = lambda _view: None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._views: dict[str, PodView] = {}
+        self._asked: dict[tuple[str, str], float] = {}
+        self._synced = threading.Event()
+
+    def subscribe(self, on_change: Callable[[PodView], None]) -> None:
+        """Have *on_change* told of every pod that appears or changes; called without a lock."""
+        self._on_change = on_change
+
+    @property
+    def synced(self) -> threading.Event:
+        """Set once the first list has been read."""
+        return self._synced
+
+    def views(self) -> Sequence[PodView]:
+        """Give all known pods."""
+        with self._lock:
+            return tuple(self._views.values())
+
+    def fetch(self, namespace: str, name: str) -> PodView | None:
+        """Ask the API for one pod and remember it; at most twice a second for the same pod.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        now = self._clock()
+        with self._lock:
+            if now - self._asked.get((namespace, name), -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
+                return None
+            self._asked = {
+                key: at for key, at in self._asked.items() if now - at < _ASK_AGAIN_SECONDS
+            }
+            self._asked[namespace, name] = now
+        obj = self._api.get_pod(namespace, name)
+        if obj is None or (obj.get("spec") or {}).get("nodeName") != self._node:
+            return None
+        return self._remember(obj)
+
+    def run(self, stop: threading.Event) -> None:
+        """List, then watch, until *stop*; list again whenever the watch cannot go on."""
+        backoff = _BACKOFF_SECONDS[0]
+        while not stop.is_set():
+            try:
+                version = self._list()
+                backoff = _BACKOFF_SECONDS[0]
+                self._watch(version, stop)
+            except Gone as error:
+                log.info("watch expired, listing again", extra={"reason": str(error)})
+            except (Unavailable, Rejected) as error:
+                if stop.is_set():
+                    return
+                log.warning("no pods from the API server", extra={"reason": str(error)})
+                stop.wait(backoff)
+                backoff = min(backoff * 2, _BACKOFF_SECONDS[1])
+
+    def _list(self) -> str:
+        items, version = self._api.list_pods(self._node)
+        fresh = {view.id.uid: view for view in (self._parse(item) for item in items)}
+        with self._lock:
+            changed = [view for uid, view in fresh.items() if self._views.get(uid) != view]
+            self._views = fresh
+        self._synced.set()
+        for view in changed:
+            self._on_change(view)
+        return version
+
+    def _watch(self, version: str, stop: threading.Event) -> None:
+        """Follow the watch, opening it again from where it ended."""
+        while not stop.is_set():
+            for kind, obj in self._api.watch_pods(self._node, version):
+                version = obj["metadata"].get("resourceVersion", version)
+                if kind == "DELETED":
+                    self._forget(obj)
+                elif kind in ("ADDED", "MODIFIED"):
+                    self._remember(obj)
+
+    def _remember(self, obj: Json) -> PodView:
+        view = self._parse(obj)
+        with self._lock:
+            self._views[view.id.uid] = view
+        self._on_change(view)
+        return view
+
+    def _forget(self, obj: Json) -> None:
+        with self._lock:
+            self._views.pop(obj["metadata"].get("uid", ""), None)
+
+    def _parse(self, obj: Json) -> PodView:
+        view = parse_pod(obj, self._names)
+        for fault in view.faults:
+            log.warning("annotation ignored", extra={"pod": str(view.id), "reason": fault})
+        return view

@@ -1,0 +1,192 @@
+"""The device plugin's gRPC server: messages in, turnstile, messages out."""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import grpc
+
+from agent.errors import Refusal
+from agent.inject import Answer
+from agent.kubeletapi import deviceplugin_pb2 as api
+from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
+from agent.tickets import Resource, TicketBook
+
+log = logging.getLogger(__name__)
+
+HEALTHY = "Healthy"
+"""``constants.go`` of the device plugin API."""
+
+OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+# ListAndWatch keeps one thread for as long as the kubelet is connected (two while it
+# reconnects), PreStartContainer calls come from many pod workers at once.
+_THREADS = 12
+_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+class Calls(Protocol):
+    """What answers the calls."""
+
+    def prefer(
+        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        """Choose places."""
+        ...
+
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+        """Translate and book places."""
+        ...
+
+    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """Prove a container."""
+        ...
+
+
+class DevicePluginService(rpc.DevicePluginServicer):
+    """One resource of the device plugin API, v1beta1."""
+
+    def __init__(self, *, resource: Resource, book: TicketBook, calls: Calls) -> None:
+        """Serve *resource* from *book*."""
+        self._resource = resource
+        self._book = book
+        self._calls = calls
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """End the streams, so that the server can stop at once."""
+        self._ended.set()
+
+    def GetDevicePluginOptions(
+        self, request: api.Empty, context: grpc.ServicerContext
+    ) -> api.DevicePluginOptions:
+        """Say which optional calls are wanted."""
+        return OPTIONS
+
+    def ListAndWatch(
+        self, request: api.Empty, context: grpc.ServicerContext
+    ) -> Iterator[api.ListAndWatchResponse]:
+        """List every place, then keep the stream open."""
+        gone = threading.Event()
+        context.add_callback(gone.set)
+        yield api.ListAndWatchResponse(devices=self._devices())
+        while not self._ended.wait(0.5) and not gone.is_set():
+            pass
+
+    def GetPreferredAllocation(
+        self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> api.PreferredAllocationResponse:
+        """Settle who asks and choose its places."""
+        try:
+            return api.PreferredAllocationResponse(
+                container_responses=[
+                    api.ContainerPreferredAllocationResponse(
+                        deviceIDs=self._calls.prefer(
+                            self._resource,
+                            each.available_deviceIDs,
+                            each.must_include_deviceIDs,
+                            each.allocation_size,
+                        )
+                    )
+                    for each in request.container_requests
+                ]
+            )
+        except Exception as error:  # noqa: BLE001 -- the edge: see _abort
+            self._abort(context, error)
+
+    def Allocate(
+        self, request: api.AllocateRequest, context: grpc.ServicerContext
+    ) -> api.AllocateResponse:
+        """Translate IDs into what the container finds."""
+        try:
+            return api.AllocateResponse(
+                container_responses=[
+                    _encode(self._calls.allocate(self._resource, each.devices_ids))
+                    for each in request.container_requests
+                ]
+            )
+        except Exception as error:  # noqa: BLE001 -- the edge: see _abort
+            self._abort(context, error)
+
+    def PreStartContainer(
+        self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> api.PreStartContainerResponse:
+        """Prove the container before it starts."""
+        try:
+            self._calls.prestart(self._resource, request.devices_ids)
+        except Exception as error:  # noqa: BLE001 -- the edge: see _abort
+            self._abort(context, error)
+        return api.PreStartContainerResponse()
+
+    def _devices(self) -> list[api.Device]:
+        numa = {card.uuid: card.numa for card in self._book.inventory.cards}
+        topology = {
+            uuid: None if node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=node)])
+            for uuid, node in numa.items()
+        }
+        return [
+            api.Device(ID=device_id, health=HEALTHY, topology=topology[ticket.card])
+            for device_id, ticket in self._book.tickets(self._resource).items()
+        ]
+
+    def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
+        """Answer an error: a refusal in its own words, anything else without ours.
+
+        The text ends up in the pod's status (fact K9), where its author reads it. A fault of
+        ours must fail this one call, not the server, and must not show internals.
+        """
+        if isinstance(error, Refusal):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"gpu-turnstile: {error}")
+        log.error("call failed", extra={"resource": str(self._resource)}, exc_info=error)
+        context.abort(
+            grpc.StatusCode.INTERNAL,
+            "gpu-turnstile failed on this node, its log says why; the pod can be created again",
+        )
+
+
+def _encode(answer: Answer) -> api.ContainerAllocateResponse:
+    return api.ContainerAllocateResponse(
+        envs=dict(answer.envs),
+        devices=[
+            api.DeviceSpec(container_path=path, host_path=path, permissions="rw")
+            for path in answer.devices
+        ],
+    )
+
+
+class PluginServer:
+    """A gRPC server for one resource on one unix socket."""
+
+    def __init__(self, service: DevicePluginService, socket: Path) -> None:
+        """Bind and serve.
+
+        A socket file left by a process that died is in the way and is removed.
+
+        Raises:
+            OSError: the socket cannot be bound.
+        """
+        socket.unlink(missing_ok=True)
+        self.socket = socket
+        self._service = service
+        self._server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix=socket.stem),
+            options=(
+                ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+                ("grpc.max_send_message_length", _MESSAGE_BYTES),
+                ("grpc.so_reuseport", 0),
+            ),
+        )
+        rpc.add_DevicePluginServicer_to_server(service, self._server)
+        try:
+            self._server.add_insecure_port(f"unix:{socket}")
+        except RuntimeError as error:
+            raise OSError(f"cannot bind {socket}: {error}") from error
+        self._server.start()
+
+    def stop(self, *, within: float = 1.0) -> None:
+        """End streams, let calls in flight finish for a while, then stop."""
+        self._service.end()
+        self._server.stop(within).wait(within + 1)

@@ -1,0 +1,80 @@
+"""The agent's settings, checked once at the start."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.errors import SettingsError
+from agent.inject import Injection
+from agent.place import Policy
+from contract.errors import quote
+from contract.names import Names
+from contract.quantity import parse_quantity
+
+# A unix socket's path is at most 107 bytes (unix(7)).
+_LONGEST_SOCKET_PATH = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an admin can set.
+
+    Attributes:
+        node_name: the node's name in the API.
+        kubeconfig: a kubeconfig file, ``None`` for the pod's service account.
+        plugin_dir: the kubelet's device plugin directory.
+        pod_resources_socket: the kubelet's PodResources socket.
+        cards: the cards file.
+        memory_block: bytes one ``vcuda-memory`` stands for.
+        names: resource and annotation names.
+        policy: which card a share prefers.
+        inject: how cards reach a container.
+        http_host: address of the agent's own HTTP endpoint.
+        http_port: its port.
+
+    Raises:
+        SettingsError: a path is too long for a socket.
+    """
+
+    node_name: str
+    kubeconfig: Path | None
+    plugin_dir: Path
+    pod_resources_socket: Path
+    cards: Path
+    memory_block: int
+    names: Names
+    policy: Policy
+    inject: Injection
+    http_host: str
+    http_port: int
+
+    def __post_init__(self) -> None:
+        """Refuse what would only fail later, with a worse message."""
+        if not self.node_name:
+            raise SettingsError("node-name: Required value: the node's name in the API")
+        for flag, path in (
+            ("plugin-dir", self.plugin_dir / "vmemory.sock"),
+            ("pod-resources-socket", self.pod_resources_socket),
+        ):
+            if len(bytes(path)) > _LONGEST_SOCKET_PATH:
+                raise SettingsError(
+                    f"{flag}: Invalid value: {quote(str(path))}: a unix socket's path is at most "
+                    f"{_LONGEST_SOCKET_PATH} bytes"
+                )
+
+
+def parse_memory_block(text: str) -> int:
+    """Read the size of a memory block.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        SettingsError: it is not a whole number of MiB.
+    """
+    size = parse_quantity(text)
+    if size is None or size <= 0 or size % (1 << 20):
+        raise SettingsError(
+            f"memory-block: Invalid value: {quote(text)}: must be a whole number of MiB "
+            "such as 256Mi"
+        )
+    return int(size)

@@ -10,6 +10,7 @@ The structure is not safe to share between threads: its owner locks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from agent.podview import PodId
@@ -64,6 +65,7 @@ class Ledger:
         self._kinds: dict[Claim, ContainerKind] = {}
         self._holdings: dict[Claim, dict[Resource, Holding]] = {}
         self._owners: dict[tuple[Resource, str], PodId] = {}
+        self._by_pod: dict[PodId, set[Claim]] = {}
 
     @property
     def owners(self) -> Mapping[tuple[Resource, str], PodId]:
@@ -81,7 +83,7 @@ class Ledger:
 
     def pod_claims(self, pod: PodId) -> list[Claim]:
         """Give the containers of *pod* that hold something, sorted."""
-        return sorted(claim for claim in self._holdings if claim.pod == pod)
+        return sorted(self._by_pod.get(pod, ()))
 
     def find(self, resource: Resource, ids: frozenset[str]) -> list[Claim]:
         """Find the containers that hold exactly *ids*; several after a reuse (fact K7)."""
@@ -122,6 +124,7 @@ class Ledger:
         self._drop(claim, resource)
         self._kinds[claim] = kind
         self._holdings.setdefault(claim, {})[resource] = holding
+        self._by_pod.setdefault(claim.pod, set()).add(claim)
         for device_id in holding.ids:
             self._owners[resource, device_id] = claim.pod
 
@@ -143,30 +146,44 @@ class Ledger:
         return bool(claims)
 
     def reconcile(
-        self, identified: Sequence[Identified], *, finished: frozenset[PodId]
+        self,
+        identified: Sequence[Identified],
+        *,
+        finished: AbstractSet[PodId] = frozenset(),
+        live: AbstractSet[PodId] = frozenset(),
+        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> list[Correction]:
         """Make the book equal to the kubelet's record.
 
         To be called with a ``List`` taken while no ``Allocate`` is in flight, that is from
-        within a preferred call: then what ``List`` does not show is not held, except for
-        ordinary init containers, which it never shows (fact K4). Those stay booked while
-        their pod is listed and not in *finished*.
+        within a preferred call: then what ``List`` does not show of a listed pod is not
+        held, except for ordinary init containers, which it never shows (fact K4).
+
+        A kubelet that has just restarted lists only the pods it has come to so far, though
+        its checkpoint still books the devices of all (K11). So a pod that is not listed
+        stays booked while the API shows it live, unless the kubelet offers its places.
+
+        Args:
+            identified: what ``List`` shows.
+            finished: pods that hold nothing any more though they may be listed (K8).
+            live: pods that the API shows bound here and not finished.
+            offered: places the kubelet offers in this call.
 
         Returns:
             The guesses that turned out wrong.
         """
         truth: dict[tuple[Claim, Resource], frozenset[str]] = {}
-        present: set[PodId] = set()
+        listed = {each.pod for each in identified}
+        given_back = {self._owners[each] for each in offered & self._owners.keys()}
+        present = (listed | (live - given_back)) - finished
         for each in identified:
-            if each.pod not in finished:
-                present.add(each.pod)
             for container in each.listed.containers:
                 for resource, ids in container.held.items():
                     if ids:
                         truth[Claim(each.pod, container.name), resource] = ids
         self._adopt_names(present)
         corrections = self._corrections(truth)
-        self._forget_unseen(truth, present)
+        self._forget_unseen(truth, present, listed)
         for (claim, resource), ids in sorted(truth.items()):
             held = self.holding(claim, resource)
             if held is not None and held.ids == ids:
@@ -203,7 +220,7 @@ class Ledger:
         if held_places != set(self._owners):
             raise AssertionError("an owner without a holding")
 
-    def _adopt_names(self, present: set[PodId]) -> None:
+    def _adopt_names(self, present: AbstractSet[PodId]) -> None:
         """Give the UID to what was booked by name alone, once the API has told it."""
         by_key = {pod.key: pod for pod in sorted(present) if pod.uid}
         for claim in [each for each in self._holdings if not each.pod.uid]:
@@ -226,12 +243,15 @@ class Ledger:
         return found
 
     def _forget_unseen(
-        self, truth: Mapping[tuple[Claim, Resource], frozenset[str]], present: set[PodId]
+        self,
+        truth: Mapping[tuple[Claim, Resource], frozenset[str]],
+        present: AbstractSet[PodId],
+        listed: AbstractSet[PodId],
     ) -> None:
         for claim in list(self._holdings):
             for resource in tuple(self._holdings.get(claim, ())):
                 held = self._holdings[claim][resource]
-                if self._kinds[claim] is ContainerKind.INIT:
+                if self._kinds[claim] is ContainerKind.INIT or claim.pod not in listed:
                     keep = claim.pod in present
                 else:
                     keep = truth.get((claim, resource)) == held.ids
@@ -245,6 +265,9 @@ class Ledger:
         if not self._holdings[claim]:
             del self._holdings[claim]
             del self._kinds[claim]
+            self._by_pod[claim.pod].discard(claim)
+            if not self._by_pod[claim.pod]:
+                del self._by_pod[claim.pod]
         still_held = {
             device_id
             for other in self.pod_claims(claim.pod)

@@ -154,7 +154,8 @@ def _refuse(
 ) -> str:
     demand = need.demand
     asked = f"{demand.cores} cores and {demand.memory} memory blocks"
-    each = "; ".join(f"{state.uuid}: {reasons[state.uuid] or 'fits'}" for state in states)
+    told = [state for state in states if not bound or state.uuid in bound]
+    each = "; ".join(f"{state.uuid}: {reasons[state.uuid] or 'fits'}" for state in told)
     if bound and fitting >= demand.cards:
         return f"no card fits {asked}: places of {len(bound)} cards must be taken; {each}"
     return f"no card fits {asked}: {fitting} of {demand.cards} cards found; {each}"

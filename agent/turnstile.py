@@ -9,6 +9,7 @@ held while something outside is asked.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from agent.allocations import allocations_of, grant_of
@@ -33,6 +34,21 @@ class Reservation:
 
     resolution: Resolution
     view: PodView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What could be seen when a call came in.
+
+    Attributes:
+        snapshot: the kubelet's record; ``None`` when it could not be had.
+        views: the pods known from the API.
+        offered: the places the kubelet offers in this call.
+    """
+
+    snapshot: Snapshot | None
+    views: Sequence[PodView]
+    offered: AbstractSet[tuple[Resource, str]] = frozenset()
 
 
 WITNESS_WITHIN = 1.0
@@ -100,9 +116,10 @@ class Turnstile:
         """
         try:
             must_tickets = self._book.read(resource, must)
-            snapshot, views = self._look()
+            offered = frozenset((resource, each) for each in {*available}.difference(must))
+            scene = self._look(offered)
             with self._lock:
-                resolution, view = self._resolve(resource, size, must, snapshot, views)
+                resolution, view = self._resolve(resource, size, must, scene)
                 claim = Claim(resolution.pod, resolution.container.name)
                 cards, tickets = seat(
                     claim,
@@ -116,6 +133,7 @@ class Turnstile:
                     available=available,
                     must=must_tickets,
                     plan=self._plans.get(claim, ()),
+                    views=scene.views,
                 )
                 self._plans[claim] = cards
                 ids = frozenset(str(ticket) for ticket in tickets)
@@ -141,11 +159,9 @@ class Turnstile:
                 reservation = self._reservations.pop((resource, ids), None)
             evidence = Evidence.TICKET
             if reservation is None:
-                snapshot, views = self._look()
+                scene = self._look()
                 with self._lock:
-                    resolution, view = self._resolve(
-                        resource, len(device_ids), device_ids, snapshot, views
-                    )
+                    resolution, view = self._resolve(resource, len(device_ids), device_ids, scene)
                 reservation = Reservation(resolution, view)
                 evidence = resolution.evidence
             with self._lock:
@@ -185,12 +201,12 @@ class Turnstile:
 
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
-        snapshot, views = self._look()
-        if snapshot is None:
+        scene = self._look()
+        if scene.snapshot is None:
             return False
         with self._lock:
-            self._reconcile(snapshot, views)
-        for view in views:
+            self._reconcile(scene.snapshot, scene)
+        for view in scene.views:
             self.catch_up(view)
         return True
 
@@ -212,17 +228,17 @@ class Turnstile:
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self._lock:
-            return free_places(self._ledger, self._book, resource)
+            return free_places(self._ledger, self._book, resource, views=self._pods.views())
 
     # --- looking ---------------------------------------------------------------------
 
-    def _look(self) -> tuple[Snapshot | None, Sequence[PodView]]:
+    def _look(self, offered: AbstractSet[tuple[Resource, str]] = frozenset()) -> Scene:
         """Ask the kubelet, then the API for the few pods it shows that we do not know yet."""
         try:
             snapshot = self._record.list(within=WITNESS_WITHIN)
         except Unavailable as error:
             self._journal.blind(str(error))
-            return None, self._pods.views()
+            return Scene(None, self._pods.views(), offered)
         live = {view.id.key for view in self._pods.views() if not view.terminal}
         unknown = [pod for pod in snapshot.pods if pod.key not in live]
         for pod in unknown[:_MOST_FETCHES]:
@@ -230,15 +246,18 @@ class Turnstile:
                 self._pods.fetch(pod.namespace, pod.name)
             except Unavailable:
                 break  # List alone is enough to go on; the watch catches up later
-        return snapshot, self._pods.views()
+        return Scene(snapshot, self._pods.views(), offered)
 
-    def _reconcile(self, snapshot: Snapshot, views: Sequence[PodView]) -> tuple[Identified, ...]:
-        listed = identify(snapshot, views, self._ledger.owners)
+    def _reconcile(self, snapshot: Snapshot, scene: Scene) -> tuple[Identified, ...]:
+        listed = identify(snapshot, scene.views, self._ledger.owners)
         self._passed &= {each.pod for each in listed}
-        finished = self._passed | {view.id for view in views if view.terminal}
-        for correction in self._ledger.reconcile(listed, finished=finished):
+        finished = self._passed | {view.id for view in scene.views if view.terminal}
+        live = {view.id for view in scene.views if not view.terminal}
+        for correction in self._ledger.reconcile(
+            listed, finished=finished, live=live, offered=scene.offered
+        ):
             self._journal.corrected(correction)
-        present = {each.pod for each in listed}
+        present = live | {each.pod for each in listed}
         self._plans = {claim: plan for claim, plan in self._plans.items() if claim.pod in present}
         return listed
 
@@ -252,14 +271,13 @@ class Turnstile:
         resource: Resource,
         size: int,
         named: Iterable[str],
-        snapshot: Snapshot | None,
-        views: Sequence[PodView],
+        scene: Scene,
     ) -> tuple[Resolution, PodView | None]:
-        if snapshot is None:
-            listed = None
+        views, listed = scene.views, None
+        if scene.snapshot is None:
             self._release_gone(views)
         else:
-            listed = self._reconcile(snapshot, views)
+            listed = self._reconcile(scene.snapshot, scene)
         owners = {
             self._ledger.owners[resource, device_id]
             for device_id in named

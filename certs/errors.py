@@ -1,0 +1,28 @@
+"""What can go wrong, by whose fault it is.
+
+::
+
+    CertsError               one line for the person at the keyboard
+    ├── InvalidField         an argument breaks a rule: names field, value and rule
+    ├── InvalidCertificate   what was read is not a certificate, or not one that can sign
+    └── StoreError           the place refuses: it exists, is full, cannot be read
+"""
+
+
+class CertsError(Exception):
+    """Base of every error this package raises; its text is one clear line."""
+
+
+class InvalidField(CertsError):
+    """An argument breaks a rule."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field}: Invalid value: {value!r}: {rule}")
+
+
+class InvalidCertificate(CertsError):
+    """Bytes that should have been a PEM certificate or key are not."""
+
+
+class StoreError(CertsError):
+    """Files cannot be written or read."""

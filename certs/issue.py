@@ -1,0 +1,211 @@
+"""Certificates made: an authority, and serving certificates it signs.
+
+The one module that knows the cryptography library. Everything goes in and comes
+out as PEM bytes or our own dataclasses, so that a store never needs the library.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from certs.errors import InvalidCertificate
+from certs.names import Subject
+
+SKEW = timedelta(minutes=5)
+"""Certificates start this much earlier, for nodes whose clocks run behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key.
+
+    Attributes:
+        certificate: PEM.
+        key: PEM, PKCS #8, not encrypted; kept out of ``repr`` and so out of logs.
+    """
+
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyPair({len(self.certificate)} bytes of certificate)"
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """What one issue makes.
+
+    Attributes:
+        authority: the CA; its certificate is what the API server must trust.
+        serving: what the webhook presents.
+        not_after: when both end.
+    """
+
+    authority: KeyPair
+    serving: KeyPair
+    not_after: datetime
+
+
+def issue(subject: Subject, *, now: datetime) -> Issued:
+    """Make a new authority and a serving certificate under it.
+
+    Both end together: the authority signs nothing else, and a longer life would
+    only be a longer time to lose its key in.
+
+    Args:
+        subject: whom the serving certificate names.
+        now: the present, with a time zone.
+    """
+    authority = make_authority(now=now, days=subject.days)
+    serving = sign_serving(authority, subject, now=now)
+    return Issued(authority, serving, _life(now, subject.days)[1])
+
+
+def make_authority(*, now: datetime, days: int) -> KeyPair:
+    """Make a self-signed authority that may sign serving certificates and nothing below them."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    # The number in the name keeps two authorities apart while a rotation trusts both.
+    name = _name(f"gpu-turnstile webhook CA {serial % 2**32:08x}")
+    builder = (
+        _begin(name, name, key.public_key(), _life(now, days))
+        .serial_number(serial)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+    )
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyPair:
+    """Make a serving certificate under an authority.
+
+    Raises:
+        InvalidCertificate: the authority cannot be read, or does not sign with a key like ours.
+    """
+    issuer = _read_certificate(authority.certificate)
+    issuer_key = _read_key(authority.key)
+    if issuer_key.public_key() != issuer.public_key():
+        raise InvalidCertificate("authority: certificate and key do not belong together")
+    key = ec.generate_private_key(ec.SECP256R1())
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    names = [
+        *(x509.DNSName(each) for each in subject.dns),
+        *(x509.IPAddress(each) for each in subject.ips),
+    ]
+    builder = (
+        _begin(
+            _name("gpu-turnstile webhook"),
+            issuer.subject,
+            key.public_key(),
+            _life(now, subject.days),
+        )
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(identifier, critical=False)
+    )
+    return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
+
+
+def check_authorities(pem: bytes) -> int:
+    """Count the authorities in *pem*, which must hold nothing else and at least one.
+
+    Raises:
+        InvalidCertificate: a client could not use *pem* as what it trusts.
+    """
+    try:
+        certificates = x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise InvalidCertificate("not a PEM certificate") from error
+    for certificate in certificates:
+        if not _is_authority(certificate):
+            raise InvalidCertificate("not the certificate of an authority (CA:TRUE is missing)")
+    return len(certificates)
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _begin(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    life: tuple[datetime, datetime],
+) -> x509.CertificateBuilder:
+    not_before, not_after = life
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .not_valid_before(not_before)
+        .not_valid_after(not_after)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def _life(now: datetime, days: int) -> tuple[datetime, datetime]:
+    present = now.replace(microsecond=0)  # X.509 counts whole seconds
+    return present - SKEW, present + timedelta(days=days)
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    return KeyPair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+
+
+def _read_certificate(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise InvalidCertificate("authority: not a PEM certificate") from error
+
+
+def _read_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidCertificate("authority: not an unencrypted PEM private key") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InvalidCertificate("authority: its key must be an elliptic-curve key")
+    return key

@@ -1,0 +1,96 @@
+"""What a serving certificate is for: DNS names, IP addresses, days."""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from certs.errors import InvalidField
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z", re.ASCII)
+_LONGEST_NAME = 253
+LONGEST_DAYS = 3650
+"""Ten years: longer is a forgotten certificate, not a plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whom a serving certificate names, and for how long.
+
+    Attributes:
+        dns: host names, lower case, without doubles, in the order given.
+        ips: addresses, without doubles, in the order given.
+        days: how long it is valid from now.
+    """
+
+    dns: tuple[str, ...]
+    ips: tuple[Address, ...]
+    days: int
+
+
+def parse_subject(dns: Iterable[str], ips: Iterable[str], days: int) -> Subject:
+    """Read the arguments of a person.
+
+    Raises:
+        InvalidField: naming the field, the value and the rule.
+    """
+    subject = Subject(
+        tuple(dict.fromkeys(parse_dns_name(each) for each in dns)),
+        tuple(dict.fromkeys(parse_ip(each) for each in ips)),
+        days,
+    )
+    if not subject.dns and not subject.ips:
+        raise InvalidField("dns", "", "give at least one DNS name or IP address")
+    if not 1 <= days <= LONGEST_DAYS:
+        raise InvalidField("days", days, f"must be 1 to {LONGEST_DAYS}")
+    return subject
+
+
+def parse_dns_name(text: str) -> str:
+    """Read a host name as RFC 1123 has it, or a wildcard for its leftmost label.
+
+    Raises:
+        InvalidField: the name could never match a host.
+    """
+    name = text.lower()
+    if not name or len(name) > _LONGEST_NAME:
+        raise InvalidField("dns", text[:80], f"must be 1 to {_LONGEST_NAME} characters")
+    if not name.isascii():
+        raise InvalidField("dns", text, "must be ASCII: write the xn-- form of the name")
+    if _is_address(name):
+        raise InvalidField("dns", text, "is an address: give it as an IP address instead")
+    labels = name.split(".")
+    if labels[0] == "*" and len(labels) > 2:
+        labels = labels[1:]
+    if not all(_LABEL.match(label) for label in labels):
+        raise InvalidField(
+            "dns",
+            text,
+            "must be labels of 1 to 63 letters, digits and inner hyphens, joined by dots",
+        )
+    return name
+
+
+def parse_ip(text: str) -> Address:
+    """Read an IPv4 or IPv6 address.
+
+    Raises:
+        InvalidField: it is none, or is bound to one interface.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise InvalidField("ip", text[:80], "must be an IPv4 or IPv6 address") from error
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+        raise InvalidField("ip", text, "must not name an interface, a certificate cannot hold it")
+    return address
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

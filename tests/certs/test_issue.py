@@ -1,0 +1,129 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from certs.errors import InvalidCertificate
+from certs.issue import Issued, KeyPair, check_authorities, issue, make_authority, sign_serving
+from certs.names import parse_subject
+
+NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+SUBJECT = parse_subject(["localhost"], [], 30)
+
+
+def _load(pair: KeyPair) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pair.certificate)
+
+
+def test_the_chain_verifies_for_its_name_under_the_web_rules(issued: Issued) -> None:
+    store = Store([_load(issued.authority)])
+    verifier = PolicyBuilder().store(store).build_server_verifier(x509.DNSName("localhost"))
+    chain = verifier.verify(_load(issued.serving), [])
+    assert len(chain) == 2
+
+
+def test_the_chain_does_not_verify_for_another_name(issued: Issued) -> None:
+    store = Store([_load(issued.authority)])
+    verifier = PolicyBuilder().store(store).build_server_verifier(x509.DNSName("other"))
+    with pytest.raises(VerificationError):
+        verifier.verify(_load(issued.serving), [])
+
+
+def test_the_authority_may_sign_serving_certificates_and_nothing_below() -> None:
+    authority = _load(make_authority(now=NOW, days=3))
+    constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.critical
+    assert (constraints.value.ca, constraints.value.path_length) == (True, 0)
+    usage = authority.extensions.get_extension_for_class(x509.KeyUsage)
+    assert usage.critical
+    assert usage.value.key_cert_sign
+    assert usage.value.crl_sign
+    assert not usage.value.digital_signature
+
+
+def test_the_serving_certificate_says_what_it_is_for(issued: Issued) -> None:
+    serving, authority = _load(issued.serving), _load(issued.authority)
+    extensions = serving.extensions
+    assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    usage = extensions.get_extension_for_class(x509.KeyUsage).value
+    assert usage.digital_signature
+    assert not usage.key_cert_sign
+    assert not usage.key_encipherment
+    assert list(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [
+        ExtendedKeyUsageOID.SERVER_AUTH
+    ]
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "turnstile.example.svc"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    identifier = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    subject_key = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    assert identifier.key_identifier == subject_key.digest
+    key = serving.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    assert isinstance(key.curve, ec.SECP256R1)
+
+
+def test_certificates_start_five_minutes_early_and_end_together() -> None:
+    made = issue(SUBJECT, now=NOW)
+    present = NOW.replace(microsecond=0)
+    for pair in (made.authority, made.serving):
+        certificate = _load(pair)
+        assert certificate.not_valid_before_utc == present - timedelta(minutes=5)
+        assert certificate.not_valid_after_utc == present + timedelta(days=30) == made.not_after
+
+
+def test_serials_and_the_names_of_authorities_differ() -> None:
+    one, other = issue(SUBJECT, now=NOW), issue(SUBJECT, now=NOW)
+    certificates = [_load(each) for made in (one, other) for each in (made.authority, made.serving)]
+    assert len({each.serial_number for each in certificates}) == 4
+    assert certificates[0].subject != certificates[2].subject
+
+
+def test_an_authority_signs_again_for_a_rotation(issued: Issued) -> None:
+    renewed = sign_serving(issued.authority, SUBJECT, now=datetime.now(UTC))
+    _load(renewed).verify_directly_issued_by(_load(issued.authority))
+
+
+def test_private_keys_do_not_show_in_repr(issued: Issued) -> None:
+    assert "PRIVATE" not in repr(issued)
+
+
+def _rsa_key() -> bytes:
+    return rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def test_an_authority_that_cannot_sign_is_refused(issued: Issued) -> None:
+    good = issued.authority
+    other = make_authority(now=NOW, days=1)
+    table = {
+        "authority: not a PEM certificate": KeyPair(b"", good.key),
+        "authority: not an unencrypted PEM private key": KeyPair(good.certificate, b"junk"),
+        "authority: its key must be an elliptic-curve key": KeyPair(good.certificate, _rsa_key()),
+        "authority: certificate and key do not belong together": KeyPair(
+            good.certificate, other.key
+        ),
+    }
+    for message, authority in table.items():
+        with pytest.raises(InvalidCertificate) as caught:
+            sign_serving(authority, SUBJECT, now=NOW)
+        assert str(caught.value) == message
+
+
+def test_a_bundle_of_an_old_and_a_new_authority_counts_two(issued: Issued) -> None:
+    newer = make_authority(now=NOW, days=1)
+    assert check_authorities(issued.authority.certificate + newer.certificate) == 2
+
+
+def test_what_is_no_bundle_of_authorities_is_refused(issued: Issued) -> None:
+    with pytest.raises(InvalidCertificate, match=r"^not a PEM certificate$"):
+        check_authorities(b"junk")
+    with pytest.raises(InvalidCertificate, match=r"^not the certificate of an authority"):
+        check_authorities(issued.serving.certificate)

@@ -1,0 +1,86 @@
+"""One full review of one full pod; each test changes one field of a copy."""
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certs import store
+from certs.issue import issue
+from certs.names import parse_subject
+from contract.names import Names
+from contract.stamps import OrderStamp
+
+NAMES = Names()
+TIME = 1_700_000_000_000_000_000
+Json = dict[str, Any]
+
+POD: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "train",
+        "namespace": "team",
+        "annotations": {"example.com/owner": "a/b~c"},
+    },
+    "spec": {
+        "initContainers": [{"name": "fetch", "image": "busybox"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "train:1",
+                "resources": {"limits": {NAMES.core: "50", NAMES.memory: "8"}},
+            }
+        ],
+    },
+}
+
+REVIEW: Json = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "name": "train",
+        "namespace": "team",
+        "userInfo": {"username": "someone"},
+        "object": POD,
+        "oldObject": None,
+        "dryRun": False,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def names() -> Names:
+    return NAMES
+
+
+@pytest.fixture
+def pod() -> Json:
+    return copy.deepcopy(POD)
+
+
+@pytest.fixture
+def review() -> Json:
+    return copy.deepcopy(REVIEW)
+
+
+@pytest.fixture
+def stamp() -> Callable[[], OrderStamp]:
+    """A stamper that always gives the same stamp."""
+    return lambda: OrderStamp(TIME, "w1", 0)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as ``python -m certs issue`` leaves it, for localhost."""
+    directory = tmp_path_factory.mktemp("certificates")
+    subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
+    store.write(directory, issue(subject, now=datetime.now(UTC)))
+    return directory

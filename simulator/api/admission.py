@@ -1,0 +1,179 @@
+"""Taking a request through the webhooks, in the order and with the words of the real server.
+
+Mutating webhooks run one after the other, each on what the one before made of the object;
+validating ones all see the final object. ``reinvocationPolicy`` is not followed: every
+webhook runs once.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from simulator.api.cel import EvaluationError, InvalidExpression, compile_condition
+from simulator.api.errors import StatusError, bad_request, internal
+from simulator.api.patching import InvalidPatch, apply_json_patch
+from simulator.api.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Json
+from simulator.api.review import (
+    Answer,
+    InvalidAnswer,
+    Request,
+    denial,
+    read_answer,
+    review,
+    review_request,
+)
+from simulator.api.selectors import InvalidSelector
+from simulator.api.webhooks import Webhook, parse_webhooks
+
+
+class CallFailed(Exception):
+    """A webhook could not be asked, or gave no answer."""
+
+
+class Caller(Protocol):
+    """Posts a review to a webhook."""
+
+    async def post(self, webhook: Webhook, body: bytes) -> bytes:
+        """Give the body of the answer.
+
+        Raises:
+            CallFailed: there was none, or not with status 200.
+        """
+        ...
+
+
+class Admission:
+    """The chain of webhooks.
+
+    Args:
+        caller: posts reviews.
+        new_uid: draws the uid of a review.
+        configurations: reads the stored configurations, mutating or validating.
+        namespace_labels: reads the labels of a namespace.
+    """
+
+    def __init__(
+        self,
+        *,
+        caller: Caller,
+        new_uid: Callable[[], str],
+        configurations: Callable[[bool], Iterable[Json]],
+        namespace_labels: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        self._caller = caller
+        self._new_uid = new_uid
+        self._configurations = configurations
+        self._namespace_labels = namespace_labels
+
+    async def mutate(self, request: Request, obj: Json | None, warnings: list[str]) -> Json | None:
+        """Let the mutating webhooks change *obj*.
+
+        Args:
+            request: the request.
+            obj: the object in it, ``None`` in a deletion.
+            warnings: gets what the webhooks want the user to be told.
+
+        Returns:
+            The object as they made it.
+
+        Raises:
+            StatusError: one denied it, or failed and its policy is ``Fail``.
+        """
+        for webhook in self._webhooks(request, mutating=True):
+            answer = await self._ask(webhook, request, obj)
+            if answer is None:
+                continue
+            warnings.extend(answer.warnings)
+            if answer.patch is None or obj is None:
+                continue
+            try:
+                obj = apply_json_patch(obj, answer.patch)
+            except InvalidPatch as error:
+                raise internal(str(error)) from error
+        return obj
+
+    async def validate(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
+        """Ask the validating webhooks, all at once; of several refusals the first is told.
+
+        Raises:
+            StatusError: one denied it, or failed and its policy is ``Fail``.
+        """
+        answers = await asyncio.gather(
+            *(self._ask(each, request, obj) for each in self._webhooks(request, mutating=False)),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                warnings.extend(answer.warnings)
+
+    def _webhooks(self, request: Request, *, mutating: bool) -> Sequence[Webhook]:
+        # A broken webhook could otherwise keep anybody from repairing its configuration.
+        if request.target.resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+            return ()
+        try:
+            return parse_webhooks(self._configurations(mutating), mutating=mutating)
+        except (KeyError, InvalidSelector) as error:
+            raise internal(f"webhook configuration: {error}") from error
+
+    async def _ask(self, webhook: Webhook, request: Request, obj: Json | None) -> Answer | None:
+        """Give the answer of a webhook; ``None`` when it has no say."""
+        namespace = request.target.namespace
+        if not webhook.wants(
+            request.target,
+            request.operation,
+            objects=(obj, request.old),
+            namespace_labels=self._namespace_labels(namespace) if namespace else None,
+        ):
+            return None
+        uid = self._new_uid()
+        body = review_request(request, obj, uid=uid)
+        if not self._conditions_hold(webhook, request, obj, body):
+            return None
+        if request.dry_run and webhook.has_side_effects:
+            raise bad_request(
+                f'admission webhook "{webhook.name}" does not support dry run; '
+                "set sideEffects to None or NoneOnDryRun"
+            )
+        try:
+            answer = read_answer(
+                await self._caller.post(webhook, review(body)), uid=uid, mutating=webhook.mutating
+            )
+        except CallFailed as error:
+            _fail_unless_open(webhook, f"failed to call webhook: {error}", error)
+            return None
+        except InvalidAnswer as error:
+            _fail_unless_open(webhook, f"received invalid webhook response: {error}", error)
+            return None
+        if not answer.allowed:
+            raise denial(webhook.name, answer.status)
+        return answer
+
+    def _conditions_hold(
+        self, webhook: Webhook, request: Request, obj: Json | None, body: Json
+    ) -> bool:
+        """Ask the matchConditions: one that says no outweighs others that fail."""
+        variables = {"object": obj, "oldObject": request.old, "request": body}
+        failures: list[str] = []
+        for _, expression in webhook.conditions:
+            try:
+                if not compile_condition(expression)(variables):
+                    return False
+            except (EvaluationError, InvalidExpression) as error:
+                failures.append(str(error))
+        if not failures:
+            return True
+        if webhook.fails_open:
+            return False
+        raise StatusError(
+            403,
+            "Forbidden",
+            f'{request.target.resource.qualified} "{request.target.name}" is forbidden: '
+            f"{'; '.join(failures)}",
+        )
+
+
+def _fail_unless_open(webhook: Webhook, why: str, error: Exception) -> None:
+    if not webhook.fails_open:
+        raise internal(f'failed calling webhook "{webhook.name}": {why}') from error

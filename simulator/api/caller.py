@@ -1,0 +1,115 @@
+"""Calling webhooks over TLS, verified as the API server verifies them."""
+
+import base64
+import binascii
+import ssl
+from collections.abc import Mapping
+from socket import AddressFamily
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from simulator.api.admission import CallFailed
+from simulator.api.webhooks import Webhook
+
+_LARGEST_ANSWER = 3 * 1024 * 1024
+
+
+class _Resolver(AbstractResolver):
+    """Sends chosen host names to chosen addresses, port included, and resolves the others."""
+
+    def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+        self._addresses = addresses
+        self._system = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: AddressFamily = AddressFamily.AF_INET
+    ) -> list[ResolveResult]:
+        address = self._addresses.get(host)
+        if address is None:
+            return await self._system.resolve(host, port, family)
+        found = await self._system.resolve(address[0], address[1], family)
+        # The name stays the one that was asked for: the certificate is held against it.
+        return [ResolveResult(**{**each, "hostname": host}) for each in found]
+
+    async def close(self) -> None:
+        await self._system.close()
+
+
+class WebhookCaller:
+    """Posts reviews, keeping connections as the API server does.
+
+    Args:
+        addresses: where a service's name such as ``webhook.gpu.svc`` is to be found.
+    """
+
+    def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                resolver=_Resolver(addresses), use_dns_cache=False, limit=0
+            ),
+            headers={"Content-Type": "application/json", "User-Agent": "kube-apiserver-admission"},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def post(self, webhook: Webhook, body: bytes) -> bytes:
+        """Give the body of the answer.
+
+        Raises:
+            CallFailed: there was none, or not with status 200.
+        """
+        url = f"{webhook.url}?timeout={webhook.timeout_s}s"
+        call = f'Post "{url}"'
+        try:
+            async with self._session.post(
+                url,
+                data=body,
+                ssl=self._context(webhook.ca_bundle),
+                timeout=aiohttp.ClientTimeout(total=webhook.timeout_s),
+                allow_redirects=False,
+            ) as response:
+                answer = await response.content.read(_LARGEST_ANSWER + 1)
+                while len(answer) <= _LARGEST_ANSWER and not response.content.at_eof():
+                    answer += await response.content.read(_LARGEST_ANSWER)
+        except TimeoutError as error:
+            raise CallFailed(f"{call}: context deadline exceeded") from error
+        except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
+            raise CallFailed(f"{call}: {error}") from error
+        if response.status != 200:
+            text = answer[:200].decode(errors="replace").strip()
+            raise CallFailed(f"an error on the server ({response.status}: {text!r})")
+        if len(answer) > _LARGEST_ANSWER:
+            raise CallFailed(f"{call}: the answer is longer than {_LARGEST_ANSWER} bytes")
+        return answer
+
+    def _context(self, ca_bundle: str) -> ssl.SSLContext:
+        # One context for each bundle: connections are only shared within a context.
+        context = self._contexts.get(ca_bundle)
+        if context is None:
+            context = self._contexts[ca_bundle] = _trusting(ca_bundle)
+        return context
+
+
+def _trusting(ca_bundle: str) -> ssl.SSLContext:
+    if not ca_bundle:
+        return ssl.create_default_context()
+    try:
+        pem = base64.b64decode(ca_bundle, validate=True).decode("ascii")
+        return ssl.create_default_context(cadata=pem)
+    except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
+        raise CallFailed(
+            f"unable to load root certificates: caBundle is no base64 PEM: {error}"
+        ) from error

@@ -1,0 +1,142 @@
+"""Refusals in the words of the real API server (``apimachinery/pkg/api/errors``)."""
+
+from collections.abc import Iterable, Mapping
+
+from simulator.api.resources import Json, Resource
+
+
+class StatusError(Exception):
+    """A request is refused; rendered as a ``Status`` body.
+
+    Attributes:
+        code: the HTTP status code.
+        reason: the machine-readable reason.
+        message: the text ``kubectl`` shows.
+        details: kind, name and causes, as far as known.
+    """
+
+    def __init__(
+        self, code: int, reason: str, message: str, details: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+
+    def body(self) -> Json:
+        """Render the ``Status`` object."""
+        status: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            status["reason"] = self.reason
+        if self.details:
+            status["details"] = dict(self.details)
+        return status | {"code": self.code}
+
+
+def bad_request(message: str) -> StatusError:
+    """Refuse what cannot be understood."""
+    return StatusError(400, "BadRequest", message)
+
+
+def not_found(resource: Resource, name: str) -> StatusError:
+    """Refuse because there is no such object."""
+    return StatusError(
+        404, "NotFound", f'{resource.qualified} "{name}" not found', _of(resource, name)
+    )
+
+
+def no_such_path() -> StatusError:
+    """Refuse a path that names no known resource."""
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed() -> StatusError:
+    """Refuse a verb that the path does not know."""
+    return StatusError(
+        405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+    )
+
+
+def unsupported_media_type(found: str) -> StatusError:
+    """Refuse a body in a format that is not served."""
+    return StatusError(
+        415,
+        "UnsupportedMediaType",
+        "the body of the request was in an unknown format - "
+        f'accepted media types do not include "{found}"',
+    )
+
+
+def already_exists(resource: Resource, name: str) -> StatusError:
+    """Refuse to create a second object of one name."""
+    return StatusError(
+        409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', _of(resource, name)
+    )
+
+
+def conflict(resource: Resource, name: str, why: str) -> StatusError:
+    """Refuse because the object is not in the state the caller believed it in."""
+    return StatusError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}',
+        _of(resource, name),
+    )
+
+
+def modified(resource: Resource, name: str) -> StatusError:
+    """Refuse a write that is based on an older version."""
+    return conflict(
+        resource,
+        name,
+        "the object has been modified; please apply your changes to the latest version "
+        "and try again",
+    )
+
+
+def expired(asked: int, oldest: int) -> StatusError:
+    """Refuse a watch from before the history that is kept."""
+    return StatusError(410, "Expired", f"too old resource version: {asked} ({oldest})")
+
+
+def invalid(resource: Resource, name: str, errors: Iterable[str]) -> StatusError:
+    """Refuse an object that breaks rules; *errors* are ``path: kind: value: rule``."""
+    found = list(errors)
+    text = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+    causes = [
+        {"field": field, "message": message}
+        for field, _, message in (error.partition(": ") for error in found)
+    ]
+    return StatusError(
+        422,
+        "Invalid",
+        f'{resource.kind} "{name}" is invalid: {text}',
+        {"name": name, "kind": resource.kind, "causes": causes},
+    )
+
+
+def internal(message: str) -> StatusError:
+    """Refuse because something of the server's own failed."""
+    return StatusError(
+        500,
+        "InternalError",
+        f"Internal error occurred: {message}",
+        {"causes": [{"message": message}]},
+    )
+
+
+def unavailable() -> StatusError:
+    """Refuse everything, as a server does that is going down or coming up."""
+    return StatusError(503, "ServiceUnavailable", "the server is currently unable to handle it")
+
+
+def _of(resource: Resource, name: str) -> dict[str, object]:
+    details: dict[str, object] = {"name": name, "kind": resource.plural}
+    return details | ({"group": resource.group} if resource.group else {})

@@ -1,0 +1,58 @@
+"""What can go wrong with the server on purpose, and what it remembers of its callers."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from simulator.api.resources import Resource
+
+
+class Outage(StrEnum):
+    """How the server is away."""
+
+    NONE = "none"
+    REFUSED = "refused"
+    """Nobody listens on the port; open connections are reset."""
+    UNAVAILABLE = "unavailable"
+    """Every request is answered with 503; running watches are cut."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """The knobs; read by the event loop only.
+
+    Attributes:
+        outage: how the server is away.
+        delays: seconds by which the watch cache of a resource lags behind the store.
+    """
+
+    outage: Outage = Outage.NONE
+    delays: dict[Resource, float] = field(default_factory=dict)
+
+    def delay(self, resource: Resource) -> float:
+        """Give the lag of a resource's watch cache."""
+        return self.delays.get(resource, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request, in the terms in which RBAC speaks of it.
+
+    Attributes:
+        method: the HTTP method.
+        path: the path without its query.
+        verb: get, list, watch, create, update, patch, delete or deletecollection.
+        group: API group of the resource, empty for the core and for paths of no resource.
+        resource: plural name with subresource, such as ``pods/binding``; empty for others.
+        namespace: where, empty for cluster-wide.
+        name: of the object, empty for a collection.
+        user_agent: who.
+    """
+
+    method: str
+    path: str
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    user_agent: str

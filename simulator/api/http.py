@@ -1,0 +1,375 @@
+"""The server's HTTP side. The only module but ``caller`` that imports aiohttp.
+
+Bodies in, ``Status`` bodies out; what a request means is decided in ``operations``. Long
+because requests, watches and the port all need the library that is imported only here.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+from simulator.api import errors
+from simulator.api.faults import Faults, Outage, RequestRecord
+from simulator.api.operations import Call, Edit, Operations
+from simulator.api.patching import apply_json_patch, apply_merge_patch
+from simulator.api.resources import PODS, Json, Resource, Target, parse_path
+from simulator.api.selectors import InvalidSelector, Matches, by_fields, by_labels
+from simulator.api.store import Change, Store
+from simulator.api.watching import all_of, bookmark, error_line, line_of, with_kind
+
+_LARGEST_BODY = 8 * 1024 * 1024
+_DEFAULT_WATCH_S = 1800.0
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-simulated", "platform": "linux"}
+
+
+class HttpServer:
+    """Serves a store on a port. Lives on one event loop.
+
+    Args:
+        store: the objects.
+        operations: the verbs that write.
+        faults: what is broken on purpose.
+        bookmark_s: seconds between two bookmarks of a quiet watch.
+        clock: gives unix time, the store's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        operations: Operations,
+        *,
+        faults: Faults,
+        bookmark_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._operations = operations
+        self._faults = faults
+        self._bookmark_s = bookmark_s
+        self._clock = clock
+        self._watchers: set[asyncio.Transport] = set()
+        self.records: list[RequestRecord] = []
+        application = web.Application(client_max_size=_LARGEST_BODY)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        # A watch must end with its client, not with the next event.
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        self._site: web.TCPSite | None = None
+        self._address = ("127.0.0.1", 0)
+        self._delay_changed = asyncio.Event()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; port 0 takes a free one.
+
+        Returns:
+            The port.
+        """
+        await self._runner.setup()
+        self._address = (host, port)
+        await self.listen()
+        self._address = (host, self._runner.addresses[0][1])
+        return self._address[1]
+
+    async def stop(self) -> None:
+        """Reset every connection and stop listening."""
+        await self.refuse()
+        await self._runner.cleanup()
+
+    async def listen(self) -> None:
+        """Accept connections (again)."""
+        if self._site is None:
+            self._site = web.TCPSite(self._runner, *self._address, reuse_address=True)
+            await self._site.start()
+
+    async def refuse(self) -> None:
+        """Stop listening and reset every connection."""
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        server = self._runner.server
+        for connection in server.connections if server is not None else ():
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def drop_watches(self) -> None:
+        """Reset the connection of every running watch."""
+        for transport in tuple(self._watchers):
+            transport.abort()
+
+    def delay_watches(self, resource: Resource, seconds: float) -> None:
+        """Let the watch cache of a resource lag behind, from now on."""
+        self._faults.delays[resource] = seconds
+        self._delay_changed.set()  # wakes who waits for a lag that is over by now
+        self._delay_changed = asyncio.Event()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        call = Call(dry_run=request.query.get("dryRun") == "All")
+        try:
+            return await self._route(request, call)
+        except errors.StatusError as error:
+            return _answer(error.body(), call, error.code)
+        except InvalidSelector as error:
+            return _answer(errors.bad_request(str(error)).body(), call, 400)
+
+    async def _route(self, request: web.Request, call: Call) -> web.StreamResponse:
+        if self._faults.outage is Outage.UNAVAILABLE:
+            raise errors.unavailable()
+        if request.path in ("/healthz", "/readyz", "/livez"):
+            return web.Response(text="ok")
+        if request.path == "/version":
+            return _answer(_VERSION, call)
+        target = parse_path(request.path)
+        if target is None:
+            raise errors.no_such_path()
+        self.records.append(_record(request, target))
+        if request.method == "GET":
+            if target.name:
+                found = self._store.get(target.resource, target.namespace, target.name)
+                return _answer(with_kind(target.resource, found), call)
+            if _is_watch(request):
+                return await self._watch(request, target)
+            return _answer(self._list(request, target), call)
+        return await self._write(request, target, call)
+
+    async def _write(self, request: web.Request, target: Target, call: Call) -> web.Response:
+        operations = self._operations
+        match request.method, bool(target.name), target.subresource:
+            case "POST", False, "":
+                created = await operations.create(target, await _object(request), call)
+                return _answer(created, call, 201)
+            case "POST", True, "binding" if target.resource == PODS:
+                await operations.bind(target, await _object(request), call)
+                return _answer(_success(), call, 201)
+            case "PUT", True, "" | "status":
+                obj = await _object(request)
+                return _answer(await operations.edit(target, lambda _: obj, call), call)
+            case "PATCH", True, "" | "status":
+                return _answer(await operations.edit(target, await _edit(request), call), call)
+            case "DELETE", True, "":
+                deleted = await operations.delete(target, await _options(request), call)
+                if target.resource != PODS:
+                    deleted = _success(name=target.name, kind=target.resource.plural)
+                return _answer(deleted, call)
+            case "DELETE", False, "":
+                return await self._delete_collection(request, target, call)
+            case _:
+                raise errors.method_not_allowed()
+
+    async def _delete_collection(
+        self, request: web.Request, target: Target, call: Call
+    ) -> web.Response:
+        options, matches = await _options(request), _selection(request)
+        for each in self._store.list(target.resource, target.namespace):
+            if matches(each):
+                metadata = each["metadata"]
+                one = Target(target.resource, metadata.get("namespace", ""), metadata["name"])
+                await self._operations.delete(one, options, call)
+        return _answer(_success(), call)
+
+    def _list(self, request: web.Request, target: Target) -> Json:
+        """List a collection; ``limit`` is ignored, all come at once."""
+        resource, matches = target.resource, _selection(request)
+        items: Iterable[Json] = self._store.list(resource, target.namespace)
+        version = self._store.version
+        delay = self._faults.delay(resource)
+        if delay and request.query.get("resourceVersion") == "0":  # served from the cache
+            items, version = self._store.list_before(
+                resource, target.namespace, self._clock() - delay
+            )
+        return {
+            "kind": resource.list_kind,
+            "apiVersion": resource.api_version,
+            "metadata": {"resourceVersion": str(version)},
+            "items": [
+                {k: v for k, v in each.items() if k not in ("kind", "apiVersion")}
+                for each in items
+                if matches(each)
+            ],
+        }
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        start, matches, transport = _version(request), _selection(request), request.transport
+        if transport is None:
+            raise ConnectionResetError("the client went away")
+        queue: asyncio.Queue[Change] = asyncio.Queue()
+        lines: list[Json] = []
+        failure: errors.StatusError | None = None
+        resource = target.resource
+        if start:
+            try:
+                for change in self._store.changes_since(resource, start):
+                    queue.put_nowait(change)
+            except errors.StatusError as error:
+                failure = error
+        else:  # "any version": what there is comes first, as if it were new
+            start = self._store.version
+            lines = [
+                {"type": "ADDED", "object": with_kind(resource, each)}
+                for each in self._store.list(resource, target.namespace)
+                if matches(each)
+            ]
+
+        def enqueue(change: Change) -> None:
+            if change.resource == resource:
+                queue.put_nowait(change)
+
+        self._store.subscribe(enqueue)
+        self._watchers.add(transport)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        try:
+            await response.prepare(request)
+            if failure is not None:
+                # Once a watch is accepted its errors are events, not status codes.
+                await _write_lines(response, [error_line(failure.body())])
+            else:
+                await _write_lines(response, lines)
+                await self._stream(request, response, target, queue, start)
+            await response.write_eof()
+        except ConnectionResetError:
+            pass  # the client went away, or drop_watches sent it away
+        finally:
+            self._watchers.discard(transport)
+            self._store.unsubscribe(enqueue)
+        return response
+
+    async def _stream(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        target: Target,
+        queue: asyncio.Queue[Change],
+        version: int,
+    ) -> None:
+        """Write changes and bookmarks until the watch's time is over."""
+        now = asyncio.get_running_loop().time
+        end = now() + float(request.query.get("timeoutSeconds") or _DEFAULT_WATCH_S)
+        bookmarks = request.query.get("allowWatchBookmarks") == "true"
+        quiet_s = self._bookmark_s if bookmarks else math.inf
+        matches = _selection(request)
+        while (left := end - now()) > 0:
+            try:
+                change = await asyncio.wait_for(queue.get(), min(left, quiet_s))
+            except TimeoutError:
+                if bookmarks:
+                    version = max(version, self._store.version)
+                    await _write_lines(response, [bookmark(target.resource, version)])
+                continue
+            await self._until_due(change, end)
+            line = line_of(change, namespace=target.namespace, matches=matches)
+            if line is not None and now() < end:
+                await _write_lines(response, [line])
+
+    async def _until_due(self, change: Change, end: float) -> None:
+        """Wait until the watch cache has seen *change*, or the watch's time is over."""
+        now = asyncio.get_running_loop().time
+        while (
+            wait := min(
+                change.at + self._faults.delay(change.resource) - self._clock(), end - now()
+            )
+        ) > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._delay_changed.wait(), wait)
+
+
+def _record(request: web.Request, target: Target) -> RequestRecord:
+    verb = _VERBS.get(request.method, "get")
+    if not target.name:
+        if verb == "get":
+            verb = "watch" if _is_watch(request) else "list"
+        elif verb == "delete":
+            verb = "deletecollection"
+    plural = target.resource.plural
+    return RequestRecord(
+        method=request.method,
+        path=request.path,
+        verb=verb,
+        group=target.resource.group,
+        resource=f"{plural}/{target.subresource}" if target.subresource else plural,
+        namespace=target.namespace,
+        name=target.name,
+        user_agent=request.headers.get("User-Agent", ""),
+    )
+
+
+def _is_watch(request: web.Request) -> bool:
+    return request.query.get("watch", "").lower() in ("true", "1")
+
+
+def _version(request: web.Request) -> int:
+    text = request.query.get("resourceVersion", "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise errors.bad_request(f'resourceVersion: Invalid value: "{text}": must be a number')
+    return int(text or 0)
+
+
+def _selection(request: web.Request) -> Matches:
+    return all_of(
+        by_fields(request.query.get("fieldSelector", "")),
+        by_labels(request.query.get("labelSelector", "")),
+    )
+
+
+async def _body(request: web.Request) -> Any:
+    raw = await request.read()
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
+
+
+async def _object(request: web.Request) -> Json:
+    if request.content_type not in ("application/json", "application/octet-stream"):
+        raise errors.unsupported_media_type(request.content_type)
+    body = await _body(request)
+    if not isinstance(body, dict):
+        raise errors.bad_request("the object provided is unrecognized: must be a JSON object")
+    return body
+
+
+async def _options(request: web.Request) -> Json:
+    options = await _object(request) if request.body_exists and await request.read() else {}
+    grace = request.query.get("gracePeriodSeconds")
+    return options | ({"gracePeriodSeconds": int(grace)} if grace else {})
+
+
+async def _edit(request: web.Request) -> Edit:
+    patch, kind = await _body(request), request.content_type
+    match kind:
+        case "application/json-patch+json":
+            return lambda old: apply_json_patch(old, patch)
+        case "application/merge-patch+json" | "application/strategic-merge-patch+json":
+            return lambda old: apply_merge_patch(old, patch)
+        case _:
+            raise errors.unsupported_media_type(kind)
+
+
+async def _write_lines(response: web.StreamResponse, lines: Iterable[Json]) -> None:
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    if text:
+        await response.write(text.encode())
+
+
+def _success(**details: str) -> Json:
+    status: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    return status | ({"details": details} if details else {})
+
+
+def _answer(body: Json, call: Call, status: int = 200) -> web.Response:
+    response = web.json_response(body, status=status)
+    for warning in call.warnings:
+        response.headers.add("Warning", f"299 - {_quoted(warning)}")
+    return response
+
+
+def _quoted(text: str) -> str:
+    printable = "".join(letter for letter in text if letter.isprintable())
+    escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,252 @@
+"""What each verb does to the store, admission included.
+
+Where a verb waits (for a webhook), the object may change under it: like the real server
+it then starts over, and refuses only what the caller based on an older version.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from simulator.api import errors
+from simulator.api.admission import Admission
+from simulator.api.patching import InvalidPatch
+from simulator.api.resources import NAMESPACES, NODES, PODS, Json, Target
+from simulator.api.review import Request
+from simulator.api.store import Store
+from simulator.api.validation import check, check_update, decoded, prepared
+from simulator.api.watching import with_kind
+
+Edit: TypeAlias = Callable[[Json], Json]
+"""Makes the new object from the stored one."""
+
+_ATTEMPTS = 5
+_DEFAULT_GRACE_S = 30
+_SET_BY_SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid")
+
+
+@dataclass(slots=True)
+class Call:
+    """What a request asks for beside its object.
+
+    Attributes:
+        dry_run: do everything but store.
+        warnings: what the user is to be told; webhooks add to it.
+    """
+
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+class Operations:
+    """The verbs.
+
+    Args:
+        store: the objects.
+        admission: the webhooks.
+    """
+
+    def __init__(self, store: Store, admission: Admission) -> None:
+        self._store = store
+        self._admission = admission
+
+    async def create(self, target: Target, obj: Json, call: Call) -> Json:
+        """Create an object in the collection that *target* names.
+
+        Raises:
+            StatusError: it is refused.
+        """
+        resource, namespace = target.resource, target.namespace
+        obj = with_kind(resource, decoded(resource, _with_metadata(obj, namespace)))
+        for each in (*_SET_BY_SYSTEM, "resourceVersion"):
+            obj["metadata"].pop(each, None)
+        if namespace and self._store.find(NAMESPACES, "", namespace) is None:
+            raise errors.not_found(NAMESPACES, namespace)
+        obj = prepared(resource, obj)
+        # A generated name is drawn after admission: webhooks see none, as in the real server.
+        named = Target(resource, namespace, str(obj["metadata"].get("name", "")))
+        request = Request(
+            named, "CREATE", (resource.api_version, resource.kind), dry_run=call.dry_run
+        )
+        admitted = await self._admission.mutate(request, obj, call.warnings) or obj
+        admitted = with_kind(resource, decoded(resource, _with_metadata(admitted, namespace)))
+        meta = admitted["metadata"]
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = self._store.generate_name(resource, namespace, meta["generateName"])
+        if resource == NAMESPACES:
+            label = {"kubernetes.io/metadata.name": meta.get("name", "")}
+            meta["labels"] = (meta.get("labels") or {}) | label
+            admitted.setdefault("status", {"phase": "Active"})
+        check(resource, admitted)
+        await self._admission.validate(request, admitted, call.warnings)
+        return admitted if call.dry_run else self._store.create(resource, admitted)
+
+    async def edit(self, target: Target, edit: Edit, call: Call) -> Json:
+        """Change an object, or the status of it.
+
+        Raises:
+            StatusError: it is refused, or not there.
+        """
+        resource = target.resource
+        for _ in range(_ATTEMPTS):
+            old = self._store.get(resource, target.namespace, target.name)
+            try:
+                new = _with_metadata(edit(old), target.namespace)
+            except InvalidPatch as error:
+                raise errors.StatusError(422, "Invalid", str(error)) from error
+            self._check_preconditions(target, old, new["metadata"])
+            new = decoded(resource, _keep(target, old, new))
+            request = Request(
+                target, "UPDATE", (resource.api_version, resource.kind), old, call.dry_run
+            )
+            admitted = await self._admission.mutate(request, new, call.warnings) or new
+            admitted = decoded(resource, _keep(target, old, admitted))
+            check_update(resource, old, admitted)
+            await self._admission.validate(request, admitted, call.warnings)
+            if call.dry_run:
+                return admitted
+            if self._store.find(resource, target.namespace, target.name) is old:
+                return self._store.update(resource, admitted, based_on=old)
+        raise errors.modified(resource, target.name)
+
+    async def delete(self, target: Target, options: Json, call: Call) -> Json:
+        """Delete an object, or let the kubelet of its node do so in time.
+
+        Returns:
+            The object as it is now.
+
+        Raises:
+            StatusError: it is refused, or not there.
+        """
+        resource = target.resource
+        for _ in range(_ATTEMPTS):
+            old = self._store.get(resource, target.namespace, target.name)
+            self._check_preconditions(target, old, options.get("preconditions") or {})
+            request = Request(
+                target, "DELETE", (resource.api_version, resource.kind), old, call.dry_run
+            )
+            await self._admission.mutate(request, None, call.warnings)
+            await self._admission.validate(request, None, call.warnings)
+            if call.dry_run:
+                return old
+            if self._store.find(resource, target.namespace, target.name) is not old:
+                continue
+            grace = _grace(target, old, options)
+            if not grace:
+                return self._store.delete(resource, target.namespace, target.name)
+            metadata = old["metadata"]
+            if grace >= metadata.get("deletionGracePeriodSeconds", grace + 1):
+                return old  # it is going already, and not later than this
+            going = {
+                "deletionTimestamp": self._store.timestamp_in(grace),
+                "deletionGracePeriodSeconds": grace,
+            }
+            return self._store.update(resource, {**old, "metadata": metadata | going}, based_on=old)
+        raise errors.modified(resource, target.name)
+
+    async def bind(self, target: Target, binding: Json, call: Call) -> None:
+        """Give a pod its node, and the annotations and labels of the Binding (K13).
+
+        Raises:
+            StatusError: 409 when the pod has a node or is being deleted.
+        """
+        self._store.get(PODS, target.namespace, target.name)
+        binding = with_kind(PODS, _with_metadata(binding, target.namespace))
+        binding |= {"kind": "Binding", "apiVersion": "v1"}
+        binding["metadata"].setdefault("name", target.name)
+        if binding["metadata"]["name"] != target.name:
+            raise errors.bad_request("name in URL does not match name in Binding object")
+        request = Request(target, "CREATE", ("v1", "Binding"), dry_run=call.dry_run)
+        binding = await self._admission.mutate(request, binding, call.warnings) or binding
+        await self._admission.validate(request, binding, call.warnings)
+        node = (binding.get("target") or {}).get("name")
+        if not node:
+            raise errors.StatusError(422, "Invalid", "target.name: Required value")
+        pod = self._store.get(PODS, target.namespace, target.name)
+        self._check_preconditions(target, pod, binding["metadata"])
+        if pod["metadata"].get("deletionTimestamp"):
+            why = f"pod {target.name} is being deleted, cannot be assigned to a host"
+            raise errors.conflict(PODS, target.name, why)
+        if pod["spec"].get("nodeName"):
+            why = f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"'
+            raise errors.conflict(PODS, target.name, why)
+        if not call.dry_run:
+            self._store.update(
+                PODS, _bound(pod, binding, node, now=self._store.now()), based_on=pod
+            )
+
+    def _check_preconditions(self, target: Target, old: Json, wanted: Json) -> None:
+        uid, version = wanted.get("uid"), wanted.get("resourceVersion")
+        found = old["metadata"]
+        if uid and uid != found["uid"]:
+            raise errors.conflict(
+                target.resource,
+                target.name,
+                f"Precondition failed: UID in precondition: {uid}, "
+                f"UID in object meta: {found['uid']}",
+            )
+        if version and version != found["resourceVersion"]:
+            raise errors.modified(target.resource, target.name)
+
+
+def _with_metadata(obj: Json, namespace: str) -> Json:
+    """Copy *obj* with the metadata of its place; bodies that are no objects are refused."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        raise errors.bad_request("metadata: must be an object")
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    for each in ("name", "generateName", "namespace"):
+        if not isinstance(metadata.get(each, ""), str):
+            raise errors.bad_request(f"metadata.{each}: must be a string")
+    if namespace and metadata.setdefault("namespace", namespace) != namespace:
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    return {**obj, "metadata": metadata}
+
+
+def _keep(target: Target, old: Json, new: Json) -> Json:
+    """Undo what an edit may not touch: the system's metadata, and status or all but status."""
+    if new["metadata"].get("name", target.name) != target.name:
+        raise errors.bad_request(
+            "the name of the object does not match the name on the URL "
+            f"({new['metadata']['name']} and {target.name})"
+        )
+    metadata = {k: v for k, v in new["metadata"].items() if k not in _SET_BY_SYSTEM}
+    metadata |= {k: v for k, v in old["metadata"].items() if k in _SET_BY_SYSTEM}
+    kept = with_kind(target.resource, {**new, "metadata": metadata})
+    if target.subresource == "status":
+        return {**old, "metadata": metadata, "status": new.get("status")}
+    if target.resource in (PODS, NODES):
+        kept["status"] = old.get("status")
+    return kept
+
+
+def _grace(target: Target, old: Json, options: Json) -> int:
+    """Give the seconds until an object may go: only pods on a node are waited for."""
+    if target.resource != PODS or not old["spec"].get("nodeName"):
+        return 0
+    if (old.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    asked = options.get("gracePeriodSeconds")
+    if asked is None:
+        asked = old["spec"].get("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE_S if asked is None else max(int(asked), 0)
+
+
+def _bound(pod: Json, binding: Json, node: str, *, now: str) -> Json:
+    bound = copy.deepcopy(pod)
+    bound["spec"]["nodeName"] = node
+    for field_name in ("annotations", "labels"):
+        added = binding["metadata"].get(field_name)
+        if added:
+            bound["metadata"][field_name] = (bound["metadata"].get(field_name) or {}) | added
+    conditions = [
+        each
+        for each in (bound["status"].get("conditions") or ())
+        if each.get("type") != "PodScheduled"
+    ]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
+    bound["status"]["conditions"] = [*conditions, scheduled]
+    return bound

@@ -1,0 +1,157 @@
+"""The resources that are served, and what a request path names."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+"""A decoded JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object.
+
+    Attributes:
+        group: API group, empty for the core.
+        version: the one version that is served.
+        plural: as in paths, such as ``pods``.
+        kind: as in objects, such as ``Pod``.
+        namespaced: whether its objects live in namespaces.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """Give ``apiVersion`` as objects carry it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """Name it as error messages do: ``pods``, ``deployments.apps``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def list_kind(self) -> str:
+        """Name the kind of its lists."""
+        return f"{self.kind}List"
+
+
+_ADMISSION = "admissionregistration.k8s.io"
+_RBAC = "rbac.authorization.k8s.io"
+
+PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+MUTATING_WEBHOOKS = Resource(
+    _ADMISSION,
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS = Resource(
+    _ADMISSION,
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+
+ALL = (
+    PODS,
+    NODES,
+    NAMESPACES,
+    MUTATING_WEBHOOKS,
+    VALIDATING_WEBHOOKS,
+    Resource("", "v1", "configmaps", "ConfigMap"),
+    Resource("", "v1", "events", "Event"),
+    Resource("", "v1", "podtemplates", "PodTemplate"),
+    Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+    Resource("", "v1", "secrets", "Secret"),
+    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
+    Resource("", "v1", "services", "Service"),
+    Resource("apps", "v1", "daemonsets", "DaemonSet"),
+    Resource("apps", "v1", "deployments", "Deployment"),
+    Resource("apps", "v1", "replicasets", "ReplicaSet"),
+    Resource("apps", "v1", "statefulsets", "StatefulSet"),
+    Resource("batch", "v1", "cronjobs", "CronJob"),
+    Resource("batch", "v1", "jobs", "Job"),
+    Resource("coordination.k8s.io", "v1", "leases", "Lease"),
+    Resource("events.k8s.io", "v1", "events", "Event"),
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
+    Resource(_RBAC, "v1", "roles", "Role"),
+    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
+    Resource(
+        _ADMISSION,
+        "v1",
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        namespaced=False,
+    ),
+    Resource(
+        _ADMISSION,
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        namespaced=False,
+    ),
+)
+_BY_PATH = {(each.group, each.version, each.plural): each for each in ALL}
+_BY_KIND = {(each.api_version, each.kind): each for each in ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path names.
+
+    Attributes:
+        resource: the kind of object.
+        namespace: empty for cluster-wide objects and for lists over all namespaces.
+        name: empty for a collection.
+        subresource: such as ``status`` or ``binding``, else empty.
+    """
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def resource_of_kind(api_version: str, kind: str) -> Resource | None:
+    """Find a resource by what an object says of itself."""
+    return _BY_KIND.get((api_version, kind))
+
+
+def parse_path(path: str) -> Target | None:
+    """Read a request path; ``None`` when it names nothing that is served."""
+    match path.strip("/").split("/"):
+        case ["api", version, *rest]:
+            group = ""
+        case ["apis", group, version, *rest]:
+            pass
+        case _:
+            return None
+    match rest:
+        # A namespace is also an object of its own: only a third part makes it a scope.
+        case ["namespaces", namespace, plural, *tail] if plural not in ("status", "finalize"):
+            scoped = True
+        case [plural, *tail]:
+            namespace, scoped = "", False
+        case _:
+            return None
+    resource = _BY_PATH.get((group, version, plural))
+    if resource is None or len(tail) > 2 or not all([plural, *tail]):
+        return None
+    if resource.namespaced != scoped and (tail or scoped):
+        return None
+    name, subresource = (*tail, "", "")[:2]
+    return Target(resource, namespace, name, subresource)

@@ -1,0 +1,157 @@
+"""AdmissionReview v1: the question and the reading of the answer. Pure."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.api.errors import StatusError
+from simulator.api.resources import Json, Target
+from simulator.api.webhooks import Operation
+
+USER = {"username": "system:admin", "groups": ["system:masters", "system:authenticated"]}
+"""Who everybody is: the simulation has no authentication."""
+
+
+class InvalidAnswer(ValueError):
+    """A webhook answered what the API server cannot use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request on its way through admission.
+
+    Attributes:
+        target: what it names; for a subresource, of the parent object.
+        operation: what it does.
+        kind: apiVersion and kind of the object in it.
+        old: the stored object, if there is one.
+        dry_run: whether nothing is to be stored.
+    """
+
+    target: Target
+    operation: Operation
+    kind: tuple[str, str]
+    old: Json | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a webhook said.
+
+    Attributes:
+        allowed: its verdict.
+        patch: a JSON patch, ``None`` when it wants no change.
+        status: code, reason and message of a refusal.
+        warnings: for the user.
+    """
+
+    allowed: bool
+    patch: object | None
+    status: Json
+    warnings: tuple[str, ...]
+
+
+def review_request(request: Request, obj: Json | None, *, uid: str) -> Json:
+    """Build the ``request`` of a review."""
+    target, resource = request.target, request.target.resource
+    group, _, version = request.kind[0].rpartition("/")
+    kind = {"group": group, "version": version, "kind": request.kind[1]}
+    plural = {"group": resource.group, "version": resource.version, "resource": resource.plural}
+    body: Json = {
+        "uid": uid,
+        "kind": kind,
+        "resource": plural,
+        "requestKind": kind,
+        "requestResource": plural,
+    }
+    if target.subresource:
+        body["subResource"] = body["requestSubResource"] = target.subresource
+    if target.name:
+        body["name"] = target.name
+    if target.namespace:
+        body["namespace"] = target.namespace
+    return body | {
+        "operation": request.operation,
+        "userInfo": USER,
+        "object": obj,
+        "oldObject": request.old,
+        "dryRun": request.dry_run,
+        "options": {"kind": f"{request.operation.title()}Options", "apiVersion": "meta.k8s.io/v1"},
+    }
+
+
+def review(body: Json) -> bytes:
+    """Build the body of the call."""
+    return json.dumps(
+        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": body}
+    ).encode()
+
+
+def read_answer(body: bytes, *, uid: str, mutating: bool) -> Answer:
+    """Read the body of an answer.
+
+    Raises:
+        InvalidAnswer: it is not what the API server accepts.
+    """
+    try:
+        decoded = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAnswer(f"invalid character in the response: {error}") from error
+    if not isinstance(decoded, dict):
+        raise InvalidAnswer(
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview"
+        )
+    found = decoded.get("apiVersion"), decoded.get("kind")
+    if found != ("admission.k8s.io/v1", "AdmissionReview"):
+        raise InvalidAnswer(
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, "
+            f"got {found[0]}, Kind={found[1]}"
+        )
+    response = decoded.get("response")
+    if not isinstance(response, Mapping):
+        raise InvalidAnswer("webhook response was absent")
+    if response.get("uid") != uid:
+        raise InvalidAnswer(f'expected response.uid="{uid}", got "{response.get("uid") or ""}"')
+    return Answer(
+        allowed=response.get("allowed") is True,
+        patch=_read_patch(response, mutating=mutating),
+        status=dict(response.get("status") or {}),
+        warnings=tuple(str(each) for each in response.get("warnings") or ()),
+    )
+
+
+def denial(webhook: str, status: Json) -> StatusError:
+    """Turn a refusal into what the user is told."""
+    said = status.get("message") or status.get("reason")
+    denied = f'admission webhook "{webhook}" denied the request'
+    code = status.get("code")
+    return StatusError(
+        code if isinstance(code, int) and code >= 400 else 400,
+        str(status.get("reason") or ""),
+        f"{denied}: {said}" if said else f"{denied} without explanation",
+        status.get("details"),
+    )
+
+
+def _read_patch(response: Mapping[str, object], *, mutating: bool) -> object | None:
+    patch, kind = response.get("patch"), response.get("patchType")
+    if not mutating:
+        if patch or kind is not None:
+            raise InvalidAnswer("validating webhook may not return response.patch")
+        return None
+    if patch and kind is None:
+        raise InvalidAnswer("webhook returned response.patch but not response.patchType")
+    if kind is not None and not patch:
+        raise InvalidAnswer("webhook returned response.patchType but not response.patch")
+    if not patch:
+        return None
+    if kind != "JSONPatch":
+        raise InvalidAnswer(f'webhook returned invalid response.patchType of "{kind}"')
+    try:
+        decoded: object = json.loads(base64.b64decode(str(patch), validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise InvalidAnswer(f"response.patch cannot be decoded: {error}") from error
+    return decoded

@@ -1,0 +1,277 @@
+"""The server as tests and processes use it: a thread with the event loop, and the knobs."""
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from simulator.api import errors
+from simulator.api.admission import Admission
+from simulator.api.caller import WebhookCaller
+from simulator.api.faults import Faults, Outage, RequestRecord
+from simulator.api.http import HttpServer
+from simulator.api.operations import Call, Operations
+from simulator.api.resources import (
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    VALIDATING_WEBHOOKS,
+    Json,
+    Resource,
+    Target,
+    resource_of_kind,
+)
+from simulator.api.selectors import labels_of
+from simulator.api.store import Store
+
+_T = TypeVar("_T")
+_CONTROL_TIMEOUT_S = 30.0
+_NAMESPACES_AT_START = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server is made.
+
+    Attributes:
+        host: where it listens.
+        port: 0 takes a free one.
+        seed: of uids and generated names.
+        history: how many changes of each resource are kept; a watch from before gets 410.
+        bookmark_s: seconds between two bookmarks of a quiet watch.
+        services: where a webhook's service is found: ``name.namespace.svc`` to address.
+        clock: gives unix time in seconds.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    seed: int = 0
+    history: int = 10_000
+    bookmark_s: float = 5.0
+    services: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+
+
+class ApiServer:
+    """A running API server; a context manager for synchronous code.
+
+    Every method may be called from any thread while the server runs.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings()
+        self._faults = Faults()
+        random = Random(self._settings.seed)  # noqa: S311 - a simulation is to be repeatable
+        self._store = Store(
+            clock=self._settings.clock, random=random, history=self._settings.history
+        )
+        self._started: Future[int] = Future()
+        self._thread = threading.Thread(target=self._run, name="apiserver", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._http: HttpServer | None = None
+        self._operations: Operations | None = None
+        self._stop: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Give the base URL."""
+        return f"http://{self._settings.host}:{self._started.result(0)}"
+
+    @property
+    def requests(self) -> tuple[RequestRecord, ...]:
+        """Give every request so far that named a resource."""
+        return tuple(self._parts()[0].records)
+
+    def start(self) -> None:
+        """Start serving; returns when the port is open.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        self._thread.start()
+        self._started.result(_CONTROL_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Stop serving; every connection is reset."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_CONTROL_TIMEOUT_S)
+
+    def apply(self, *objects: Json) -> None:
+        """Create objects as an administrator would, replacing those that exist.
+
+        Raises:
+            StatusError: one is refused, or its kind is not served.
+        """
+        self._control(self._apply(objects))
+
+    def expire_history(self) -> None:
+        """Forget all history: a watch from any older version gets 410."""
+        self._control(_do(self._store.expire_history))
+
+    def drop_watches(self) -> None:
+        """Cut every running watch off in the middle."""
+        self._control(_do(self._parts()[0].drop_watches))
+
+    def delay_watches(self, resource: Resource, seconds: float) -> None:
+        """Let the watch cache of a resource lag behind: watches, and lists at version 0."""
+        http, _ = self._parts()
+        self._control(_do(lambda: http.delay_watches(resource, seconds)))
+
+    def set_outage(self, outage: Outage) -> None:
+        """Take the server away, or bring it back on the same port with all its objects."""
+        self._control(self._set_outage(outage))
+
+    def _parts(self) -> tuple[HttpServer, Operations]:
+        if self._http is None or self._operations is None:
+            raise RuntimeError("the API server is not running")
+        return self._http, self._operations
+
+    def _control(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._loop is None:
+            work.close()
+            raise RuntimeError("the API server is not running")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CONTROL_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        async with WebhookCaller(self._settings.services) as caller:
+            admission = Admission(
+                caller=caller,
+                new_uid=self._store.new_uid,
+                configurations=lambda mutating: self._store.list(
+                    MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS
+                ),
+                namespace_labels=self._namespace_labels,
+            )
+            self._operations = Operations(self._store, admission)
+            self._http = HttpServer(
+                self._store,
+                self._operations,
+                faults=self._faults,
+                bookmark_s=self._settings.bookmark_s,
+                clock=self._settings.clock,
+            )
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            await self._apply(_namespace(name) for name in _NAMESPACES_AT_START)
+            port = await self._http.start(self._settings.host, self._settings.port)
+            self._started.set_result(port)
+            await self._stop.wait()
+            await self._http.stop()
+
+    async def _apply(self, objects: Iterable[Json]) -> None:
+        _, operations = self._parts()
+        for obj in objects:
+            api_version, kind = str(obj.get("apiVersion")), str(obj.get("kind"))
+            resource = resource_of_kind(api_version, kind)
+            if resource is None:
+                raise errors.bad_request(f'no matches for kind "{kind}" in version "{api_version}"')
+            metadata = obj["metadata"]
+            namespace = metadata.get("namespace", "default") if resource.namespaced else ""
+            target = Target(resource, namespace, metadata.get("name", ""))
+            if self._store.find(resource, namespace, target.name) is None:
+                await operations.create(Target(resource, namespace), obj, Call())
+            else:
+                await operations.edit(target, partial(_replacement, obj), Call())
+
+    async def _set_outage(self, outage: Outage) -> None:
+        http, _ = self._parts()
+        self._faults.outage = outage
+        if outage is Outage.REFUSED:
+            await http.refuse()
+            return
+        if outage is Outage.UNAVAILABLE:
+            http.drop_watches()
+        await http.listen()
+
+    def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        found = self._store.find(NAMESPACES, "", namespace)
+        return labels_of(found) if found is not None else {}
+
+
+def run_apiserver(
+    settings: Settings,
+    *,
+    manifests: Iterable[Json] = (),
+    kubeconfig: Path | None = None,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Call it from the main thread.
+
+    Args:
+        settings: how the server is made.
+        manifests: objects that exist from the start, such as webhook configurations.
+        kubeconfig: where to write how to reach the server.
+        announce: is told the URL once the server can be reached.
+    """
+    over = threading.Event()
+
+    def finish(_number: int, _frame: FrameType | None) -> None:
+        over.set()
+
+    with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            stack.callback(signal.signal, number, signal.signal(number, finish))
+        server = stack.enter_context(ApiServer(settings))
+        server.apply(*manifests)
+        if kubeconfig is not None:
+            kubeconfig.write_text(kubeconfig_for(server.url), encoding="utf-8")
+        announce(server.url)
+        over.wait()
+
+
+def kubeconfig_for(url: str) -> str:
+    """Write a kubeconfig; JSON, which is YAML too."""
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "simulated", "cluster": {"server": url}}],
+            "users": [{"name": "admin", "user": {}}],
+            "contexts": [
+                {"name": "simulated", "context": {"cluster": "simulated", "user": "admin"}}
+            ],
+            "current-context": "simulated",
+        },
+        indent=2,
+    )
+
+
+def _replacement(new: Json, _old: Json) -> Json:
+    return new
+
+
+async def _do(work: Callable[[], _T]) -> _T:
+    return work()
+
+
+def _namespace(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -1,0 +1,166 @@
+"""Webhook configurations, and which of them a request goes to. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from simulator.api.resources import Json, Target
+from simulator.api.selectors import Requirement, labels_match, labels_of, parse_label_selector
+
+Operation: TypeAlias = Literal["CREATE", "UPDATE", "DELETE"]
+
+_DEFAULT_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Requests a webhook wants to see; ``*`` stands for all.
+
+    Attributes:
+        operations: such as ``CREATE``.
+        groups: API groups.
+        versions: API versions.
+        resources: ``pods``, ``pods/binding``, ``pods/*``, ``*/status``, ``*``, ``*/*``.
+        scope: ``Namespaced``, ``Cluster`` or ``*``.
+    """
+
+    operations: tuple[str, ...]
+    groups: tuple[str, ...]
+    versions: tuple[str, ...]
+    resources: tuple[str, ...]
+    scope: str
+
+    def matches(self, target: Target, operation: Operation) -> bool:
+        """Decide whether a request is wanted."""
+        resource = target.resource
+        return (
+            _has(self.operations, operation)
+            and _has(self.groups, resource.group)
+            and _has(self.versions, resource.version)
+            and self.scope in ("*", "Namespaced" if resource.namespaced else "Cluster")
+            and any(_names(each, resource.plural, target.subresource) for each in self.resources)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One entry of a configuration.
+
+    Attributes:
+        name: as error messages quote it.
+        mutating: whether it may patch.
+        url: where to call it; for a service ``https://NAME.NAMESPACE.svc:PORT/PATH``.
+        ca_bundle: base64 PEM the server certificate is verified with; empty for the system's.
+        timeout_s: seconds to wait for its answer.
+        fails_open: failurePolicy ``Ignore``.
+        has_side_effects: whether a dry run must not reach it.
+        rules: it wants requests that meet any of these.
+        namespace_selector: conditions on the labels of the object's namespace.
+        object_selector: conditions on the labels of the object, old or new.
+        conditions: name and CEL expression of each matchCondition.
+        review_versions: the AdmissionReview versions it speaks.
+    """
+
+    name: str
+    mutating: bool
+    url: str
+    ca_bundle: str
+    timeout_s: int
+    fails_open: bool
+    has_side_effects: bool
+    rules: tuple[Rule, ...]
+    namespace_selector: tuple[Requirement, ...]
+    object_selector: tuple[Requirement, ...]
+    conditions: tuple[tuple[str, str], ...]
+    review_versions: tuple[str, ...]
+
+    def wants(
+        self,
+        target: Target,
+        operation: Operation,
+        *,
+        objects: Sequence[Json | None],
+        namespace_labels: Mapping[str, str] | None,
+    ) -> bool:
+        """Decide by rules and selectors; the conditions are asked only after these.
+
+        Args:
+            target: what the request names.
+            operation: what it does.
+            objects: the new object and the old, as far as there are.
+            namespace_labels: of the object's namespace, ``None`` for cluster-wide objects.
+        """
+        if not any(rule.matches(target, operation) for rule in self.rules):
+            return False
+        if namespace_labels is not None and not labels_match(
+            self.namespace_selector, namespace_labels
+        ):
+            return False
+        return any(
+            labels_match(self.object_selector, labels_of(each))
+            for each in objects
+            if each is not None
+        )
+
+
+def parse_webhooks(configurations: Iterable[Json], *, mutating: bool) -> list[Webhook]:
+    """Read stored configurations, in the order their webhooks are called.
+
+    Raises:
+        InvalidSelector: a selector has an unknown operator.
+        KeyError: a required field is missing.
+    """
+    ordered = sorted(configurations, key=lambda each: str(each["metadata"]["name"]))
+    return [
+        _parse(webhook, mutating=mutating)
+        for configuration in ordered
+        for webhook in configuration.get("webhooks") or ()
+    ]
+
+
+def _parse(webhook: Json, *, mutating: bool) -> Webhook:
+    client = webhook["clientConfig"]
+    return Webhook(
+        name=webhook["name"],
+        mutating=mutating,
+        url=_url(client),
+        ca_bundle=client.get("caBundle") or "",
+        timeout_s=webhook.get("timeoutSeconds") or _DEFAULT_TIMEOUT_S,
+        fails_open=webhook.get("failurePolicy") == "Ignore",
+        has_side_effects=webhook.get("sideEffects") not in ("None", "NoneOnDryRun"),
+        rules=tuple(_parse_rule(rule) for rule in webhook.get("rules") or ()),
+        namespace_selector=parse_label_selector(webhook.get("namespaceSelector")),
+        object_selector=parse_label_selector(webhook.get("objectSelector")),
+        conditions=tuple(
+            (each["name"], each["expression"]) for each in webhook.get("matchConditions") or ()
+        ),
+        review_versions=tuple(webhook.get("admissionReviewVersions") or ()),
+    )
+
+
+def _url(client: Json) -> str:
+    if client.get("url"):
+        return str(client["url"])
+    service = client["service"]
+    host = f"{service['name']}.{service['namespace']}.svc"
+    path = str(service.get("path") or "/").lstrip("/")
+    return f"https://{host}:{service.get('port') or 443}/{path}"
+
+
+def _parse_rule(rule: Json) -> Rule:
+    return Rule(
+        operations=tuple(rule.get("operations") or ()),
+        groups=tuple(rule.get("apiGroups") or ()),
+        versions=tuple(rule.get("apiVersions") or ()),
+        resources=tuple(rule.get("resources") or ()),
+        scope=rule.get("scope") or "*",
+    )
+
+
+def _has(wanted: Sequence[str], found: str) -> bool:
+    return "*" in wanted or found in wanted
+
+
+def _names(pattern: str, plural: str, subresource: str) -> bool:
+    resource, _, wanted = pattern.partition("/")
+    return resource in ("*", plural) and wanted in (subresource, "*")

@@ -1,0 +1,416 @@
+"""A small synchronous JSON client of a Kubernetes API server.
+
+Used by the simulated kubelet, the scheduler, the demo and tests. The agent brings
+the official client; this one is here because a simulation wants raw objects,
+bodies as they travelled, and a watch that another thread can end at once.
+
+The only module of the simulator that imports urllib3; its exceptions end here. That is
+why watch and requests share one long module.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+Json: TypeAlias = dict[str, Any]
+"""A decoded JSON object, as the API server sent it."""
+
+PatchKind: TypeAlias = Literal["merge", "json", "strategic"]
+
+# Spelled out here because inside ApiClient the name ``list`` is its method.
+_Body: TypeAlias = Json | list[Json]
+
+_PATCH_TYPES: Mapping[PatchKind, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+# Above the time the server was asked to end a watch by itself: then it is the network.
+_WATCH_GRACE_S = 30.0
+_STOP_POLL_S = 0.05
+_IDLE_CONNECTIONS = 32
+
+
+class ApiError(Exception):
+    """The API server refused, in the words of its ``Status`` body.
+
+    Attributes:
+        status: the HTTP status code; 0 when there was no answer at all.
+        reason: the machine-readable reason, such as ``NotFound`` or ``Conflict``.
+        message: the text ``kubectl`` would show.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{reason or status}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class ApiUnreachable(ApiError):
+    """There was no answer: refused, reset, timed out, or the client was closed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch.
+
+    Attributes:
+        type: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
+        object: the object; of a bookmark only kind and resourceVersion are set.
+    """
+
+    type: str
+    object: Json
+
+    @property
+    def resource_version(self) -> str:
+        """Where a later watch continues."""
+        return str(self.object["metadata"]["resourceVersion"])
+
+
+class Watch(Iterator[WatchEvent]):
+    """A running watch: iterate it; :meth:`close` ends it from any thread at once.
+
+    It ends (``StopIteration``) when closed and when the server ends it in good order;
+    a connection that breaks raises :class:`ApiUnreachable`, an expired
+    resourceVersion :class:`ApiError` with status 410.
+    """
+
+    def __init__(
+        self, response: urllib3.BaseHTTPResponse, *, on_end: Callable[["Watch"], None]
+    ) -> None:
+        self._response = response
+        self._lines = _lines(response)
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._ended = threading.Event()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        line = self._next_line()
+        try:
+            event = json.loads(line)
+            kind, obj = event["type"], event["object"]
+        except (ValueError, TypeError, KeyError) as error:
+            self._end()
+            raise ApiError(200, "InternalError", f"watch: not an event: {line[:80]!r}") from error
+        if kind == "ERROR":
+            self._end()
+            raise _error_of(obj, int(obj.get("code", 500)))
+        return WatchEvent(kind, obj)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        self._end()
+
+    def close(self) -> None:
+        """End the watch; a thread that waits in it returns at once."""
+        with self._lock:
+            if self._closed.is_set() or self._ended.is_set():
+                return
+            self._closed.set()
+            try:
+                # Only this wakes a thread that blocks in recv; closing the file does not.
+                self._response.shutdown()
+            except (HTTPError, OSError, ValueError, RuntimeError):
+                return  # the connection is gone already, which is what was wanted
+
+    def close_when(self, stop: threading.Event) -> None:
+        """Close once *stop* is set, or return when the watch ended by itself."""
+        while not self._ended.is_set():
+            if stop.wait(_STOP_POLL_S):
+                self.close()
+                return
+
+    def _next_line(self) -> bytes:
+        if self._closed.is_set() or self._ended.is_set():
+            self._end()
+            raise StopIteration
+        try:
+            line = next(self._lines)
+        except StopIteration:
+            self._end()
+            raise
+        except (HTTPError, OSError, ValueError, AttributeError) as error:
+            # Shutting a TLS socket down under a reader surfaces as ValueError or
+            # AttributeError of the ssl module; without close() they stay what they are.
+            closed = self._closed.is_set()
+            self._end()
+            if closed:
+                raise StopIteration from error
+            if isinstance(error, HTTPError | OSError):
+                raise ApiUnreachable(f"watch broke off: {error}") from error
+            raise
+        if self._closed.is_set():  # a half-read line of a socket that was shut down
+            self._end()
+            raise StopIteration
+        return line
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+        # A watch leaves its connection in the middle of a body: not for reuse.
+        self._response.close()
+        self._on_end(self)
+
+
+class ApiClient:
+    """Talks JSON to one API server. Safe to share between threads.
+
+    Args:
+        server: base URL, such as ``http://127.0.0.1:6443``.
+        timeout: seconds for connecting and for each answer (watches excepted).
+        ca_file: PEM bundle to verify an ``https`` server with.
+        user_agent: how the server's request record names this client.
+        on_warning: called with the text of each ``Warning`` header.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout: float = 10.0,
+        ca_file: str | None = None,
+        user_agent: str = "gpu-turnstile-simulator",
+        on_warning: Callable[[str], None] | None = None,
+    ) -> None:
+        self._server = server.rstrip("/")
+        self._timeout = timeout
+        self._on_warning = on_warning
+        self._pool = urllib3.PoolManager(
+            maxsize=_IDLE_CONNECTIONS,
+            retries=False,
+            headers={"User-Agent": user_agent, "Accept": "application/json"},
+            ca_certs=ca_file,
+        )
+        self._lock = threading.Lock()
+        self._watches: set[Watch] = set()
+        self._closed = False
+
+    @property
+    def server(self) -> str:
+        """Give the base URL this client talks to."""
+        return self._server
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all watches and refuse further requests."""
+        with self._lock:
+            self._closed = True
+            watches = list(self._watches)
+        for watch in watches:
+            watch.close()
+        self._pool.clear()
+
+    def get(self, path: str, **query: str) -> Json:
+        """Read one object."""
+        return self._call("GET", path, query)
+
+    def list(self, path: str, **query: str) -> Json:
+        """List a collection, such as ``fieldSelector="spec.nodeName=n1", resourceVersion="0"``."""
+        return self._call("GET", path, query)
+
+    def create(self, path: str, obj: Json, **query: str) -> Json:
+        """POST *obj* to a collection, or to a subresource such as ``.../binding``."""
+        return self._call("POST", path, query, obj)
+
+    def replace(self, path: str, obj: Json, **query: str) -> Json:
+        """PUT *obj*; refused with 409 when its resourceVersion is not the newest."""
+        return self._call("PUT", path, query, obj)
+
+    def patch(self, path: str, patch: _Body, *, kind: PatchKind = "merge", **query: str) -> Json:
+        """Patch one object (or its ``/status``)."""
+        return self._call("PATCH", path, query, patch, content_type=_PATCH_TYPES[kind])
+
+    def delete(
+        self,
+        path: str,
+        *,
+        grace_period_seconds: int | None = None,
+        uid: str | None = None,
+        **query: str,
+    ) -> Json:
+        """Delete one object; with *uid* only if it still is that very one (else 409)."""
+        options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        return self._call("DELETE", path, query, options)
+
+    def watch(
+        self,
+        path: str,
+        *,
+        resource_version: str,
+        field_selector: str = "",
+        timeout_seconds: int = 300,
+        stop: threading.Event | None = None,
+    ) -> Watch:
+        """Watch a collection from *resource_version* on, bookmarks included.
+
+        Args:
+            path: the collection.
+            resource_version: from a list, an event or a bookmark.
+            field_selector: such as ``spec.nodeName=n1``.
+            timeout_seconds: when the server ends the watch in good order.
+            stop: ends the watch when set; :meth:`Watch.close` does so without delay.
+
+        Raises:
+            ApiError: the server refused, 410 when *resource_version* is too old.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(timeout_seconds),
+            "allowWatchBookmarks": "true",
+        }
+        if field_selector:
+            query["fieldSelector"] = field_selector
+        response = self._send(
+            "GET", self._url(path, query), stream_s=timeout_seconds + _WATCH_GRACE_S
+        )
+        if response.status != 200:
+            body = _read(response)
+            raise _error_of(_decode(body), response.status)
+        watch = Watch(response, on_end=self._forget)
+        with self._lock:
+            closed = self._closed
+            self._watches.add(watch)
+        if closed:
+            watch.close()
+        if stop is not None:
+            threading.Thread(
+                target=watch.close_when, args=(stop,), name="watch-stop", daemon=True
+            ).start()
+        return watch
+
+    def _forget(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches.discard(watch)
+
+    def _url(self, path: str, query: Mapping[str, str]) -> str:
+        return f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: _Body | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> Json:
+        response = self._send(method, self._url(path, query), body, content_type=content_type)
+        decoded = _decode(_read(response))
+        if self._on_warning is not None:
+            for header in response.headers.getlist("Warning"):
+                self._on_warning(warning_text(header))
+        if response.status >= 400:
+            raise _error_of(decoded, response.status)
+        return decoded
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        body: _Body | None = None,
+        *,
+        content_type: str = "application/json",
+        stream_s: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        if self._closed:
+            raise ApiUnreachable("the client is closed")
+        headers = dict(self._pool.headers)
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            return self._pool.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=self._timeout, read=stream_s or self._timeout),
+            )
+        except (HTTPError, OSError) as error:
+            raise ApiUnreachable(f"{method} {url}: {error}") from error
+
+
+def warning_text(header: str) -> str:
+    """Read the text of a ``Warning: 299 - "text"`` header; anything else is given as it is."""
+    _, quote, rest = header.partition('"')
+    if not quote or not rest.endswith('"'):
+        return header
+    return rest[:-1].replace('\\"', '"').replace("\\\\", "\\")
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Split a stream into lines.
+
+    Unlike the response's own iterator, this one never holds a whole line back until
+    the next chunk comes, and drops a last line that was cut short.
+    """
+    rest = b""
+    for chunk in response.stream(decode_content=True):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line.strip())
+
+
+def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+    try:
+        return response.read()
+    except (HTTPError, OSError) as error:
+        raise ApiUnreachable(f"the answer broke off: {error}") from error
+    finally:
+        response.release_conn()
+
+
+def _decode(body: bytes) -> Json:
+    try:
+        decoded = json.loads(body)
+    except ValueError:
+        decoded = None
+    if isinstance(decoded, dict):
+        return decoded
+    # What is no JSON object is a proxy's page or a plain refusal: keep its words.
+    return {"kind": "Status", "message": body[:200].decode(errors="replace").strip()}
+
+
+def _error_of(status: Json, code: int) -> ApiError:
+    return ApiError(code, str(status.get("reason", "")), str(status.get("message", "")))

@@ -1,0 +1,154 @@
+"""Whether a pod may run here, and what the user reads when it may not (K1, K9).
+
+Pure: a generator of the calls to make, as in ``devices``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Reply, Step, Steps
+from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
+from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod, requests_of
+
+UNEXPECTED = "UnexpectedAdmissionError"
+
+_MESSAGES: Mapping[str, str] = {
+    "NodeAffinity": (
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+    ),
+    "OutOfcpu": "Node didn't have enough resource: cpu, requested: 1000, used: 0, capacity: 0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """What becomes the status of a pod that was refused.
+
+    Attributes:
+        reason: ``status.reason``.
+        message: ``status.message``.
+    """
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What the admission handlers know of the node.
+
+    Attributes:
+        allocatable: extended resources as last published; what is missing is not checked.
+        labels: for node selectors.
+        others: the pods that are alive, without the one to admit.
+    """
+
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[Pod, ...] = ()
+
+
+def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
+    """Sort a batch by creation time, whole seconds; equal ones come in random order (K1).
+
+    A batch is what one list, or one event of a watch, brought. The informer's store
+    is a Go map and the sort is not stable, so pods of one second come in any order.
+    """
+    shuffled = list(batch)
+    random.shuffle(shuffled)
+    return sorted(shuffled, key=lambda pod: pod.created)
+
+
+def rejection(error: AdmissionFailure) -> Rejection:
+    """Word a refusal as the kubelet does (K9)."""
+    if isinstance(error, Rejected):
+        return Rejection(error.reason, f"Pod was rejected: {error}")
+    return Rejection(
+        UNEXPECTED, f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
+    )
+
+
+def admit(pod: Pod, devices: Devices, active: ActivePods, view: Callable[[], NodeView]) -> Steps:
+    """Take a pod through the admission handlers, in the order of the kubelet.
+
+    The device manager comes before the predicates (node affinity, resources), so a pod
+    that these refuse has called the plugins already, and gives its devices back.
+
+    Raises:
+        AdmissionFailure: the pod is refused, see :func:`rejection`.
+    """
+    if REJECT in pod.annotations:
+        raise _asked_for(pod.annotations[REJECT])
+    steps = _allocate_all(pod, devices, active)
+    fail_after = pod.seconds(FAIL_AFTER)
+    if fail_after is not None:
+        steps = _failing(steps, devices, int(fail_after))
+    yield from steps
+    if REJECT_AFTER in pod.annotations:
+        raise _asked_for(pod.annotations[REJECT_AFTER])
+    check_predicates(pod, view(), {r: len(ids) for r, ids in devices.allocated.items()})
+
+
+def check_predicates(pod: Pod, view: NodeView, allocated: Mapping[str, int]) -> None:
+    """Refuse what does not belong or does not fit on the node.
+
+    Args:
+        pod: the pod to admit.
+        view: the node.
+        allocated: devices that pods hold: the node counts as having at least these,
+            so that a pod from before a restart fits while its plugin is away.
+
+    Raises:
+        Rejected: with the kubelet's reason and words.
+    """
+    for resource, requested in sorted(requests_of(pod).items()):
+        if resource not in view.allocatable or not requested:
+            continue
+        capacity = max(view.allocatable[resource], allocated.get(resource, 0))
+        used = sum(requests_of(other).get(resource, 0) for other in view.others)
+        if requested > capacity - used:
+            raise Rejected(
+                f"OutOf{resource}",
+                f"Node didn't have enough resource: {resource}, requested: {requested}, "
+                f"used: {used}, capacity: {capacity}",
+            )
+    if any(view.labels.get(key) != value for key, value in pod.node_selector.items()):
+        raise _asked_for("NodeAffinity")
+
+
+def _asked_for(reason: str) -> Rejected:
+    return Rejected(reason, _MESSAGES.get(reason, f"Pod refused by {reason}"))
+
+
+def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
+    for container in pod.containers:
+        yield from devices.allocate(pod, container, active)
+
+
+def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
+    """Pass *steps* on until so many Allocates were answered, then fail as another plugin would."""
+    reply: Reply = None
+    failure: CallFailed | None = None
+    done = False
+    while not done:
+        step: Step | None = None
+        try:
+            step = steps.send(reply) if failure is None else steps.throw(failure)
+        except StopIteration:
+            done = True
+        if answers <= 0:
+            steps.close()
+            devices.forget_in_flight()
+            raise AdmissionFailure(
+                "rpc error: code = Unknown desc = simulated failure of another device plugin"
+            )
+        if step is None:
+            return
+        reply, failure = None, None
+        try:
+            reply = yield step
+        except CallFailed as error:
+            failure = error
+        else:
+            answers -= isinstance(step, AllocateCall)

@@ -1,0 +1,413 @@
+"""The device manager's books, and in which order it asks a plugin.
+
+Pure: no I/O, no lock. Whoever drives it holds one lock while a method runs or a
+generator advances, and gives it up while a call is under way, as the real manager
+does. That gap is where K15 lives: ``allocated`` is a second book beside ``pods``, and
+:meth:`Devices.update_allocated` derives it anew when a pod has ended, without the
+devices of a call that is still in flight.
+
+One module although it is long: the books are one state, and what makes the kubelet hard
+is in which order its parts are read and written.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+from contract.demand import ContainerKind
+from simulator.kubelet.answers import Answer, Merged, merge
+from simulator.kubelet.dice import dice
+from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
+from simulator.kubelet.numa import (
+    Device,
+    Holding,
+    NumaHint,
+    by_node,
+    no_hint,
+    split_by_affinity,
+)
+from simulator.kubelet.pods import Container, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a plugin says it wants to be asked."""
+
+    pre_start: bool = False
+    preferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A plugin, registered or gone.
+
+    Attributes:
+        options: ``None`` for one that is only remembered from the checkpoint.
+        stopped_at: when its stream broke, monotonic seconds; ``None`` while it lives.
+    """
+
+    options: Options | None
+    stopped_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreferCall:
+    """Ask which devices the plugin would like to give; answered with device IDs."""
+
+    container: Container
+    resource: str
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateCall:
+    """Tell the plugin which devices it gives; answered with an :class:`Answer`."""
+
+    container: Container
+    resource: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveBooks:
+    """Write the checkpoint now: a container has all it asked for."""
+
+    container: Container
+
+
+Step: TypeAlias = PreferCall | AllocateCall | SaveBooks
+Reply: TypeAlias = tuple[str, ...] | Answer | None
+Steps: TypeAlias = Generator[Step, Reply, None]
+"""Yields what to do, is sent the outcome; a failed call is thrown in as CallFailed."""
+
+ActivePods: TypeAlias = Callable[[], Collection[str]]
+"""Gives the UIDs of the pods that count as alive, at the moment it is called."""
+
+PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
+"""Container name -> resource -> what it holds."""
+
+
+class Devices:
+    """Who has which device.
+
+    Args:
+        random: every choice a Go map would make.
+        numa_hint: what a topology manager would say.
+        preferred_when_exact: whether the plugin is asked for its preference when exactly
+            as many devices are free as are needed and no NUMA alignment applies. The
+            source of 1.36 asks; a caller may want to see what happens when it does not.
+    """
+
+    def __init__(
+        self,
+        *,
+        random: Random,
+        numa_hint: NumaHint = no_hint,
+        preferred_when_exact: bool = True,
+    ) -> None:
+        self._random = random
+        # Containers start while pods are admitted; with dice of their own they leave the
+        # order of admission a function of the seed.
+        self._start_random = dice(random.getrandbits(64))
+        self._numa_hint = numa_hint
+        self._preferred_when_exact = preferred_when_exact
+        self.endpoints: dict[str, Endpoint] = {}
+        self.all: dict[str, dict[str, Device]] = {}
+        self.healthy: dict[str, dict[str, None]] = {}
+        self.unhealthy: dict[str, dict[str, None]] = {}
+        self.allocated: dict[str, set[str]] = {}
+        self.pods: dict[str, PodHoldings] = {}
+        self.sources_ready = False
+        self.running_before: frozenset[tuple[str, str]] = frozenset()
+        self._reusable: dict[str, dict[str, None]] = {}
+        self._reusable_of = ""
+
+    # What plugins say
+
+    def connected(self, resource: str, options: Options) -> None:
+        """Take a plugin that registered; it replaces one that did before."""
+        self.endpoints[resource] = Endpoint(options)
+
+    def advertised(self, resource: str, devices: Iterable[Device]) -> None:
+        """Take a plugin's whole list of devices."""
+        listed = {device.id: device for device in devices}
+        self.all[resource] = listed
+        self.healthy[resource] = {id_: None for id_, device in listed.items() if device.healthy}
+        self.unhealthy[resource] = {
+            id_: None for id_, device in listed.items() if not device.healthy
+        }
+
+    def disconnected(self, resource: str, now: float) -> None:
+        """Book a broken stream: nothing is healthy any more, the capacity stays known."""
+        endpoint = self.endpoints.get(resource)
+        if endpoint is None:
+            return
+        lost = self.healthy.get(resource, {})
+        if resource in self.healthy:
+            self.healthy[resource] = {}
+        self.unhealthy[resource] = {**self.unhealthy.get(resource, {}), **lost}
+        self.endpoints[resource] = Endpoint(endpoint.options, now)
+
+    def counts(self, now: float, grace: float) -> tuple[dict[str, int], dict[str, int]]:
+        """Give (capacity, allocatable) per resource; forget plugins gone for longer than *grace*.
+
+        A forgotten resource is left out; the caller reports it as gone.
+        """
+        capacity: dict[str, int] = {}
+        allocatable: dict[str, int] = {}
+        for resource in sorted({*self.healthy, *self.unhealthy}):
+            endpoint = self.endpoints.get(resource)
+            stopped = None if endpoint is None else endpoint.stopped_at
+            if endpoint is None or (stopped is not None and now - stopped > grace):
+                for book in (self.endpoints, self.healthy, self.unhealthy):
+                    book.pop(resource, None)
+                continue
+            allocatable[resource] = len(self.healthy.get(resource, {}))
+            capacity[resource] = allocatable[resource] + len(self.unhealthy.get(resource, {}))
+        return capacity, allocatable
+
+    def manages(self, resource: str) -> bool:
+        """Tell whether *resource* is a plugin's; an unknown one is passed over in silence."""
+        return resource in self.healthy or resource in self.allocated
+
+    # The checkpoint
+
+    def restore(
+        self, pods: Mapping[str, PodHoldings], registered: Iterable[str], now: float
+    ) -> None:
+        """Take over what an earlier kubelet wrote (K11): plugins are known, but stopped."""
+        self.pods = {uid: dict(holdings) for uid, holdings in pods.items()}
+        self.allocated = self._derived()
+        for resource in registered:
+            self.healthy[resource] = {}
+            self.unhealthy[resource] = {}
+            self.endpoints[resource] = Endpoint(None, now)
+
+    # Pods that ended
+
+    def update_allocated(self, active: Collection[str]) -> None:
+        """Free what pods hold that are no longer among *active* (K15).
+
+        Only when there is such a pod is ``allocated`` derived anew. Devices of a call
+        in flight are in no pod's book yet, so from then on they look free.
+        """
+        if not self.sources_ready:
+            return
+        ended = [uid for uid in self.pods if uid not in active]
+        if not ended:
+            return
+        for uid in ended:
+            del self.pods[uid]
+        self.allocated = self._derived()
+
+    def _derived(self) -> dict[str, set[str]]:
+        derived: dict[str, set[str]] = {}
+        for holdings in self.pods.values():
+            for resources in holdings.values():
+                for resource, holding in resources.items():
+                    derived.setdefault(resource, set()).update(holding.ids)
+        return derived
+
+    def forget_in_flight(self) -> None:
+        """Derive ``allocated`` anew, as the manager does when an admission fails midway."""
+        self.allocated = self._derived()
+
+    # Allocation
+
+    def allocate(self, pod: Pod, container: Container, active: ActivePods) -> Steps:
+        """Give *container* its devices (K1, K2, K7).
+
+        Raises:
+            AdmissionFailure: with the text for the user.
+        """
+        if self._reusable_of != pod.uid:
+            self._reusable_of, self._reusable = pod.uid, {}
+        yield from self._allocate_resources(pod, container, active)
+        held = self.pods.get(pod.uid, {}).get(container.name, {})
+        for resource, holding in held.items():
+            reusable = self._reusable.setdefault(resource, {})
+            for id_ in holding.ids:
+                if container.kind is ContainerKind.INIT:
+                    reusable[id_] = None
+                else:
+                    reusable.pop(id_, None)
+
+    def _allocate_resources(self, pod: Pod, container: Container, active: ActivePods) -> Steps:
+        swept = changed = False
+        resources = list(container.limits)
+        self._random.shuffle(resources)
+        for resource in resources:
+            if not self.manages(resource):
+                continue
+            if not swept:
+                self.update_allocated(active())
+                swept = True
+            ids = yield from self._choose(pod.uid, container, resource)
+            if not ids:
+                continue
+            changed = True
+            if resource not in self.endpoints:
+                self.forget_in_flight()
+                raise AdmissionFailure(f"unknown Device Plugin {resource}")
+            try:
+                answer = yield AllocateCall(container, resource, self._shuffled(ids))
+            except CallFailed as error:
+                self.forget_in_flight()
+                raise AdmissionFailure(str(error)) from error
+            if not isinstance(answer, Answer):
+                raise AdmissionFailure("no containers return in allocation response")
+            devices = self.all[resource]
+            if any(id_ not in devices for id_ in ids):
+                # The plugin withdrew a device while it was being given. The real manager
+                # dereferences nil here and dies; failing the pod is as near as is useful.
+                raise AdmissionFailure(f"device withdrawn during allocation of {resource}")
+            self.pods.setdefault(pod.uid, {}).setdefault(container.name, {})[resource] = Holding(
+                ids, answer, by_node(ids, devices)
+            )
+        if changed:
+            yield SaveBooks(container)
+
+    def _choose(
+        self, pod_uid: str, container: Container, resource: str
+    ) -> Generator[Step, Reply, tuple[str, ...]]:
+        """Choose devices for one resource; none when there is nothing to ask for."""
+        size = container.limits[resource]
+        holding = self.pods.get(pod_uid, {}).get(container.name, {}).get(resource)
+        if holding is not None and len(holding.ids) != size:
+            raise AdmissionFailure(
+                f'pod "{pod_uid}" container "{container.name}" changed request for resource '
+                f'"{resource}" from {len(holding.ids)} to {size}'
+            )
+        if not self.sources_ready and (pod_uid, container.name) in self.running_before:
+            return ()  # it ran through the kubelet's restart, so it has what it needs
+        self._check_health(resource, holding)
+        if holding is not None or size <= 0:
+            return ()
+        taken: dict[str, None] = {}
+        if self._take(resource, self._reusable.get(resource, {}), taken, size):
+            return tuple(taken)
+        in_use = self.allocated.get(resource, set())
+        available = [id_ for id_ in self.healthy[resource] if id_ not in in_use]
+        needed = size - len(taken)
+        if len(available) < needed:
+            raise AdmissionFailure(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {needed}, Available: {len(available)}"
+            )
+        groups = split_by_affinity(
+            available, self.all[resource], self._numa_hint(pod_uid, container.name)
+        )
+        if needed < len(groups.aligned):
+            yield from self._ask(container, resource, groups.aligned, taken, size)
+            rest: tuple[Collection[str], ...] = (groups.aligned,)
+        else:
+            if self._take(resource, groups.aligned, taken, size):
+                return tuple(taken)
+            if self._preferred_when_exact or needed < len(available):
+                yield from self._ask(container, resource, available, taken, size)
+            rest = (groups.unaligned, groups.elsewhere)
+        for group in rest:
+            if len(taken) == size or self._take(resource, group, taken, size):
+                return tuple(taken)
+        raise AdmissionFailure(
+            "unexpectedly allocated less resources than required. "
+            f"Requested: {size}, Got: {len(taken)}"
+        )
+
+    def _check_health(self, resource: str, holding: Holding | None) -> None:
+        """Refuse what a node reboot or a lost plugin makes impossible, before counting."""
+        healthy = self.healthy.get(resource)
+        if healthy is None:
+            raise AdmissionFailure(f"cannot allocate unregistered device {resource}")
+        if not healthy:
+            raise AdmissionFailure(
+                f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+            )
+        if holding is not None and any(id_ not in healthy for id_ in holding.ids):
+            raise AdmissionFailure(
+                "previously allocated devices are no longer healthy; cannot allocate "
+                f"unhealthy devices {resource}"
+            )
+
+    def _ask(
+        self,
+        container: Container,
+        resource: str,
+        offered: Collection[str],
+        taken: dict[str, None],
+        size: int,
+    ) -> Generator[Step, Reply, None]:
+        """Ask the plugin, and take what it prefers as far as it was offered."""
+        endpoint = self.endpoints.get(resource)
+        if endpoint is None:
+            raise AdmissionFailure(
+                f"endpoint not found in cache for a registered resource: {resource}"
+            )
+        if endpoint.options is None or not endpoint.options.preferred:
+            return
+        call = PreferCall(
+            container,
+            resource,
+            self._shuffled({**dict.fromkeys(offered), **taken}),
+            self._shuffled(taken),
+            size,
+        )
+        try:
+            answer = yield call
+        except CallFailed as error:
+            raise AdmissionFailure(
+                f"device plugin GetPreferredAllocation rpc failed with err: {error}"
+            ) from error
+        preferred = answer if isinstance(answer, tuple) else ()
+        within = set(offered)
+        self._take(
+            resource, [id_ for id_ in dict.fromkeys(preferred) if id_ in within], taken, size
+        )
+
+    def _take(
+        self, resource: str, group: Collection[str], taken: dict[str, None], size: int
+    ) -> bool:
+        """Take from *group* at random until *size* are taken; tell whether they are.
+
+        What is taken counts as allocated at once, before any plugin has been asked.
+        """
+        candidates = [id_ for id_ in group if id_ not in taken]
+        chosen = self._random.sample(candidates, min(size - len(taken), len(candidates)))
+        self.allocated.setdefault(resource, set()).update(chosen)
+        taken |= dict.fromkeys(chosen)
+        return len(taken) == size
+
+    def _shuffled(self, ids: Collection[str]) -> tuple[str, ...]:
+        return tuple(self._random.sample(list(ids), len(ids)))
+
+    # Starting a container
+
+    def devices_to_prestart(
+        self, pod_uid: str, container: str, resource: str
+    ) -> tuple[str, ...] | None:
+        """Give the devices to announce before a start (K10); ``None`` when not asked for.
+
+        Raises:
+            StartFailure: there is no plugin, or no devices.
+        """
+        endpoint = self.endpoints.get(resource)
+        if endpoint is None:
+            raise StartFailure(f"endpoint not found in cache for a registered resource: {resource}")
+        if endpoint.options is None or not endpoint.options.pre_start:
+            return None
+        holding = self.pods.get(pod_uid, {}).get(container, {}).get(resource)
+        if holding is None:
+            raise StartFailure(
+                f"no devices found allocated in local cache for pod {pod_uid}, "
+                f"container {container}, resource {resource}"
+            )
+        return tuple(self._start_random.sample(holding.ids, len(holding.ids)))
+
+    def received(self, pod_uid: str, container: str) -> Merged:
+        """Merge all answers of a container (K12)."""
+        held = self.pods.get(pod_uid, {}).get(container, {})
+        resources = self._start_random.sample(sorted(held), len(held))
+        return merge(held[resource].answer for resource in resources)

@@ -1,0 +1,16 @@
+"""Writing a file so that a reader, or the next process, sees the old or the new one whole."""
+
+import os
+import threading
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write *text* beside *path* and rename it into place.
+
+    A killed process leaves the old file; no fsync, a node that loses power is not simulated.
+    """
+    # The thread's id keeps two writers of one file from sharing a half-written one.
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

@@ -1,0 +1,289 @@
+"""One life of a kubelet process: everything that a restart loses."""
+
+import logging
+import queue
+import threading
+import time
+from functools import partial
+from random import Random
+
+from simulator.client import Json
+from simulator.kubelet.admission import NodeView, admit, in_order, rejection
+from simulator.kubelet.api import NodeApi
+from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.errors import AdmissionFailure, Stopping
+from simulator.kubelet.lifecycle import PodWorkers
+from simulator.kubelet.manager import DeviceManager
+from simulator.kubelet.nodestatus import NodeStatus
+from simulator.kubelet.podmanager import PodManager
+from simulator.kubelet.podresources import PodResourcesServer
+from simulator.kubelet.pods import TERMINAL_PHASES, Pod
+from simulator.kubelet.runtime import Runtime
+from simulator.kubelet.settings import Settings
+from simulator.kubelet.source import Change, Op, PodSource
+from simulator.kubelet.staticpods import create_mirror
+from simulator.kubelet.status import StatusManager
+from simulator.kubelet.trace import Trace
+from simulator.kubelet.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+_JOIN_S = 1.5
+_POLL_S = 0.1
+
+
+class Incarnation:
+    """From start to stop, or to being killed.
+
+    Args:
+        settings: of the kubelet.
+        api: the API server; ``None`` when pods are only delivered by hand.
+        runtime: outlives this.
+        trace: outlives this.
+        random: this life's dice.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        api: NodeApi | None,
+        runtime: Runtime,
+        trace: Trace,
+        random: Random,
+    ) -> None:
+        self._settings = settings
+        self._api = api
+        self._runtime = runtime
+        self._trace = trace
+        self._random = random
+        self.stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._pods = PodManager()
+        self._static: dict[str, Pod] = {}
+        self._changes: queue.Queue[Change] = queue.Queue()
+        self._ready = False
+        self._node_changed = threading.Event()
+        self.manager = DeviceManager(
+            settings,
+            trace,
+            random,
+            active=self._active_uids,
+            on_change=self._node_changed.set,
+            stopping=self.stopping,
+        )
+        self.node = NodeStatus(
+            api,
+            settings.node_name,
+            settings.labels,
+            self.manager.counts,
+            every=settings.node_status_s,
+            changed=self._node_changed,
+            stop=self.stopping,
+        )
+        self._statuses = StatusManager(api, self._shadow, self.stopping)
+        self.workers = PodWorkers(
+            settings,
+            self.manager,
+            runtime,
+            self._statuses,
+            trace,
+            clock=time.time,
+            stopping=self.stopping,
+        )
+        self._mirrors = WorkQueue("mirrors", self._make_mirror, threads=1)
+        self.pod_resources: PodResourcesServer | None = None
+        if settings.pod_resources_socket is not None:
+            self.pod_resources = PodResourcesServer(
+                settings.pod_resources_socket,
+                self._list,
+                rate=settings.list_rate,
+                burst=settings.list_burst,
+            )
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Serve, then look for pods."""
+        self._trace.add("kubelet")
+        self.manager.start(self._runtime.running())
+        if self.pod_resources is not None:
+            self.pod_resources.start()
+        self._statuses.start()
+        self.workers.start()
+        self._mirrors.start()
+        loops = [("sync", self._sync_loop), ("node", self.node.run)]
+        if self._api is not None:
+            source = PodSource(self._api, self._settings.node_name, self.deliver, self.stopping)
+            loops.append(("pods-source", source.run))
+        for name, loop in loops:
+            thread = threading.Thread(target=loop, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, *, leave_sockets: bool = False) -> None:
+        """End at once: nothing more is recorded, said or written.
+
+        Args:
+            leave_sockets: as a killed process leaves them.
+        """
+        self.stopping.set()
+        self._node_changed.set()
+        deadline = time.monotonic() + _JOIN_S
+        for work in (self._statuses, self.workers, self._mirrors):
+            work.stop()
+        self.manager.stop(leave_socket=leave_sockets)
+        if self.pod_resources is not None:
+            self.pod_resources.stop(leave_socket=leave_sockets)
+        for work in (self._statuses, self.workers, self._mirrors):
+            work.join(deadline - time.monotonic())
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def deliver(self, change: Change) -> None:
+        """Hand a batch to the sync loop."""
+        self._changes.put(change)
+
+    def mirror(self, pod: Pod, delay: float) -> None:
+        """Show a static pod to the API server after *delay* seconds."""
+        with self._lock:
+            self._static[pod.uid] = pod
+        self._mirrors.add(pod.uid, delay)
+
+    def find(self, full_name: str) -> Pod | None:
+        """Find a pod by ``namespace/name``."""
+        with self._lock:
+            return self._pods.named(full_name)
+
+    def pods(self) -> tuple[Pod, ...]:
+        """Give all pods of the node, static ones included."""
+        with self._lock:
+            return self._pods.all()
+
+    def status(self, uid: str) -> Json | None:
+        """Give the status last set for a pod."""
+        return self._statuses.get(uid)
+
+    def idle(self) -> bool:
+        """Tell whether every batch delivered so far has been worked on."""
+        return self._changes.unfinished_tasks == 0
+
+    # The sync loop: one thread, one batch at a time (K1)
+
+    def _sync_loop(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                change = self._changes.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            try:
+                self._handle(change)
+            except Stopping:
+                return
+            finally:
+                self._changes.task_done()
+
+    def _handle(self, change: Change) -> None:
+        if change.op is Op.ADD:
+            if not self._ready and self._settings.plugin_wait_s:
+                self.manager.wait_for_plugins(self._settings.plugin_wait_s)
+            for pod in in_order(change.pods, self._random):
+                self._add(pod)
+            if not self._ready and not any(pod.static for pod in change.pods):
+                # Only now: while the first batch is admitted, a pod that is not known
+                # yet may still hold devices.
+                self._ready = True
+                self.manager.sources_are_ready()
+        elif change.op is Op.UPDATE:
+            for pod in change.pods:
+                self._update(pod)
+        else:
+            for pod in change.pods:
+                self._remove(pod)
+
+    def _add(self, pod: Pod) -> None:
+        with self._lock:
+            self._pods.put(pod)  # before admission: List shows a pod while it is admitted (K3)
+            static = self._pods.static_of(pod) if pod.mirror else None
+        if pod.mirror:
+            if static is not None:
+                self._statuses.retry(static.uid)
+            return
+        if not self.workers.termination_requested(pod.uid) and pod.phase not in TERMINAL_PHASES:
+            try:
+                self.manager.run(
+                    pod,
+                    lambda devices, active: admit(pod, devices, active, partial(self._view, pod)),
+                )
+            except AdmissionFailure as failure:
+                refused = rejection(failure)
+                self._trace.add(
+                    "reject", pod, error=refused.message, detail={"reason": refused.reason}
+                )
+                self._statuses.set(
+                    pod,
+                    {"phase": "Failed", "reason": refused.reason, "message": refused.message},
+                )
+                return
+        self.workers.update(pod)
+
+    def _update(self, pod: Pod) -> None:
+        with self._lock:
+            self._pods.put(pod)
+        if pod.mirror:
+            return
+        if pod.deleting and self.workers.known_terminated(pod.uid):
+            self._statuses.remove(pod)  # it finished by itself, and is deleted now
+        elif pod.deleting or not self._refused(pod):
+            self.workers.update(pod)
+
+    def _refused(self, pod: Pod) -> bool:
+        """Tell whether the pod has ended without a worker: it was never admitted."""
+        return pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
+
+    def _remove(self, pod: Pod) -> None:
+        with self._lock:
+            self._pods.drop(pod)
+        if pod.mirror:
+            return
+        self.workers.update(pod, removed=True)
+        if self.workers.known_terminated(pod.uid):
+            self._statuses.forget(pod.uid)
+            self.workers.forget(pod.uid)
+
+    # What others ask
+
+    def _active(self) -> list[Pod]:
+        with self._lock:
+            pods = self._pods.all()
+        return [pod for pod in pods if not self._inactive(pod)]
+
+    def _active_uids(self) -> frozenset[str]:
+        return frozenset(pod.uid for pod in self._active())
+
+    def _inactive(self, pod: Pod) -> bool:
+        if self.workers.known_terminated(pod.uid):
+            return True
+        ended = pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
+        return ended and not self.workers.termination_requested(pod.uid)
+
+    def _view(self, pod: Pod) -> NodeView:
+        others = tuple(each for each in self._active() if each.uid != pod.uid)
+        return NodeView(self.node.allocatable(), self.node.labels, others)
+
+    def _list(self) -> list[tuple[Pod, PodHoldings]]:
+        if self._settings.active_pods_only:
+            return self.manager.listed(self._active())
+        with self._lock:
+            pods = self._pods.all()
+        return self.manager.listed(pods)
+
+    def _shadow(self, pod: Pod) -> Pod | None:
+        with self._lock:
+            return self._pods.shadow(pod)
+
+    def _make_mirror(self, uid: str) -> float | None:
+        with self._lock:
+            pod = self._static[uid]
+        if self.stopping.is_set():
+            raise Stopping
+        return None if self._api is None else create_mirror(self._api, pod)

@@ -1,0 +1,314 @@
+"""The device manager at work: the books of ``devices``, real plugins, the checkpoint, the trace."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from simulator.kubelet.answers import Answer, Merged
+from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
+from simulator.kubelet.devices import (
+    ActivePods,
+    AllocateCall,
+    Devices,
+    Options,
+    PodHoldings,
+    PreferCall,
+    Reply,
+    Step,
+    Steps,
+)
+from simulator.kubelet.dice import dice
+from simulator.kubelet.errors import (
+    AdmissionFailure,
+    CallFailed,
+    CorruptCheckpoint,
+    CrashHere,
+    StartFailure,
+    Stopping,
+)
+from simulator.kubelet.numa import Device
+from simulator.kubelet.plugins import PluginClient, Plugins
+from simulator.kubelet.podresources import snapshot
+from simulator.kubelet.pods import Container, Pod
+from simulator.kubelet.settings import Moment, Settings
+from simulator.kubelet.trace import Trace
+
+_log = logging.getLogger(__name__)
+
+
+class DeviceManager:
+    """Drives :class:`Devices`; safe between threads.
+
+    Args:
+        settings: of the kubelet.
+        trace: where every call is written down.
+        random: of every choice.
+        active: the pods that count as alive; called with the lock held.
+        on_change: told when the number of devices may have changed.
+        stopping: once set, nothing is recorded or called any more.
+    """
+
+    def __init__(  # noqa: PLR0913 - collaborators, each a word for itself
+        self,
+        settings: Settings,
+        trace: Trace,
+        random: Random,
+        *,
+        active: ActivePods,
+        on_change: Callable[[], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._trace = trace
+        self._active = active
+        self._on_change = on_change
+        self._stopping = stopping
+        # Re-entrant: a step may ask for the node's counts while the books are locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._saving = threading.Lock()
+        self._file = CheckpointFile(settings.plugin_dir)
+        self.plugins = Plugins(settings.plugin_dir, self)
+        self._devices = Devices(
+            random=random,
+            numa_hint=settings.numa_hint,
+            preferred_when_exact=settings.preferred_when_exact,
+        )
+
+    def start(self, running: frozenset[tuple[str, str]]) -> None:
+        """Read the checkpoint, then take registrations.
+
+        Args:
+            running: (pod UID, container) of what the runtime says is running (K11).
+        """
+        self._settings.plugin_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            loaded = self._file.load()
+        except CorruptCheckpoint as error:
+            _log.warning("continuing without: %s", error)
+            loaded = None
+        with self._lock:
+            self._devices.running_before = running
+            if loaded is not None:
+                self._devices.restore(loaded.pods, loaded.registered, time.monotonic())
+        self.plugins.start()
+
+    def stop(self, *, leave_socket: bool = False) -> None:
+        """Hang up on every plugin."""
+        with self._changed:
+            self._changed.notify_all()
+        self.plugins.stop(leave_socket=leave_socket)
+
+    # What plugins say
+
+    def connected(self, resource: str, options: Options) -> None:
+        """Take a plugin that registered."""
+        with self._lock:
+            self._devices.connected(resource, options)
+
+    def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
+        """Take a plugin's list of devices, and write it down."""
+        with self._changed:
+            self._devices.advertised(resource, devices)
+            self._changed.notify_all()
+        try:
+            self._save()
+        except Stopping:
+            return
+        self._on_change()
+
+    def disconnected(self, resource: str) -> None:
+        """Book a plugin whose stream broke."""
+        with self._lock:
+            self._devices.disconnected(resource, time.monotonic())
+        self._on_change()
+
+    def wait_for_plugins(self, timeout: float) -> None:
+        """Wait until every plugin of the checkpoint has devices again, or *timeout*."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._stopping.is_set() or all(self._devices.healthy.values()), timeout
+            )
+
+    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Give (capacity, allocatable) of each resource."""
+        with self._lock:
+            return self._devices.counts(time.monotonic(), self._settings.endpoint_grace_s)
+
+    # Pods
+
+    def sources_are_ready(self) -> None:
+        """From now on, pods that are not there are gone."""
+        with self._lock:
+            self._devices.sources_ready = True
+
+    def run(self, pod: Pod, make_steps: Callable[[Devices, ActivePods], Steps]) -> None:
+        """Do what the steps say; the lock is free while a plugin is asked.
+
+        Raises:
+            AdmissionFailure: from the steps.
+            Stopping: the kubelet ended meanwhile; nothing was recorded since.
+        """
+        steps = make_steps(self._devices, self._active)
+        reply: Reply = None
+        failure: CallFailed | None = None
+        while True:
+            with self._lock:
+                self._check()
+                try:
+                    step = steps.send(reply) if failure is None else steps.throw(failure)
+                except StopIteration:
+                    return
+            reply, failure = None, None
+            try:
+                reply = self._do(pod, step)
+            except CallFailed as error:
+                failure = error
+
+    def start_container(self, pod: Pod, container: Container) -> Merged:
+        """Announce a start to the plugins, and give what the container receives (K10, K12).
+
+        Raises:
+            StartFailure: a plugin refused, or does not know the container.
+            Stopping: the kubelet ended meanwhile.
+        """
+        reallocate = False
+        resources = sorted(container.limits)
+        dice(self._settings.seed, pod.uid, container.name).shuffle(resources)
+        for resource in resources:
+            with self._lock:
+                self._check()
+                if not container.limits[resource] or not self._devices.manages(resource):
+                    continue
+                ids = self._devices.devices_to_prestart(pod.uid, container.name, resource)
+            if ids is not None:
+                self._pre_start(pod, container, resource, ids)
+            with self._lock:
+                held = self._devices.pods.get(pod.uid, {}).get(container.name, {})
+                reallocate |= resource not in held and pod.uid in self._active()
+        if reallocate:
+            try:
+                self.run(pod, lambda devices, active: devices.allocate(pod, container, active))
+            except AdmissionFailure as error:
+                raise StartFailure(str(error)) from error
+        with self._lock:
+            return self._devices.received(pod.uid, container.name)
+
+    def listed(self, pods: Iterable[Pod]) -> list[tuple[Pod, PodHoldings]]:
+        """Give what *pods* hold, after freeing what ended pods held (K15)."""
+        with self._lock:
+            self._devices.update_allocated(self._active())
+            return [(pod, snapshot(self._devices.pods, pod.uid)) for pod in pods]
+
+    def holdings(self) -> dict[str, PodHoldings]:
+        """Copy the book of all pods, ended ones included until somebody sweeps."""
+        with self._lock:
+            return {uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods}
+
+    def active_holdings(self) -> dict[str, PodHoldings]:
+        """Copy the book of the pods that are alive."""
+        with self._lock:
+            alive: Collection[str] = self._active()
+            return {
+                uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods if uid in alive
+            }
+
+    # Calls
+
+    def _do(self, pod: Pod, step: Step) -> Reply:
+        if isinstance(step, PreferCall):
+            return self._prefer(pod, step)
+        if isinstance(step, AllocateCall):
+            return self._allocate(pod, step)
+        self._at(Moment("before", "Checkpoint", pod, step.container.name))
+        self._save()
+        self._at(Moment("after", "Checkpoint", pod, step.container.name))
+        return None
+
+    def _prefer(self, pod: Pod, step: PreferCall) -> tuple[str, ...]:
+        fields: dict[str, Any] = {
+            "size": step.size,
+            "available": len(step.available),
+            "must_include": step.must_include,
+        }
+        with self._call(
+            "GetPreferredAllocation", pod, step.container, step.resource, fields
+        ) as client:
+            fields["ids"] = client.prefer(step.available, step.must_include, step.size)
+        preferred: tuple[str, ...] = fields["ids"]
+        return preferred
+
+    def _allocate(self, pod: Pod, step: AllocateCall) -> Answer | None:
+        fields: dict[str, Any] = {"ids": step.ids, "size": len(step.ids)}
+        with self._call("Allocate", pod, step.container, step.resource, fields) as client:
+            return client.allocate(step.ids)
+
+    def _pre_start(
+        self, pod: Pod, container: Container, resource: str, ids: tuple[str, ...]
+    ) -> None:
+        fields: dict[str, Any] = {"ids": ids, "size": len(ids)}
+        try:
+            with self._call("PreStartContainer", pod, container, resource, fields) as client:
+                client.pre_start(ids)
+        except CallFailed as error:
+            raise StartFailure(
+                f"device plugin PreStartContainer rpc failed with err: {error}"
+            ) from error
+
+    @contextmanager
+    def _call(
+        self, method: str, pod: Pod, container: Container, resource: str, fields: dict[str, Any]
+    ) -> Iterator[PluginClient]:
+        """Surround one call: hooks, trace, and silence once the kubelet ends."""
+        self._at(Moment("before", method, pod, container.name, resource))
+        client = self.plugins.get(resource)
+        if client is None:
+            raise CallFailed(f"endpoint {resource} has been stopped")
+        began = self._trace.now()
+        error_text = ""
+        try:
+            yield client
+        except CallFailed as error:
+            error_text = str(error)
+            raise
+        finally:
+            # A call that our own end cut off is no answer of the plugin: it may have
+            # been heard, but a dead kubelet records nothing.
+            self._check()
+            self._trace.add(
+                "rpc",
+                pod,
+                at=began,
+                rpc=method,
+                resource=resource,
+                container=container.name,
+                took_ms=round(self._trace.now() - began, 3),
+                error=error_text,
+                **fields,
+            )
+            self._at(Moment("after", method, pod, container.name, resource))
+
+    def _at(self, moment: Moment) -> None:
+        self._check()
+        try:
+            self._settings.hook(moment)
+        except CrashHere:
+            self._stopping.set()
+            raise
+        self._check()  # the hook may have killed us by hand
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise Stopping
+
+    def _save(self) -> None:
+        with self._saving:
+            with self._lock:
+                self._check()
+                pods = {uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods}
+                registered = {r: tuple(ids) for r, ids in self._devices.healthy.items()}
+            self._file.save(Checkpoint(pods, registered))

@@ -1,0 +1,131 @@
+"""The node object: registered once, its counts kept up to date."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from contract.quantity import parse_quantity
+from simulator.client import ApiError, Json
+from simulator.kubelet.api import NODES, NodeApi
+from simulator.kubelet.pods import is_extended
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+_OWN: Mapping[str, str] = {
+    "cpu": "64",
+    "memory": "512Gi",
+    "ephemeral-storage": "1Ti",
+    "pods": "1000",
+}
+
+Counts = Callable[[], tuple[dict[str, int], dict[str, int]]]
+
+
+class NodeStatus:
+    """Reports the node until stopped, over outages.
+
+    Args:
+        api: ``None`` when nobody is told.
+        name: the node's.
+        labels: set when the node is registered first.
+        counts: gives (capacity, allocatable) of extended resources.
+        every: seconds between reports when nothing changes.
+        changed: set by whoever knows that the counts may have changed, or to end.
+        stop: ends it.
+    """
+
+    def __init__(  # noqa: PLR0913 - collaborators, each a word for itself
+        self,
+        api: NodeApi | None,
+        name: str,
+        labels: Mapping[str, str],
+        counts: Counts,
+        *,
+        every: float,
+        changed: threading.Event,
+        stop: threading.Event,
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._labels = {
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+            **labels,
+        }
+        self._counts = counts
+        self._every = every
+        self._stop = stop
+        self._changed = changed
+        self._registered = False
+        self._published: dict[str, int] = {}
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The node's labels as the API server last showed them."""
+        return self._labels
+
+    def allocatable(self) -> dict[str, int]:
+        """Give what the node was last said to have, or has by now if that is more.
+
+        The real kubelet looks at the node as the API server shows it, which can lag by
+        seconds; refusing pods for that would be noise in every test.
+        """
+        _, now = self._counts()
+        return {
+            resource: max(now.get(resource, 0), self._published.get(resource, 0))
+            for resource in {**self._published, **now}
+        }
+
+    def run(self) -> None:
+        """Report until stopped."""
+        while not self._stop.is_set():
+            self._changed.clear()
+            pause = self._every
+            try:
+                self._report()
+            except ApiError as error:
+                _log.info("node %s: %s", self._name, error)
+                self._registered = False
+                pause = _RETRY_S
+                self._stop.wait(pause)
+                continue
+            self._changed.wait(pause)
+
+    def _report(self) -> None:
+        if not self._registered:
+            self._register()
+        capacity, allocatable = self._counts()
+        gone = {resource: None for resource in self._published if resource not in allocatable}
+        self._published = dict(allocatable)
+        if self._api is None:
+            return
+        status: Json = {
+            "capacity": {**_OWN, **gone, **{r: str(n) for r, n in capacity.items()}},
+            "allocatable": {**_OWN, **gone, **{r: str(n) for r, n in allocatable.items()}},
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.2"},
+        }
+        node = self._api.patch(f"{NODES}/{self._name}/status", {"status": status})
+        self._labels = dict((node.get("metadata") or {}).get("labels") or self._labels)
+
+    def _register(self) -> None:
+        if self._api is not None:
+            node: Json = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": self._name, "labels": dict(self._labels)},
+            }
+            try:
+                self._api.create(NODES, node)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            node = self._api.get(f"{NODES}/{self._name}")
+            shown = (node.get("status") or {}).get("allocatable") or {}
+            for resource, value in shown.items():
+                count = parse_quantity(value)
+                if is_extended(resource) and count is not None:
+                    self._published.setdefault(resource, int(count))
+        self._registered = True

@@ -1,0 +1,278 @@
+"""The device plugins of the node: registration and calls, over real unix sockets (K11)."""
+
+import logging
+import re
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.kubeletapi import deviceplugin_pb2_grpc as pb_grpc
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.devices import Options
+from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.numa import Device
+from simulator.kubelet.pods import is_extended
+from simulator.kubelet.sockets import SocketServer, in_go_words
+from simulator.kubelet.wire import read_answer, read_device, read_options
+
+_log = logging.getLogger(__name__)
+
+KUBELET_SOCKET = "kubelet.sock"
+_API_VERSION = "v1beta1"
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
+
+_DIAL_S = 10.0
+_POLL_S = 0.1
+PRE_START_S = 30.0
+"""A plugin's time for PreStartContainer (K10)."""
+_CALL_S = 120.0
+"""The real kubelet waits for ever here; a simulation should end."""
+
+
+@contextmanager
+def _translated(prefix: str = "") -> Iterator[None]:
+    """Turn gRPC's errors into ours, in Go's words."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise CallFailed(prefix + in_go_words(error)) from error
+    except ValueError as error:  # how gRPC says that the channel is closed
+        raise CallFailed(f"{prefix}rpc error: code = Canceled desc = {error}") from error
+
+
+class Listener(Protocol):
+    """Hears what plugins say; called from their threads."""
+
+    def connected(self, resource: str, options: Options) -> None:
+        """A plugin registered and can be called."""
+
+    def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
+        """A plugin sent its list of devices."""
+
+    def disconnected(self, resource: str) -> None:
+        """A plugin's stream broke."""
+
+
+class PluginClient:
+    """One connection to one plugin."""
+
+    def __init__(self, resource: str, socket: Path) -> None:
+        self.resource = resource
+        self._closed = False
+        self._channel = grpc.insecure_channel(
+            f"unix://{socket}",
+            options=(
+                ("grpc.default_authority", "localhost"),
+                # A plugin that comes back on the same path must not meet the back-off
+                # that its predecessor's broken connection left in a shared pool.
+                ("grpc.use_local_subchannel_pool", 1),
+            ),
+        )
+        self._stub = pb_grpc.DevicePluginStub(self._channel)
+
+    def connect(self) -> Options:
+        """Dial, and ask what the plugin wants to be asked.
+
+        Raises:
+            CallFailed: nobody answers.
+        """
+        ready = grpc.channel_ready_future(self._channel)
+        deadline = time.monotonic() + _DIAL_S
+        while not self._closed:
+            try:
+                ready.result(timeout=_POLL_S)
+                break
+            except grpc.FutureTimeoutError as error:
+                if time.monotonic() > deadline:
+                    ready.cancel()
+                    raise CallFailed(
+                        "failed to dial device plugin: context deadline exceeded"
+                    ) from error
+        with _translated("failed to get device plugin options: "):
+            return read_options(self._stub.GetDevicePluginOptions(pb.Empty(), timeout=_DIAL_S))
+
+    def watch(self) -> Iterator[tuple[Device, ...]]:
+        """Give each list of devices the plugin sends; ends when the stream breaks."""
+        try:
+            with _translated():
+                for response in self._stub.ListAndWatch(pb.Empty()):
+                    yield tuple(read_device(each) for each in response.devices)
+        except CallFailed as error:
+            _log.info("ListAndWatch of %s ended: %s", self.resource, error)
+
+    def prefer(
+        self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
+    ) -> tuple[str, ...]:
+        """GetPreferredAllocation, with exactly one container request (K1).
+
+        Raises:
+            CallFailed: in Go's words.
+        """
+        request = pb.PreferredAllocationRequest(
+            container_requests=[
+                pb.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=available,
+                    must_include_deviceIDs=must_include,
+                    allocation_size=size,
+                )
+            ]
+        )
+        with _translated():
+            response = self._stub.GetPreferredAllocation(request, timeout=_CALL_S)
+        answers = response.container_responses
+        return tuple(answers[0].deviceIDs) if answers else ()
+
+    def allocate(self, ids: tuple[str, ...]) -> Answer | None:
+        """Allocate, with exactly one container request (K1); ``None`` for an empty answer.
+
+        Raises:
+            CallFailed: in Go's words.
+        """
+        request = pb.AllocateRequest(
+            container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)]
+        )
+        with _translated():
+            response = self._stub.Allocate(request, timeout=_CALL_S)
+        answers = response.container_responses
+        return read_answer(answers[0]) if answers else None
+
+    def pre_start(self, ids: tuple[str, ...]) -> None:
+        """PreStartContainer; the answer carries nothing.
+
+        Raises:
+            CallFailed: in Go's words.
+        """
+        request = pb.PreStartContainerRequest(devices_ids=ids)
+        with _translated():
+            self._stub.PreStartContainer(request, timeout=PRE_START_S)
+
+    def close(self) -> None:
+        """Hang up; calls under way fail, a dial under way ends."""
+        self._closed = True
+        self._channel.close()
+
+
+class Plugins(pb_grpc.RegistrationServicer):
+    """The registration service, and the plugins that registered.
+
+    Args:
+        directory: where ``kubelet.sock`` and the plugins' sockets are.
+        listener: hears what plugins say.
+    """
+
+    def __init__(self, directory: Path, listener: Listener) -> None:
+        self._directory = directory
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._clients: dict[str, PluginClient] = {}
+        self._connections: set[PluginClient] = set()
+        self._threads: set[threading.Thread] = set()
+        self._stopped = False
+        self._server: SocketServer | None = None
+
+    def start(self) -> None:
+        """Remove every socket in the directory and listen on a new ``kubelet.sock`` (K11)."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in self._directory.iterdir():
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink(missing_ok=True)
+        server = SocketServer(self._directory / KUBELET_SOCKET, name="registration", threads=8)
+        pb_grpc.add_RegistrationServicer_to_server(self, server.grpc)
+        server.start()
+        self._server = server
+
+    def stop(self, *, leave_socket: bool = False) -> None:
+        """Hang up on every plugin and stop listening."""
+        with self._lock:
+            self._stopped = True
+            self._clients.clear()
+            connections = list(self._connections)
+            threads = list(self._threads)
+        for client in connections:
+            client.close()
+        if self._server is not None:
+            self._server.stop(leave_socket=leave_socket)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(1.0)
+
+    def get(self, resource: str) -> PluginClient | None:
+        """Give the plugin that serves *resource* now."""
+        with self._lock:
+            return self._clients.get(resource)
+
+    def Register(  # noqa: N802 - the name is the protocol's
+        self, request: pb.RegisterRequest, context: grpc.ServicerContext
+    ) -> pb.Empty:
+        """Take a plugin: connect back to it before answering."""
+        refusal = _refusal(request)
+        if refusal:
+            context.abort(grpc.StatusCode.UNKNOWN, refusal)
+        client = PluginClient(request.resource_name, self._directory / request.endpoint)
+        with self._lock:
+            stopped = self._stopped
+            if not stopped:
+                # The one before is left to itself: its stream, once it breaks, takes
+                # down whoever is registered then. So does the real kubelet.
+                self._clients[client.resource] = client
+                self._connections.add(client)
+        if stopped:
+            client.close()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet is stopping")
+        try:
+            options = client.connect()
+        except CallFailed as error:
+            self._drop(client, forget=True)
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        self._listener.connected(client.resource, options)
+        thread = threading.Thread(
+            target=self._watch, args=(client,), name=f"watch-{client.resource}", daemon=True
+        )
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+        return pb.Empty()
+
+    def _watch(self, client: PluginClient) -> None:
+        try:
+            for devices in client.watch():
+                if self._stopped:
+                    return
+                self._listener.advertised(client.resource, devices)
+        finally:
+            with self._lock:
+                current = self._clients.pop(client.resource, None)
+                stopped = self._stopped
+                self._threads.discard(threading.current_thread())
+            self._drop(client)
+            if current is not None and not stopped:
+                self._drop(current)
+                self._listener.disconnected(client.resource)
+
+    def _drop(self, client: PluginClient, *, forget: bool = False) -> None:
+        with self._lock:
+            self._connections.discard(client)
+            if forget and self._clients.get(client.resource) is client:
+                del self._clients[client.resource]
+        client.close()
+
+
+def _refusal(request: pb.RegisterRequest) -> str:
+    """Say why a registration cannot be taken; empty when it can."""
+    if request.version != _API_VERSION:
+        return (
+            f'requested API version "{request.version}" is not supported by kubelet. '
+            f'Supported version is ["{_API_VERSION}"]'
+        )
+    if not is_extended(request.resource_name) or not _NAME.match(
+        request.resource_name.partition("/")[2]
+    ):
+        return f'the ResourceName "{request.resource_name}" is invalid'
+    return ""

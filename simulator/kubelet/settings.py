@@ -1,0 +1,89 @@
+"""How a simulated kubelet is set up, and where it can be made to misbehave."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from simulator.kubelet.numa import NumaHint, no_hint
+from simulator.kubelet.podresources import BURST, RATE
+from simulator.kubelet.pods import Pod
+
+Mirror: TypeAlias = Literal["now", "late", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Just before or after a call to a plugin, or before the checkpoint is written.
+
+    Attributes:
+        when: ``before`` or ``after``.
+        what: ``GetPreferredAllocation``, ``Allocate``, ``Checkpoint``, ``PreStartContainer``.
+        pod: whose container.
+        container: its name.
+        resource: empty for the checkpoint.
+    """
+
+    when: Literal["before", "after"]
+    what: str
+    pod: Pod
+    container: str
+    resource: str = ""
+
+
+Hook: TypeAlias = Callable[[Moment], None]
+"""Called at every moment; it may raise ``CrashHere``: the kubelet dies there and then."""
+
+
+def no_hook(moment: Moment) -> None:
+    """Let it go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a kubelet is told.
+
+    Attributes:
+        node_name: its node.
+        root_dir: what survives a restart, beside the checkpoint in *plugin_dir*.
+        plugin_dir: where ``kubelet.sock`` is and plugins put theirs.
+        pod_resources_socket: ``None`` for a node without one.
+        trace_path: where the trace is appended, JSON lines; ``None`` for memory only.
+        seed: of every random choice.
+        active_pods_only: ``List`` without pods that have ended (1.34 and newer), or with
+            all that the API server still has (K8).
+        list_rate, list_burst: the limit on ``List`` (K5).
+        preferred_when_exact: see ``devices``.
+        numa_hint: what a topology manager would say.
+        endpoint_grace_s: how long a plugin that went away is remembered.
+        plugin_wait_s: after a restart, how long the first pods wait for the plugins of the
+            checkpoint; the real one waits only as long as its node informer takes.
+        labels: of the node.
+        init_run_s: an init container runs for a random time between these.
+        grace_s: a deleted pod ends after a random time between these.
+        start_retry_s: until a container whose start failed is tried again; 10 in the real one.
+        mirror_delay_s: after how long a mirror pod comes that is ``late``.
+        node_status_s: how often the node is reported when nothing changes.
+        hook: see :data:`Hook`.
+    """
+
+    node_name: str
+    root_dir: Path
+    plugin_dir: Path
+    pod_resources_socket: Path | None = None
+    trace_path: Path | None = None
+    seed: int = 0
+    active_pods_only: bool = True
+    list_rate: float = RATE
+    list_burst: int = BURST
+    preferred_when_exact: bool = True
+    numa_hint: NumaHint = no_hint
+    endpoint_grace_s: float = 300.0
+    plugin_wait_s: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    init_run_s: tuple[float, float] = (0.01, 0.05)
+    grace_s: tuple[float, float] = (0.01, 0.05)
+    start_retry_s: float = 0.5
+    mirror_delay_s: float = 1.0
+    node_status_s: float = 10.0
+    hook: Hook = no_hook

@@ -1,0 +1,57 @@
+"""Static pods: from a manifest on the node, shown to the API server as mirror pods."""
+
+import copy
+import hashlib
+import json
+import logging
+
+from simulator.client import ApiError, Json
+from simulator.kubelet.api import NodeApi
+from simulator.kubelet.pods import MIRROR, Pod, parse_pod
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+
+
+def static_pod(manifest: Json, node_name: str) -> Pod:
+    """Read a manifest as the kubelet's file source does.
+
+    The UID is derived from the manifest and the name ends with the node's.
+
+    Raises:
+        InvalidPod: the manifest is no pod.
+    """
+    obj = copy.deepcopy(manifest)
+    metadata = obj.setdefault("metadata", {})
+    # Not for secrecy: the kubelet, too, makes the UID of a static pod by MD5.
+    digest = hashlib.md5(
+        json.dumps([node_name, manifest], sort_keys=True).encode(), usedforsecurity=False
+    ).hexdigest()
+    metadata.setdefault("uid", digest)
+    metadata.setdefault("namespace", "default")
+    metadata["name"] = f"{metadata.get('name', '')}-{node_name}"
+    obj.setdefault("spec", {})["nodeName"] = node_name
+    return parse_pod(obj, static=True)
+
+
+def mirror_of(pod: Pod) -> Json:
+    """Write the pod that shows a static one on the API server."""
+    obj = copy.deepcopy(pod.manifest)
+    metadata = obj["metadata"]
+    for field in ("uid", "resourceVersion", "creationTimestamp"):
+        metadata.pop(field, None)
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), MIRROR: pod.uid}
+    return {"apiVersion": "v1", "kind": "Pod", **obj}
+
+
+def create_mirror(api: NodeApi, pod: Pod) -> float | None:
+    """Create the mirror; answer in how many seconds to try again, ``None`` when done."""
+    try:
+        api.create(f"/api/v1/namespaces/{pod.namespace}/pods", mirror_of(pod))
+    except ApiError as error:
+        if error.status == 409:
+            return None
+        _log.info("mirror of %s: %s", pod.full_name, error)
+        return _RETRY_S
+    return None

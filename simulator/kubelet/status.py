@@ -1,0 +1,135 @@
+"""What the kubelet says about pods, written by its own threads so that nothing waits for it."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulator.client import ApiError, Json
+from simulator.kubelet.api import NodeApi
+from simulator.kubelet.errors import Stopping
+from simulator.kubelet.pods import TERMINAL_PHASES, Pod
+from simulator.kubelet.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the API server should show of one pod."""
+
+    pod: Pod
+    status: Json
+    gone: bool = False
+
+
+class StatusManager:
+    """Remembers each pod's status at once, and writes it to the API server later.
+
+    Args:
+        api: ``None`` when nobody is told.
+        shadow: gives the pod the API server knows for ours: itself, or the mirror of a
+            static pod; ``None`` when there is none to write to.
+        stopping: once set, nothing is written any more.
+    """
+
+    def __init__(
+        self,
+        api: NodeApi | None,
+        shadow: Callable[[Pod], Pod | None],
+        stopping: threading.Event,
+    ) -> None:
+        self._api = api
+        self._shadow = shadow
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._wanted: dict[str, _Wanted] = {}
+        self._written: dict[str, _Wanted] = {}
+        self._queue = WorkQueue("status", self._write, threads=_THREADS)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._queue.start()
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        self._queue.stop()
+
+    def join(self, timeout: float) -> None:
+        """Wait for writes under way."""
+        self._queue.join(timeout)
+
+    def set(self, pod: Pod, status: Json) -> None:
+        """Remember a status; a pod that has ended stays ended."""
+        with self._lock:
+            before = self._wanted.get(pod.uid)
+            if before is not None and (before.gone or _ended(before.status)):
+                return
+            self._wanted[pod.uid] = _Wanted(pod, status)
+        self._queue.add(pod.uid)
+
+    def phase(self, uid: str) -> str | None:
+        """Give the phase last set; ``None`` when none was."""
+        with self._lock:
+            wanted = self._wanted.get(uid)
+            return None if wanted is None else str(wanted.status.get("phase", ""))
+
+    def get(self, uid: str) -> Json | None:
+        """Give the status last set."""
+        with self._lock:
+            wanted = self._wanted.get(uid)
+            return None if wanted is None else wanted.status
+
+    def ended(self, uid: str) -> bool:
+        """Tell whether the kubelet itself has ended the pod."""
+        return self.phase(uid) in TERMINAL_PHASES
+
+    def remove(self, pod: Pod) -> None:
+        """Take a pod whose containers are gone out of the API server."""
+        with self._lock:
+            before = self._wanted.get(pod.uid)
+            self._wanted[pod.uid] = _Wanted(pod, {} if before is None else before.status, gone=True)
+        self._queue.add(pod.uid)
+
+    def retry(self, uid: str) -> None:
+        """Write again: there is a shadow now that was not there before."""
+        with self._lock:
+            self._written.pop(uid, None)
+        self._queue.add(uid)
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of a pod the API server no longer has."""
+        with self._lock:
+            self._wanted.pop(uid, None)
+            self._written.pop(uid, None)
+
+    def _write(self, uid: str) -> float | None:
+        if self._stopping.is_set():
+            raise Stopping
+        with self._lock:
+            wanted, written = self._wanted.get(uid), self._written.get(uid)
+        if wanted is None or wanted == written or self._api is None:
+            return None
+        shadow = self._shadow(wanted.pod)
+        try:
+            if wanted.gone:
+                if shadow is not None:
+                    self._api.delete(shadow.path, grace_period_seconds=0, uid=shadow.uid)
+            elif shadow is not None:
+                # With the UID, a pod of the same name that came after is left alone.
+                patch = {"metadata": {"uid": shadow.uid}, "status": wanted.status}
+                self._api.patch(f"{shadow.path}/status", patch)
+        except ApiError as error:
+            if error.status not in (404, 409, 422):
+                _log.info("status of %s: %s", wanted.pod.full_name, error)
+                return _RETRY_S
+        with self._lock:
+            self._written[uid] = wanted
+        return None
+
+
+def _ended(status: Json) -> bool:
+    return status.get("phase") in TERMINAL_PHASES

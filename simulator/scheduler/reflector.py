@@ -1,0 +1,64 @@
+"""A copy of a collection that follows the API server through whatever happens to it."""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from simulator.client import ApiClient, ApiError, Json
+
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 2.0
+_GONE = 410
+
+
+class Reflector:
+    """Lists a collection, watches it, and lists again where the watch cannot go on.
+
+    Args:
+        client: the API server.
+        path: the collection.
+        on_list: gets all objects, of every list.
+        on_event: gets the type and object of every change.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        path: str,
+        *,
+        on_list: Callable[[Iterable[Json]], None],
+        on_event: Callable[[str, Json], None],
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._on_list = on_list
+        self._on_event = on_event
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow the collection until *stop* is set."""
+        wait, version = _FIRST_WAIT_S, ""
+        while not stop.is_set():
+            try:
+                if not version:
+                    version = self._list()
+                wait = _FIRST_WAIT_S
+                version = self._watch(version, stop)
+            except ApiError as error:
+                # A watch that broke off goes on where it was; one that expired starts over.
+                if error.status == _GONE:
+                    version = ""
+                    continue
+                stop.wait(wait)
+                wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _list(self) -> str:
+        found = self._client.list(self._path)
+        self._on_list(found["items"])
+        return str(found["metadata"]["resourceVersion"])
+
+    def _watch(self, version: str, stop: threading.Event) -> str:
+        with self._client.watch(self._path, resource_version=version, stop=stop) as watch:
+            for event in watch:
+                version = event.resource_version
+                if event.type != "BOOKMARK":
+                    self._on_event(event.type, event.object)
+        return version

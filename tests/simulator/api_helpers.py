@@ -1,0 +1,174 @@
+"""Pods, a TLS webhook and waiting, for the tests of the API server and the scheduler."""
+
+import base64
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import trustme
+
+from simulator.client import Json
+
+CORE = "tencent.com/vcuda-core"
+PODS = "/api/v1/namespaces/default/pods"
+DEADLINE_S = 20.0
+
+
+def pod(name: str = "p", *, limits: Mapping[str, object] | None = None, **spec: Any) -> Json:
+    """Make a pod with one container."""
+    container: Json = {"name": "main", "image": "none"}
+    if limits is not None:
+        container["resources"] = {"limits": dict(limits)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def node(name: str = "n1", **allocatable: object) -> Json:
+    """Make a node; ``core`` is short for the resource of the tests."""
+    resources = {CORE if key == "core" else key: value for key, value in allocatable.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "status": {"allocatable": resources, "capacity": resources},
+    }
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Wait until *holds*, and fail with *what* when it does not in time."""
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.01)
+
+
+Respond = Callable[[Json], Json]
+
+
+@dataclass
+class Hook:
+    """A webhook that a test runs: how to reach it, what it was asked, what it says."""
+
+    port: int
+    ca_bundle: str
+    respond: Respond
+    reviews: list[Json] = field(default_factory=list)
+    status: int = 200
+    raw: bytes | None = None
+
+    def configuration(self, kind: str = "Mutating", /, **webhook: Any) -> Json:
+        """Make a configuration with one webhook that wants new pods."""
+        entry: Json = {
+            "name": "hook.example.com",
+            "clientConfig": {
+                "url": f"https://localhost:{self.port}/review",
+                "caBundle": self.ca_bundle,
+            },
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "failurePolicy": "Fail",
+            "rules": [rule("pods")],
+        }
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": f"{kind}WebhookConfiguration",
+            "metadata": {"name": f"hook-{kind.lower()}"},
+            "webhooks": [entry | webhook],
+        }
+
+    def service(self, name: str = "hook", namespace: str = "gpu") -> Json:
+        """Make the clientConfig of a service."""
+        return {
+            "service": {"name": name, "namespace": namespace, "path": "/review"},
+            "caBundle": self.ca_bundle,
+        }
+
+
+def rule(*resources: str, operations: Sequence[str] = ("CREATE",)) -> Json:
+    """Make a rule about core resources."""
+    return {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": list(operations),
+        "resources": list(resources),
+    }
+
+
+def allow(**response: Any) -> Respond:
+    """Answer yes, with whatever else is given."""
+    return lambda request: {"uid": request["uid"], "allowed": True, **response}
+
+
+def deny(**status: Any) -> Respond:
+    """Answer no."""
+    return lambda request: {"uid": request["uid"], "allowed": False, "status": status}
+
+
+def patch_with(*operations: Json) -> Respond:
+    """Answer yes with a JSON patch."""
+    patch = base64.b64encode(json.dumps(operations).encode()).decode()
+    return allow(patch=patch, patchType="JSONPatch")
+
+
+@contextmanager
+def running_hook(
+    authority: trustme.CA, *names: str, respond: Respond | None = None
+) -> Iterator[Hook]:
+    """Serve a webhook over TLS with a certificate for *names* (``localhost`` if none)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*(names or ("localhost",))).configure_cert(context)
+    bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
+    hook = Hook(0, bundle, respond or allow())
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = json.loads(body)["request"]
+            hook.reviews.append(request)
+            review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+            answer = hook.raw
+            if answer is None:
+                answer = json.dumps(review | {"response": hook.respond(request)}).encode()
+            self.send_response(hook.status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the tests' output clean."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def finish_request(self, request: Any, address: Any) -> None:
+            """Shake hands in the connection's own thread."""
+            with context.wrap_socket(request, server_side=True) as secure:
+                Handler(secure, address, self)
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Failed handshakes are part of the tests."""
+
+    server = Server(("127.0.0.1", 0), None)  # type: ignore[arg-type]  # see finish_request
+    hook.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield hook
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

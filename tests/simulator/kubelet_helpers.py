@@ -1,0 +1,492 @@
+"""A small device plugin, a small API server and pods, for the tests of the kubelet."""
+
+import contextlib
+import copy
+import itertools
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.kubeletapi import deviceplugin_pb2_grpc as pb_grpc
+from agent.kubeletapi import podresources_pb2 as lister_pb
+from agent.kubeletapi import podresources_pb2_grpc as lister_grpc
+from simulator.client import ApiError, Json, PatchKind, WatchEvent
+from simulator.kubelet.api import NodeApi
+from simulator.kubelet.node import Kubelet
+from simulator.kubelet.settings import Settings
+
+CORE, MEMORY = "example.com/core", "example.com/memory"
+
+
+def wait_for(condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+    """Wait until *condition* is truthy, and give what it gave."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not in {timeout} s: {what or condition}"
+        time.sleep(0.005)
+    return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a plugin was asked."""
+
+    rpc: str
+    ids: tuple[str, ...] = ()
+    available: tuple[str, ...] = ()
+    must_include: tuple[str, ...] = ()
+    size: int = 0
+
+
+class FakePlugin(pb_grpc.DevicePluginServicer):
+    """Gives the first IDs in order, records calls, and does what a test plugs in."""
+
+    def __init__(
+        self,
+        directory: Path,
+        resource: str,
+        count: int = 20,
+        *,
+        preferred: bool = True,
+        pre_start: bool = True,
+        numa: Callable[[int], tuple[int, ...]] = lambda index: (),
+    ) -> None:
+        self.directory, self.resource = directory, resource
+        self.ids = [f"{resource.rpartition('/')[2]}-{index:05}" for index in range(count)]
+        self.numa = numa
+        self.options = pb.DevicePluginOptions(
+            pre_start_required=pre_start, get_preferred_allocation_available=preferred
+        )
+        self.endpoint = resource.replace("/", "_") + ".sock"
+        self.calls: list[Call] = []
+        self.on_prefer: Callable[[Call], list[str]] = self._first
+        self.on_allocate: Callable[[Call], None] = lambda call: None
+        self.on_pre_start: Callable[[Call], None] = lambda call: None
+        self.empty_answer = False
+        self._healthy = True
+        self._push: queue.Queue[bool] = queue.Queue()
+        self._server: grpc.Server | None = None
+
+    def serve(self) -> "FakePlugin":
+        self._push = queue.Queue()
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        pb_grpc.add_DevicePluginServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix://{self.directory / self.endpoint}")
+        self._server.start()
+        return self
+
+    def register(self, **changed: Any) -> None:
+        request = {"version": "v1beta1", "endpoint": self.endpoint, "resource_name": self.resource}
+        with grpc.insecure_channel(
+            f"unix://{self.directory}/kubelet.sock",
+            options=(("grpc.use_local_subchannel_pool", 1),),
+        ) as channel:
+            stub = pb_grpc.RegistrationStub(channel)
+            stub.Register(pb.RegisterRequest(**{**request, **changed}), timeout=10)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._push.put(False)
+            self._server.stop(grace=None).wait(5)
+            self._server = None
+
+    def set_health(self, *, healthy: bool) -> None:
+        self._healthy = healthy
+        self._push.put(True)
+
+    def of(self, rpc: str) -> list[Call]:
+        return [call for call in self.calls if call.rpc == rpc]
+
+    def _first(self, call: Call) -> list[str]:
+        rest = sorted(set(call.available) - set(call.must_include))
+        return [*call.must_include, *rest][: call.size]
+
+    def GetDevicePluginOptions(  # noqa: N802 - the protocol's name
+        self, request: Any, context: Any
+    ) -> pb.DevicePluginOptions:
+        return self.options
+
+    def ListAndWatch(  # noqa: N802 - the protocol's name
+        self, request: Any, context: Any
+    ) -> Iterator[pb.ListAndWatchResponse]:
+        while True:
+            yield pb.ListAndWatchResponse(
+                devices=[
+                    pb.Device(
+                        ID=id_,
+                        health="Healthy" if self._healthy else "Unhealthy",
+                        topology=pb.TopologyInfo(
+                            nodes=[pb.NUMANode(ID=node) for node in self.numa(index)]
+                        ),
+                    )
+                    for index, id_ in enumerate(self.ids)
+                ]
+            )
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    if not self._push.get(timeout=0.2):
+                        return
+                    break
+                if not context.is_active():
+                    return
+
+    def GetPreferredAllocation(  # noqa: N802 - the protocol's name
+        self, request: Any, context: Any
+    ) -> pb.PreferredAllocationResponse:
+        [asked] = request.container_requests
+        call = Call(
+            "GetPreferredAllocation",
+            (),
+            tuple(asked.available_deviceIDs),
+            tuple(asked.must_include_deviceIDs),
+            asked.allocation_size,
+        )
+        self.calls.append(call)
+        with refusing(context):
+            answer = pb.ContainerPreferredAllocationResponse(deviceIDs=self.on_prefer(call))
+        return pb.PreferredAllocationResponse(container_responses=[answer])
+
+    def Allocate(  # noqa: N802 - the protocol's name
+        self, request: Any, context: Any
+    ) -> pb.AllocateResponse:
+        [asked] = request.container_requests
+        call = Call("Allocate", tuple(asked.devices_ids), size=len(asked.devices_ids))
+        self.calls.append(call)
+        with refusing(context):
+            self.on_allocate(call)
+        if self.empty_answer:
+            return pb.AllocateResponse()
+        short = self.resource.rpartition("/")[2]
+        answer = pb.ContainerAllocateResponse(
+            envs={short.upper(): ",".join(sorted(call.ids)), "SHARED": short},
+            mounts=[pb.Mount(container_path=f"/{short}", host_path=f"/host/{short}")],
+            devices=[
+                pb.DeviceSpec(container_path="/dev/null", host_path="/dev/null", permissions="rw")
+            ],
+            annotations={f"{short}.note": "x"},
+            cdi_devices=[pb.CDIDevice(name=f"example.com/{short}=0")],
+        )
+        return pb.AllocateResponse(container_responses=[answer])
+
+    def PreStartContainer(  # noqa: N802 - the protocol's name
+        self, request: Any, context: Any
+    ) -> pb.PreStartContainerResponse:
+        call = Call("PreStartContainer", tuple(request.devices_ids))
+        self.calls.append(call)
+        with refusing(context):
+            self.on_pre_start(call)
+        return pb.PreStartContainerResponse()
+
+
+class Refuse(Exception):
+    """A plugin's refusal."""
+
+
+@contextlib.contextmanager
+def refusing(context: grpc.ServicerContext) -> Iterator[None]:
+    try:
+        yield
+    except Refuse as error:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+
+class FakeApi:
+    """Pods and nodes in memory, behind the protocol the kubelet uses."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._version = itertools.count(1)
+        self.pods: dict[str, Json] = {}
+        self.nodes: dict[str, Json] = {}
+        self.patches: list[tuple[str, Json]] = []
+        self.down = False
+        self.expired = False
+        self._watchers: list[queue.Queue[WatchEvent | None]] = []
+        self.watches = 0
+
+    def put(self, obj: Json, *, event: str = "ADDED") -> Json:
+        with self._lock:
+            obj = copy.deepcopy(obj)
+            obj["metadata"]["resourceVersion"] = str(next(self._version))
+            if event != "DELETED":
+                self.pods[_key(obj)] = obj
+            for watcher in self._watchers:
+                watcher.put(WatchEvent(event, copy.deepcopy(obj)))
+            return obj
+
+    def break_watches(self, *, expired: bool = False) -> None:
+        with self._lock:
+            self.expired = expired
+            for watcher in self._watchers:
+                watcher.put(None)
+
+    def mark_deleted(self, key: str) -> None:
+        with self._lock:
+            obj = copy.deepcopy(self.pods[key])
+            obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self.put(obj, event="MODIFIED")
+
+    def force_delete(self, key: str) -> None:
+        with self._lock:
+            self.put(self.pods.pop(key), event="DELETED")
+
+    def get(self, path: str, **query: str) -> Json:
+        self._check()
+        with self._lock:
+            try:
+                return copy.deepcopy(self._at(path))
+            except KeyError as error:
+                raise ApiError(404, "NotFound", path) from error
+
+    def list(self, path: str, **query: str) -> Json:
+        self._check()
+        with self._lock:
+            return {
+                "metadata": {"resourceVersion": str(next(self._version))},
+                "items": copy.deepcopy([*self.pods.values()]),
+            }
+
+    def create(self, path: str, obj: Json, **query: str) -> Json:
+        self._check()
+        with self._lock:
+            if path.endswith("/nodes"):
+                if obj["metadata"]["name"] in self.nodes:
+                    raise ApiError(409, "AlreadyExists", path)
+                self.nodes[obj["metadata"]["name"]] = copy.deepcopy(obj)
+                return obj
+            obj = copy.deepcopy(obj)
+            obj["metadata"]["uid"] = f"api-{next(self._version)}"
+            return self.put(obj)
+
+    def patch(self, path: str, patch: Json, *, kind: PatchKind = "merge") -> Json:
+        self._check()
+        with self._lock:
+            target = path.removesuffix("/status")
+            self.patches.append((path, patch))
+            try:
+                obj = self._at(target)
+            except KeyError as error:
+                raise ApiError(404, "NotFound", path) from error
+            if patch.get("metadata", {}).get("uid", obj["metadata"].get("uid")) != obj[
+                "metadata"
+            ].get("uid"):
+                raise ApiError(409, "Conflict", path)
+            status = obj.setdefault("status", {})
+            for key, value in patch["status"].items():
+                status[key] = value
+            if "/pods/" in target:
+                self.put(obj, event="MODIFIED")
+            return copy.deepcopy(obj)
+
+    def delete(
+        self, path: str, *, grace_period_seconds: int | None = None, uid: str | None = None
+    ) -> Json:
+        self._check()
+        with self._lock:
+            try:
+                obj = self._at(path)
+            except KeyError as error:
+                raise ApiError(404, "NotFound", path) from error
+            if uid is not None and obj["metadata"]["uid"] != uid:
+                raise ApiError(409, "Conflict", path)
+            self.force_delete(_key(obj))
+            return obj
+
+    def watch(
+        self,
+        path: str,
+        *,
+        resource_version: str,
+        field_selector: str = "",
+        stop: threading.Event | None = None,
+    ) -> Iterator[WatchEvent]:
+        self._check()
+        self.watches += 1
+        if self.expired:
+            self.expired = False
+            raise ApiError(410, "Expired", "too old resource version")
+        events: queue.Queue[WatchEvent | None] = queue.Queue()
+        with self._lock:
+            for obj in self.pods.values():  # what came since the list
+                if int(obj["metadata"]["resourceVersion"]) > int(resource_version):
+                    events.put(WatchEvent("ADDED", copy.deepcopy(obj)))
+            self._watchers.append(events)
+        return self._events(events, stop or threading.Event())
+
+    def _events(
+        self, events: queue.Queue[WatchEvent | None], stop: threading.Event
+    ) -> Iterator[WatchEvent]:
+        try:
+            while not stop.is_set():
+                with contextlib.suppress(queue.Empty):
+                    event = events.get(timeout=0.05)
+                    if event is None:
+                        return
+                    yield event
+        finally:
+            with self._lock:
+                self._watchers.remove(events)
+
+    def _check(self) -> None:
+        if self.down:
+            raise ApiError(0, "Unreachable", "down")
+
+    def _at(self, path: str) -> Json:
+        parts = path.strip("/").split("/")
+        if "nodes" in parts:
+            return self.nodes[parts[-1]]
+        return self.pods[f"{parts[-3]}/{parts[-1]}"]
+
+
+def _key(obj: Json) -> str:
+    return f"{obj['metadata'].get('namespace', 'default')}/{obj['metadata']['name']}"
+
+
+_uids = itertools.count(1)
+
+
+def container(name: str, core: int = 0, memory: int = 0, *, restart: str = "") -> Json:
+    limits = {r: str(n) for r, n in ((CORE, core), (MEMORY, memory)) if n}
+    obj: Json = {"name": name, "resources": {"limits": limits}}
+    if restart:
+        obj["restartPolicy"] = restart
+    return obj
+
+
+def pod(
+    name: str,
+    *containers: Json,
+    init: tuple[Json, ...] = (),
+    uid: str = "",
+    created: str = "2026-01-01T00:00:00Z",
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": uid or f"uid-{name}-{next(_uids)}",
+            "creationTimestamp": created,
+            "annotations": annotations or {},
+        },
+        "spec": {"initContainers": list(init), "containers": list(containers), **spec},
+        "status": {"phase": "Pending"},
+    }
+
+
+class Node:
+    """A kubelet on a temporary directory, with plugins."""
+
+    def __init__(self, directory: Path, api: NodeApi | None = None, **knobs: Any) -> None:
+        self.directory = directory
+        told: dict[str, Any] = {
+            "pod_resources_socket": directory / "pr.sock",
+            "start_retry_s": 0.05,
+            "grace_s": (0.0, 0.01),
+            "init_run_s": (0.0, 0.01),
+            **knobs,
+        }
+        self.settings = Settings(
+            node_name="n1", root_dir=directory / "root", plugin_dir=directory / "dp", **told
+        )
+        self.kubelet = Kubelet(self.settings, api)
+        self.plugins: dict[str, FakePlugin] = {}
+
+    def plug(self, resource: str = CORE, count: int = 20, **options: Any) -> FakePlugin:
+        plugin = FakePlugin(self.settings.plugin_dir, resource, count, **options).serve()
+        self.plugins[resource] = plugin
+        plugin.register()
+        self.wait_healthy(resource, count)
+        return plugin
+
+    def replug(self, resource: str = CORE) -> None:
+        plugin = self.plugins[resource]
+        plugin.stop()
+        plugin.serve().register()
+        self.wait_healthy(resource, len(plugin.ids))
+
+    def wait_healthy(self, resource: str, count: int) -> None:
+        wait_for(lambda: self.kubelet.capacity()[1].get(resource) == count, what=resource)
+
+    def admit(self, *pods: Json) -> None:
+        self.kubelet.add_pods(*pods)
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        wait_for(self.kubelet.idle, what="admission")
+
+    def wait_running(self, *pods: Json) -> None:
+        wait_for(lambda: all(self.phase(each) == "Running" for each in pods), what="Running")
+
+    def phase(self, obj: Json) -> str:
+        return str((self.kubelet.status(obj["metadata"]["uid"]) or {}).get("phase"))
+
+    def message(self, obj: Json) -> tuple[str, str]:
+        status = self.kubelet.status(obj["metadata"]["uid"]) or {}
+        return str(status.get("reason", "")), str(status.get("message", ""))
+
+    def held(self, obj: Json, name: str, resource: str = CORE) -> tuple[str, ...]:
+        return next(
+            (
+                tuple(sorted(each.ids))
+                for each in self.kubelet.record()
+                if (each.pod_uid, each.container, each.resource)
+                == (obj["metadata"]["uid"], name, resource)
+            ),
+            (),
+        )
+
+    def list(self, timeout: float = 5.0) -> dict[str, dict[str, dict[str, int]]]:
+        """Ask PodResources: pod -> container -> resource -> how many device IDs."""
+        return {
+            each.name: {
+                one.name: {
+                    resource: sum(
+                        len(d.device_ids) for d in one.devices if d.resource_name == resource
+                    )
+                    for resource in {d.resource_name for d in one.devices}
+                }
+                for one in each.containers
+            }
+            for each in self.list_raw(timeout).pod_resources
+        }
+
+    def list_raw(self, timeout: float = 5.0) -> lister_pb.ListPodResourcesResponse:
+        with grpc.insecure_channel(
+            f"unix://{self.settings.pod_resources_socket}",
+            options=(("grpc.use_local_subchannel_pool", 1),),
+        ) as channel:
+            stub = lister_grpc.PodResourcesListerStub(channel)
+            response: lister_pb.ListPodResourcesResponse = stub.List(
+                lister_pb.ListPodResourcesRequest(), timeout=timeout
+            )
+            return response
+
+    def close(self) -> None:
+        self.kubelet.stop()
+        for plugin in self.plugins.values():
+            plugin.stop()
+
+
+@contextlib.contextmanager
+def node(api: NodeApi | None = None, **knobs: Any) -> Iterator[Node]:
+    """A running node; its directory is short, socket paths have 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="kl") as name:
+        built = Node(Path(name), api, **knobs)
+        try:
+            built.kubelet.start()
+            yield built
+        finally:
+            built.close()

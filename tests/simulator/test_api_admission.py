@@ -1,0 +1,452 @@
+"""Webhooks called by the API server over real TLS."""
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trustme
+
+from simulator.api.server import ApiServer, Settings
+from simulator.client import ApiClient, ApiError, Json
+from tests.simulator.api_helpers import (
+    CORE,
+    PODS,
+    Hook,
+    allow,
+    deny,
+    patch_with,
+    pod,
+    rule,
+    running_hook,
+)
+
+ANNOTATE = {"op": "add", "path": "/metadata/annotations", "value": {"stamp": "1"}}
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def client(server: ApiServer, warnings: list[str]) -> Iterator[ApiClient]:
+    with ApiClient(server.url, on_warning=warnings.append) as connected:
+        yield connected
+
+
+Apply = Callable[[str], Hook]
+
+
+@pytest.fixture
+def applied(server: ApiServer, hook: Hook) -> Apply:
+    """Make the webhook the only one, mutating or validating."""
+
+    def apply(kind: str) -> Hook:
+        for other in ("Mutating", "Validating"):
+            configuration = hook.configuration(other)
+            configuration["webhooks"] = configuration["webhooks"] if other == kind else []
+            server.apply(configuration)
+        return hook
+
+    return apply
+
+
+def failure(client: ApiClient, obj: Json | None = None) -> ApiError:
+    with pytest.raises(ApiError) as raised:
+        client.create(PODS, obj or pod())
+    return raised.value
+
+
+def test_a_webhook_patches_a_new_pod(server: ApiServer, client: ApiClient, hook: Hook) -> None:
+    hook.respond = patch_with(ANNOTATE)
+    server.apply(hook.configuration())
+    assert client.create(PODS, pod())["metadata"]["annotations"] == {"stamp": "1"}
+
+
+def test_a_review_says_what_the_request_is(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    server.apply(hook.configuration())
+    client.create(PODS, pod(limits={CORE: 50}))
+    (review,) = hook.reviews
+    obj = review.pop("object")
+    assert obj["spec"]["containers"][0]["resources"]["limits"] == {CORE: "50"}
+    assert "uid" not in obj["metadata"], "the server fills these in after admission"
+    assert len(review.pop("uid")) == 36
+    assert review == {
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
+        "requestResource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "p",
+        "namespace": "default",
+        "operation": "CREATE",
+        "userInfo": {
+            "username": "system:admin",
+            "groups": ["system:masters", "system:authenticated"],
+        },
+        "oldObject": None,
+        "dryRun": False,
+        "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+    }
+
+
+def test_a_generated_name_is_not_known_to_webhooks(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    server.apply(hook.configuration())
+    client.create(PODS, pod() | {"metadata": {"generateName": "p-"}})
+    assert "name" not in hook.reviews[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "code_and_reason", "message"),
+    [
+        ({"code": 422, "message": "no"}, (422, ""), "denied the request: no"),
+        (
+            {"code": 403, "message": "no", "reason": "Forbidden"},
+            (403, "Forbidden"),
+            "denied the request: no",
+        ),
+        ({"message": "no", "code": 200}, (400, ""), "denied the request: no"),
+        ({"reason": "Because"}, (400, "Because"), "denied the request: Because"),
+        ({}, (400, ""), "denied the request without explanation"),
+    ],
+)
+def test_a_denial_is_worded_as_the_real_server_words_it(
+    applied: Apply, client: ApiClient, status: Json, code_and_reason: Any, message: str
+) -> None:
+    for kind in ("Mutating", "Validating"):
+        applied(kind).respond = deny(**status)
+        error = failure(client)
+        assert (error.status, error.reason) == code_and_reason
+        assert error.message == f'admission webhook "hook.example.com" {message}'
+    assert client.list(PODS)["items"] == []
+
+
+def test_warnings_reach_the_user(
+    server: ApiServer, client: ApiClient, hook: Hook, warnings: list[str]
+) -> None:
+    hook.respond = allow(warnings=['say "this"', "and\nthat", "back\\slash"])
+    server.apply(hook.configuration())
+    client.create(PODS, pod())
+    assert warnings == ['say "this"', "andthat", "back\\slash"]
+
+
+def test_warnings_reach_the_user_with_a_denial(
+    server: ApiServer, client: ApiClient, hook: Hook, warnings: list[str]
+) -> None:
+    other = hook.configuration("Validating")
+    hook.respond = lambda request: {
+        "uid": request["uid"],
+        "allowed": not hook.reviews[1:],
+        "warnings": ["first"] if not hook.reviews[1:] else [],
+    }
+    server.apply(hook.configuration(), other)
+    failure(client)
+    assert warnings == ["first"]
+
+
+def test_a_validating_webhook_sees_what_the_mutating_one_made(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    mutating = hook.configuration()
+    validating = hook.configuration("Validating", name="second.example.com")
+    answer = patch_with(ANNOTATE)
+    hook.respond = lambda request: answer(request) if len(hook.reviews) == 1 else allow()(request)
+    server.apply(mutating, validating)
+    client.create(PODS, pod())
+    assert hook.reviews[1]["object"]["metadata"]["annotations"] == {"stamp": "1"}
+
+
+def test_a_binding_goes_through_admission_and_brings_annotations(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    hook.respond = patch_with(ANNOTATE)
+    server.apply(hook.configuration(rules=[rule("pods/binding")]))
+    client.create(PODS, pod())
+    assert hook.reviews == []
+    client.create(
+        f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
+    )
+    assert client.get(f"{PODS}/p")["metadata"]["annotations"] == {"stamp": "1"}
+    (review,) = hook.reviews
+    assert (review["subResource"], review["kind"]["kind"]) == ("binding", "Binding")
+    assert (review["name"], review["resource"]["resource"]) == ("p", "pods")
+
+
+def test_updates_and_deletions_are_reviewed_with_the_old_object(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    client.create(PODS, pod())
+    server.apply(hook.configuration(rules=[rule("pods", operations=["UPDATE", "DELETE"])]))
+    client.patch(f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}})
+    client.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}})  # another resource
+    client.delete(f"{PODS}/p")
+    update, delete = hook.reviews
+    assert "labels" not in update["oldObject"]["metadata"]
+    assert update["object"]["metadata"]["labels"] == {"a": "b"}
+    assert (delete["object"], delete["oldObject"]["metadata"]["name"]) == (None, "p")
+
+
+@pytest.mark.parametrize(
+    ("selection", "called"),
+    [
+        ({"rules": [rule("pods")]}, True),
+        ({"rules": [rule("*")]}, True),
+        ({"rules": [rule("pods/*")]}, True),
+        ({"rules": [rule("*/*")]}, True),
+        ({"rules": [rule("pods/status")]}, False),
+        ({"rules": [rule("services")]}, False),
+        ({"rules": [rule("pods", operations=["UPDATE"])]}, False),
+        ({"rules": [rule("pods", operations=["*"])]}, True),
+        ({"rules": [rule("pods") | {"scope": "Cluster"}]}, False),
+        ({"rules": [rule("pods") | {"apiGroups": ["apps"]}]}, False),
+        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "x"}}}, False),
+        (
+            {
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {
+                            "key": "kubernetes.io/metadata.name",
+                            "operator": "NotIn",
+                            "values": ["kube-system"],
+                        }
+                    ]
+                }
+            },
+            True,
+        ),
+        ({"objectSelector": {"matchLabels": {"app": "demo"}}}, True),
+        ({"objectSelector": {"matchLabels": {"app": "other"}}}, False),
+        ({"matchConditions": [{"name": "no", "expression": "has(object.spec.nodeName)"}]}, False),
+        ({"matchConditions": [{"name": "yes", "expression": "request.name == 'p'"}]}, True),
+    ],
+)
+def test_only_selected_requests_reach_the_webhook(
+    server: ApiServer, client: ApiClient, hook: Hook, selection: Json, called: bool
+) -> None:
+    server.apply(hook.configuration(**selection))
+    client.create(PODS, pod() | {"metadata": {"name": "p", "labels": {"app": "demo"}}})
+    assert len(hook.reviews) == called
+
+
+@pytest.mark.parametrize(("policy", "created"), [("Fail", False), ("Ignore", True)])
+def test_a_condition_without_an_answer_follows_the_failure_policy(
+    server: ApiServer, client: ApiClient, hook: Hook, policy: str, created: bool
+) -> None:
+    conditions = [{"name": "broken", "expression": "object.spec.nothing == 1"}]
+    server.apply(hook.configuration(failurePolicy=policy, matchConditions=conditions))
+    if created:
+        client.create(PODS, pod())
+    else:
+        error = failure(client)
+        assert (error.status, error.reason) == (403, "Forbidden")
+    assert hook.reviews == []
+
+
+CONDITIONS = [
+    {
+        "name": "asks-for-gpus",
+        "expression": "object.spec.containers.exists(c, has(c.resources) && "
+        f"has(c.resources.limits) && '{CORE}' in c.resources.limits)",
+    }
+]
+
+
+def test_a_webhook_that_is_down_stops_gpu_pods_only(
+    server: ApiServer, client: ApiClient, authority: trustme.CA
+) -> None:
+    with running_hook(authority) as gone:
+        configuration = gone.configuration(matchConditions=CONDITIONS)
+    server.apply(configuration)
+    client.create(PODS, pod("plain"))  # K14
+    error = failure(client, pod("gpu", limits={CORE: "50"}))
+    assert (error.status, error.reason) == (500, "InternalError")
+    assert error.message.startswith(
+        'Internal error occurred: failed calling webhook "hook.example.com": '
+        f'failed to call webhook: Post "https://localhost:{gone.port}/review?timeout=10s": '
+    )
+
+
+def test_a_webhook_that_is_down_may_be_ignored(
+    server: ApiServer, client: ApiClient, authority: trustme.CA
+) -> None:
+    with running_hook(authority) as gone:
+        configuration = gone.configuration(failurePolicy="Ignore")
+    server.apply(configuration)
+    client.create(PODS, pod())
+
+
+def test_a_webhook_that_is_late_has_failed(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    release = threading.Event()
+
+    def wait(request: Json) -> Json:
+        release.wait(30)
+        return allow()(request)
+
+    hook.respond = wait
+    server.apply(hook.configuration(timeoutSeconds=1))
+    try:
+        assert failure(client).message.endswith('?timeout=1s": context deadline exceeded')
+    finally:
+        release.set()
+
+
+def test_a_certificate_of_another_authority_is_not_trusted(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    stranger = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()
+    config = {"url": f"https://localhost:{hook.port}/", "caBundle": stranger}
+    server.apply(hook.configuration(clientConfig=config))
+    assert "certificate verify failed" in failure(client).message
+    assert hook.reviews == []
+
+
+def test_a_certificate_for_another_name_is_not_trusted(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    config = {"url": f"https://127.0.0.1:{hook.port}/", "caBundle": hook.ca_bundle}
+    server.apply(hook.configuration(clientConfig=config))
+    assert "certificate is not valid for '127.0.0.1'" in failure(client).message
+
+
+def test_a_bundle_that_is_no_pem_is_named(server: ApiServer, client: ApiClient, hook: Hook) -> None:
+    config = {"url": f"https://localhost:{hook.port}/", "caBundle": "bm9uc2Vuc2U="}
+    server.apply(hook.configuration(clientConfig=config))
+    assert "caBundle is no base64 PEM" in failure(client).message
+
+
+@pytest.mark.parametrize(("certified", "trusted"), [("hook.gpu.svc", True), ("other.svc", False)])
+def test_a_service_is_held_to_its_own_name(
+    authority: trustme.CA, certified: str, trusted: bool
+) -> None:
+    with running_hook(authority, certified) as hook:
+        services = {"hook.gpu.svc": ("127.0.0.1", hook.port)}
+        with (
+            ApiServer(Settings(services=services)) as server,
+            ApiClient(server.url) as client,
+        ):
+            server.apply(hook.configuration(clientConfig=hook.service()))
+            if trusted:
+                client.create(PODS, pod())
+                client.create(PODS, pod("q"))
+            else:
+                assert "certificate is not valid for 'hook.gpu.svc'" in failure(client).message
+        assert len(hook.reviews) == 2 * trusted
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"not json", "invalid character in the response"),
+        (b"[]", "expected webhook response of admission.k8s.io/v1"),
+        (b'{"kind":"Pod","apiVersion":"v1"}', "got v1, Kind=Pod"),
+        (
+            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}',
+            "webhook response was absent",
+        ),
+        (
+            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"x"}}',
+            'got "x"',
+        ),
+    ],
+)
+def test_an_answer_that_is_no_review_is_a_failure(
+    server: ApiServer, client: ApiClient, hook: Hook, answer: bytes, words: str
+) -> None:
+    hook.raw = answer
+    server.apply(hook.configuration())
+    message = failure(client).message
+    assert 'failed calling webhook "hook.example.com": received invalid webhook response' in message
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "response", "words"),
+    [
+        ("Mutating", {"patch": "W10="}, "response.patch but not response.patchType"),
+        ("Mutating", {"patchType": "JSONPatch"}, "response.patchType but not response.patch"),
+        ("Mutating", {"patch": "W10=", "patchType": "Other"}, 'patchType of "Other"'),
+        ("Mutating", {"patch": "!", "patchType": "JSONPatch"}, "cannot be decoded"),
+        ("Validating", {"patch": "W10="}, "validating webhook may not return response.patch"),
+    ],
+)
+def test_a_patch_must_be_declared(
+    applied: Apply, client: ApiClient, kind: str, response: Any, words: str
+) -> None:
+    applied(kind).respond = allow(**response)
+    assert words in failure(client).message
+
+
+def test_a_patch_that_does_not_apply_is_an_internal_error(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    hook.respond = patch_with({"op": "remove", "path": "/nothing"})
+    server.apply(hook.configuration())
+    assert failure(client).reason == "InternalError"
+
+
+def test_an_error_status_is_a_failure(server: ApiServer, client: ApiClient, hook: Hook) -> None:
+    hook.status, hook.raw = 404, b"no such page"
+    server.apply(hook.configuration())
+    assert "an error on the server (404: 'no such page')" in failure(client).message
+
+
+def test_a_dry_run_spares_webhooks_with_side_effects(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    server.apply(hook.configuration(sideEffects="Some"))
+    with pytest.raises(ApiError, match="does not support dry run"):
+        client.create(PODS, pod(), dryRun="All")
+    server.apply(hook.configuration())
+    client.create(PODS, pod(), dryRun="All")
+    assert [review["dryRun"] for review in hook.reviews] == [True]
+
+
+def test_a_patch_waits_for_no_other_and_loses_nothing(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    """While a webhook holds one patch up another is stored: the first is made again on top."""
+    client.create(PODS, pod())
+    inside, release = threading.Event(), threading.Event()
+
+    def respond(request: Json) -> Json:
+        if len(hook.reviews) == 1:
+            inside.set()
+            release.wait(30)
+        return allow()(request)
+
+    hook.respond = respond
+    server.apply(hook.configuration(rules=[rule("pods", operations=["UPDATE"])]))
+    slow = threading.Thread(
+        target=client.patch, args=(f"{PODS}/p", {"metadata": {"annotations": {"slow": "1"}}})
+    )
+    slow.start()
+    assert inside.wait(20)
+    client.patch(f"{PODS}/p", {"metadata": {"annotations": {"quick": "1"}}})
+    release.set()
+    slow.join()
+    assert client.get(f"{PODS}/p")["metadata"]["annotations"] == {"slow": "1", "quick": "1"}
+
+
+def test_configurations_are_never_reviewed(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    everything = {
+        "apiGroups": ["*"],
+        "apiVersions": ["*"],
+        "operations": ["*"],
+        "resources": ["*"],
+    }
+    hook.respond = deny(message="nothing works")
+    server.apply(hook.configuration(rules=[everything]))
+    failure(client)
+    client.delete(
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hook-mutating"
+    )
+    client.create(PODS, pod())

@@ -1,0 +1,439 @@
+"""The API server over real HTTP, as seen by our client and by the official one."""
+
+from collections.abc import Iterator
+
+import kubernetes
+import pytest
+
+from simulator.api.resources import PODS as POD_RESOURCE
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient, ApiError, Json
+from tests.simulator.api_helpers import CORE, PODS, node, pod
+
+
+@pytest.fixture
+def official(server: ApiServer) -> Iterator[kubernetes.client.CoreV1Api]:
+    configuration = kubernetes.client.Configuration()
+    configuration.host = server.url
+    with kubernetes.client.ApiClient(configuration) as api:
+        yield kubernetes.client.CoreV1Api(api)
+
+
+def binding(name: str = "p", on: str = "n1", **metadata: object) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, **metadata},
+        "target": {"kind": "Node", "name": on},
+    }
+
+
+def bind(client: ApiClient, name: str = "p", on: str = "n1") -> None:
+    client.create(f"{PODS}/{name}/binding", binding(name, on))
+
+
+def refused(error: pytest.ExceptionInfo[ApiError]) -> tuple[int, str, str]:
+    return error.value.status, error.value.reason, error.value.message
+
+
+def test_a_pod_is_stored_as_the_real_server_would_write_it_back(client: ApiClient) -> None:
+    client.create(PODS, pod(limits={CORE: 1000, "cpu": "0.5"}))
+    stored = client.get(f"{PODS}/p")
+    resources = stored["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == {CORE: "1k", "cpu": "500m"}
+    assert stored["status"]["phase"] == "Pending"
+    assert (stored["kind"], stored["metadata"]["namespace"]) == ("Pod", "default")
+
+
+LIMIT = f"spec.containers[0].resources.limits[{CORE}]"
+REQUEST = f"spec.containers[0].resources.requests[{CORE}]"
+INVALID_RESOURCES: dict[str, Json] = {
+    # requests are made equal to limits first, so they break the rule too
+    f'[{LIMIT}: Invalid value: "1500m": must be an integer, '
+    f'{REQUEST}: Invalid value: "1500m": must be an integer]': {"limits": {CORE: "1.5"}},
+    f'[{LIMIT}: Invalid value: "-1": must be greater than or equal to 0, '
+    f'{REQUEST}: Invalid value: "-1": must be greater than or equal to 0]': {
+        "limits": {CORE: "-1"}
+    },
+    f'{REQUEST}: Invalid value: "4": must be equal to {CORE} limit of 5': {
+        "limits": {CORE: "5"},
+        "requests": {CORE: "4"},
+    },
+    'spec.containers[0].resources.requests[cpu]: Invalid value: "2": '
+    "must be less than or equal to cpu limit of 1": {
+        "limits": {"cpu": "1"},
+        "requests": {"cpu": "2"},
+    },
+    f"{LIMIT}: Required value: Limit must be set for non overcommitable resources": {
+        "requests": {CORE: "4"}
+    },
+}
+
+
+@pytest.mark.parametrize(("finding", "resources"), INVALID_RESOURCES.items())
+def test_resources_that_break_a_rule_are_refused(
+    client: ApiClient, finding: str, resources: Json
+) -> None:
+    invalid = pod()
+    invalid["spec"]["containers"][0]["resources"] = resources
+    with pytest.raises(ApiError) as raised:
+        client.create(PODS, invalid)
+    assert refused(raised) == (422, "Invalid", f'Pod "p" is invalid: {finding}')
+
+
+def test_what_is_no_quantity_is_a_bad_request(client: ApiClient) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.create(PODS, pod(limits={CORE: "many"}))
+    assert refused(raised)[:2] == (400, "BadRequest")
+    assert raised.value.message == (
+        'Pod in version "v1" cannot be handled as a Pod: quantities must match the regular '
+        "expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"metadata": None}, 400, "metadata: must be an object"),
+        ({"metadata": {"name": 5}}, 400, "metadata.name: must be a string"),
+        ({"metadata": {"name": "p", "labels": 5}}, 422, "metadata.labels: Invalid value"),
+        ({"spec": None}, 422, "spec.containers: Required value"),
+        ({"spec": []}, 400, "spec must be an object"),
+        ({"spec": {"containers": {}}}, 400, "spec.containers must be a list of objects"),
+        ({"spec": {"containers": [{"name": []}]}}, 400, "name must be a string"),
+        (
+            {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}},
+            422,
+            'spec.containers[1].name: Duplicate value: "a"',
+        ),
+        (
+            {"spec": {"containers": [{"name": "a", "resources": {"limits": []}}]}},
+            400,
+            "limits must be an object",
+        ),
+    ],
+)
+def test_a_pod_of_the_wrong_shape_is_refused(
+    client: ApiClient, changes: Json, status: int, words: str
+) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.create(PODS, pod() | changes)
+    assert raised.value.status == status
+    assert words in raised.value.message
+
+
+def test_null_is_as_good_as_absent(client: ApiClient) -> None:
+    client.create(PODS, pod() | {"spec": {"containers": [{"name": "a", "resources": None}]}})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "finding"),
+    [
+        ({}, "metadata.name: Required value: name or generateName is required"),
+        ({"name": "UPPER"}, 'metadata.name: Invalid value: "UPPER": a lowercase RFC 1123'),
+    ],
+)
+def test_a_pod_needs_a_proper_name(client: ApiClient, metadata: Json, finding: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.create(PODS, pod() | {"metadata": metadata})
+    assert raised.value.status == 422
+    assert finding in raised.value.message
+
+
+def test_names_are_generated(client: ApiClient) -> None:
+    created = client.create(PODS, pod() | {"metadata": {"generateName": "job-"}})
+    assert created["metadata"]["name"].startswith("job-")
+
+
+def test_a_namespace_must_exist(client: ApiClient) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.create("/api/v1/namespaces/nowhere/pods", pod())
+    assert refused(raised) == (404, "NotFound", 'namespaces "nowhere" not found')
+    created = client.create("/api/v1/namespaces", {"metadata": {"name": "nowhere"}})
+    assert created["metadata"]["labels"] == {"kubernetes.io/metadata.name": "nowhere"}
+    client.create("/api/v1/namespaces/nowhere/pods", pod())
+
+
+def test_a_name_is_taken_once(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    with pytest.raises(ApiError) as raised:
+        client.create(PODS, pod())
+    assert refused(raised) == (409, "AlreadyExists", 'pods "p" already exists')
+
+
+@pytest.mark.parametrize("path", ["/api/v1/gadgets", "/nothing", "/api/v1/pods/p"])
+def test_an_unknown_path_is_not_found(client: ApiClient, path: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.get(path)
+    assert refused(raised) == (
+        404,
+        "NotFound",
+        "the server could not find the requested resource",
+    )
+
+
+def test_a_verb_the_path_does_not_know_is_not_allowed(client: ApiClient) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.create(f"{PODS}/p", pod())
+    assert refused(raised)[:2] == (405, "MethodNotAllowed")
+
+
+def test_a_put_with_an_older_version_conflicts(client: ApiClient) -> None:
+    old = client.create(PODS, pod())
+    client.patch(f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(ApiError) as raised:
+        client.replace(f"{PODS}/p", old)
+    assert refused(raised)[:2] == (409, "Conflict")
+    del old["metadata"]["resourceVersion"]
+    assert "labels" not in client.replace(f"{PODS}/p", old)["metadata"]
+
+
+def test_a_patch_may_insist_on_a_version(client: ApiClient) -> None:
+    version = client.create(PODS, pod())["metadata"]["resourceVersion"]
+    patch: Json = {"metadata": {"resourceVersion": version, "annotations": {"a": "1"}}}
+    assert client.patch(f"{PODS}/p", patch)["metadata"]["annotations"] == {"a": "1"}
+    patch["metadata"]["annotations"]["a"] = "2"
+    with pytest.raises(ApiError) as raised:
+        client.patch(f"{PODS}/p", patch)
+    assert raised.value.status == 409
+
+
+def test_every_kind_of_patch_applies(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    client.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": "1"}}}, kind="strategic")
+    client.patch(
+        f"{PODS}/p", [{"op": "add", "path": "/metadata/annotations/b", "value": "2"}], kind="json"
+    )
+    patched = client.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": None}}})
+    assert patched["metadata"]["annotations"] == {"b": "2"}
+
+
+def test_a_patch_that_does_not_apply_is_refused(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    with pytest.raises(ApiError) as raised:
+        client.patch(f"{PODS}/p", [{"op": "remove", "path": "/nothing"}], kind="json")
+    assert raised.value.status == 422
+
+
+def test_a_patch_of_another_object_of_that_name_conflicts(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    with pytest.raises(ApiError) as raised:
+        client.patch(f"{PODS}/p", {"metadata": {"uid": "other", "labels": {"a": "b"}}})
+    assert raised.value.status == 409
+    assert "UID in precondition: other" in raised.value.message
+
+
+def test_the_spec_of_a_pod_is_fixed(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    with pytest.raises(ApiError) as raised:
+        client.patch(f"{PODS}/p", {"spec": {"nodeName": "n1"}})
+    assert raised.value.status == 422
+    assert "pod updates may not change fields other than" in raised.value.message
+
+
+def test_status_and_the_rest_are_written_apart(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    client.patch(f"{PODS}/p", {"status": {"phase": "Running"}})
+    assert client.get(f"{PODS}/p")["status"]["phase"] == "Pending"
+    client.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}, "spec": {"x": 1}})
+    changed = client.get(f"{PODS}/p")
+    assert (changed["status"]["phase"], "x" in changed["spec"]) == ("Running", False)
+
+
+def test_a_node_brings_its_status(client: ApiClient) -> None:
+    client.create("/api/v1/nodes", node(core=100, memory="1024Mi"))
+    allocatable = {CORE: "100", "memory": "1Gi"}
+    assert client.get("/api/v1/nodes/n1")["status"]["allocatable"] == allocatable
+
+
+def test_a_binding_gives_node_and_annotations(client: ApiClient) -> None:
+    client.create(PODS, pod() | {"metadata": {"name": "p", "annotations": {"a": "1"}}})
+    client.create(f"{PODS}/p/binding", binding(annotations={"b": "2"}))
+    bound = client.get(f"{PODS}/p")
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"] == {"a": "1", "b": "2"}
+    assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
+    with pytest.raises(ApiError) as raised:
+        bind(client, on="n2")
+    assert refused(raised) == (
+        409,
+        "Conflict",
+        'Operation cannot be fulfilled on pods "p": pod p is already assigned to node "n1"',
+    )
+
+
+def test_a_binding_of_another_pod_of_that_name_is_refused(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    with pytest.raises(ApiError) as raised:
+        client.create(f"{PODS}/p/binding", binding(uid="other"))
+    assert raised.value.status == 409
+
+
+def test_an_unbound_pod_goes_at_once(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    client.delete(f"{PODS}/p")
+    with pytest.raises(ApiError, match='pods "p" not found'):
+        client.get(f"{PODS}/p")
+
+
+def test_a_bound_pod_waits_for_its_kubelet(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    bind(client)
+    going = client.delete(f"{PODS}/p")["metadata"]
+    assert going["deletionGracePeriodSeconds"] == 30
+    again = client.delete(f"{PODS}/p", grace_period_seconds=60)["metadata"]
+    assert again == going, "a later end is no end"
+    sooner = client.delete(f"{PODS}/p", grace_period_seconds=5)["metadata"]
+    assert sooner["deletionGracePeriodSeconds"] == 5
+    with pytest.raises(ApiError) as raised:
+        client.delete(f"{PODS}/p", grace_period_seconds=0, uid="other")
+    assert raised.value.status == 409
+    client.delete(f"{PODS}/p", grace_period_seconds=0, uid=going["uid"])
+    assert client.list(PODS)["items"] == []
+
+
+def test_a_pod_that_has_ended_goes_at_once(client: ApiClient) -> None:
+    client.create(PODS, pod())
+    bind(client)
+    client.patch(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}})
+    client.delete(f"{PODS}/p")
+    assert client.list(PODS)["items"] == []
+
+
+def test_a_collection_is_deleted_by_selector(client: ApiClient) -> None:
+    for name in ("a", "b"):
+        client.create(PODS, pod() | {"metadata": {"name": name, "labels": {"app": name}}})
+    client.delete(PODS, labelSelector="app=a")
+    assert [each["metadata"]["name"] for each in client.list(PODS)["items"]] == ["b"]
+
+
+def test_a_dry_run_stores_nothing(client: ApiClient) -> None:
+    assert client.create(PODS, pod(), dryRun="All")["metadata"]["name"] == "p"
+    assert client.list(PODS)["items"] == []
+
+
+def test_a_list_selects_and_ignores_limit_and_version(client: ApiClient) -> None:
+    for name in ("a", "b", "c"):
+        client.create(PODS, pod(name))
+    bind(client, "b")
+    listed = client.list(
+        "/api/v1/pods", fieldSelector="spec.nodeName=n1", resourceVersion="0", limit="1"
+    )
+    assert [each["metadata"]["name"] for each in listed["items"]] == ["b"]
+    assert listed["kind"] == "PodList"
+    assert len(client.list(PODS, limit="1")["items"]) == 3
+
+
+def test_a_selector_that_does_not_parse_is_a_bad_request(client: ApiClient) -> None:
+    with pytest.raises(ApiError) as raised:
+        client.list(PODS, fieldSelector="nonsense")
+    assert refused(raised)[:2] == (400, "BadRequest")
+
+
+def test_a_watch_of_a_node_sees_a_pod_when_it_is_bound(client: ApiClient) -> None:
+    start = client.list("/api/v1/pods")["metadata"]["resourceVersion"]
+    with client.watch(
+        "/api/v1/pods", resource_version=start, field_selector="spec.nodeName=n1"
+    ) as watch:
+        client.create(PODS, pod())
+        bind(client)
+        client.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": "1"}}})
+        client.delete(f"{PODS}/p", grace_period_seconds=0)
+        events = (event for event in watch if event.type != "BOOKMARK")
+        assert [next(events).type for _ in range(3)] == ["ADDED", "MODIFIED", "DELETED"]
+
+
+def test_bookmarks_carry_the_newest_version(client: ApiClient) -> None:
+    start = client.list("/api/v1/pods")["metadata"]["resourceVersion"]
+    newest = client.create("/api/v1/nodes", node())["metadata"]["resourceVersion"]
+    with client.watch("/api/v1/pods", resource_version=start) as watch:
+        event = next(watch)
+    assert (event.type, event.resource_version) == ("BOOKMARK", newest)
+
+
+def test_a_watch_ends_after_its_time(client: ApiClient) -> None:
+    with client.watch("/api/v1/pods", resource_version="1", timeout_seconds=1) as watch:
+        assert {event.type for event in watch} <= {"BOOKMARK"}
+
+
+def test_the_official_client_lists_watches_patches_and_records(
+    official: kubernetes.client.CoreV1Api, client: ApiClient
+) -> None:
+    client.create(PODS, pod())
+    bind(client)
+    listed = official.list_pod_for_all_namespaces(
+        field_selector="spec.nodeName=n1", resource_version="0"
+    ).to_dict()
+    assert [each["metadata"]["name"] for each in listed["items"]] == ["p"]
+    patch = {"metadata": {"annotations": {"a.example/b": "c"}}}
+    patched = official.patch_namespaced_pod("p", "default", patch).to_dict()
+    assert patched["metadata"]["annotations"] == {"a.example/b": "c"}
+    seen = kubernetes.watch.Watch().stream(
+        official.list_pod_for_all_namespaces,
+        resource_version=listed["metadata"]["resource_version"],
+        allow_watch_bookmarks=True,
+        timeout_seconds=1,
+    )
+    kinds = [event["type"] for event in seen]
+    assert kinds[0] == "MODIFIED"
+    assert set(kinds[1:]) == {"BOOKMARK"}
+    event = kubernetes.client.CoreV1Event(
+        metadata=kubernetes.client.V1ObjectMeta(generate_name="p."),
+        involved_object=kubernetes.client.V1ObjectReference(kind="Pod", name="p"),
+        reason="Refused",
+        message="no room",
+    )
+    official.create_namespaced_event("default", event)
+    assert official.list_event_for_all_namespaces().items[0].message == "no room"
+    going = official.delete_namespaced_pod("p", "default").to_dict()
+    assert going["metadata"]["deletion_grace_period_seconds"] == 30
+    with pytest.raises(kubernetes.client.ApiException) as raised:
+        official.read_namespaced_pod("nope", "default")
+    assert raised.value.status == 404
+    assert 'pods \\"nope\\" not found' in str(raised.value.body)
+
+
+def test_the_official_client_is_told_that_a_version_is_too_old(
+    server: ApiServer, official: kubernetes.client.CoreV1Api, client: ApiClient
+) -> None:
+    client.create(PODS, pod())
+    server.expire_history()
+    stream = kubernetes.watch.Watch().stream(
+        official.list_pod_for_all_namespaces, resource_version="1", timeout_seconds=5
+    )
+    with pytest.raises(kubernetes.client.ApiException) as raised:
+        list(stream)
+    assert raised.value.status == 410
+
+
+def test_requests_are_recorded_in_the_terms_of_rbac(server: ApiServer, client: ApiClient) -> None:
+    client.create(PODS, pod())
+    bind(client)
+    client.get(f"{PODS}/p")
+    client.list("/api/v1/pods")
+    client.watch("/api/v1/pods", resource_version="1").__exit__(None, None, None)
+    client.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}})
+    client.delete(f"{PODS}/p")
+    assert [(each.verb, each.resource, each.name) for each in server.requests] == [
+        ("create", "pods", ""),
+        ("create", "pods/binding", "p"),
+        ("get", "pods", "p"),
+        ("list", "pods", ""),
+        ("watch", "pods", ""),
+        ("patch", "pods/status", "p"),
+        ("delete", "pods", "p"),
+    ]
+    assert server.requests[0].user_agent == "gpu-turnstile-simulator"
+    assert server.requests[0].namespace == "default"
+
+
+def test_the_cache_of_one_resource_can_lag(server: ApiServer, client: ApiClient) -> None:
+    start = client.list("/api/v1/pods")["metadata"]["resourceVersion"]
+    server.delay_watches(POD_RESOURCE, 3600)
+    client.create(PODS, pod())
+    cached = client.list("/api/v1/pods", resourceVersion="0")
+    assert (cached["items"], cached["metadata"]["resourceVersion"]) == ([], start)
+    assert len(client.list("/api/v1/pods")["items"]) == 1
+    with client.watch("/api/v1/pods", resource_version=start) as watch:
+        server.delay_watches(POD_RESOURCE, 0)
+        assert next(event for event in watch if event.type != "BOOKMARK").type == "ADDED"

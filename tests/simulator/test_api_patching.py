@@ -1,0 +1,87 @@
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.api.patching import InvalidPatch, apply_json_patch, apply_merge_patch
+
+# The examples of RFC 7386, appendix A, whose target and result are objects.
+RFC_7386 = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+]
+
+
+@pytest.mark.parametrize(("target", "patch", "result"), RFC_7386)
+def test_merge_patches_follow_the_examples_of_the_rfc(
+    target: dict[str, Any], patch: dict[str, Any], result: dict[str, Any]
+) -> None:
+    assert apply_merge_patch(target, patch) == result
+
+
+_KEYS = st.text("abc", min_size=1, max_size=2)
+_OBJECTS = st.dictionaries(
+    _KEYS,
+    st.recursive(
+        st.one_of(st.integers(), st.text(max_size=2), st.lists(st.integers(), max_size=2)),
+        lambda inner: st.dictionaries(_KEYS, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=3,
+)
+
+
+@given(target=_OBJECTS, patch=_OBJECTS)
+def test_a_merge_patch_applied_twice_is_applied_once(
+    target: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    before = copy.deepcopy(target)
+    once = apply_merge_patch(target, patch)
+    assert apply_merge_patch(once, patch) == once
+    assert target == before, "the object that is patched stays as it is"
+
+
+@given(target=_OBJECTS)
+def test_a_merge_patch_of_the_object_itself_changes_nothing(target: dict[str, Any]) -> None:
+    assert apply_merge_patch(target, target) == target
+
+
+def test_a_json_patch_applies_and_leaves_the_original() -> None:
+    target: dict[str, Any] = {"metadata": {"annotations": {}}}
+    patch = [{"op": "add", "path": "/metadata/annotations/a~1b", "value": "c"}]
+    assert apply_json_patch(target, patch) == {"metadata": {"annotations": {"a/b": "c"}}}
+    assert target == {"metadata": {"annotations": {}}}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {},
+        "text",
+        [1],
+        [{}],
+        [{"op": "add", "path": "no-slash", "value": 1}],
+        [{"op": "add", "path": "/missing/deep", "value": 1}],
+        [{"op": "test", "path": "/a", "value": 2}],
+        [{"op": "explode", "path": "/a"}],
+        [{"op": "replace", "path": "", "value": []}],
+    ],
+)
+def test_a_json_patch_that_does_not_apply_is_refused(patch: object) -> None:
+    with pytest.raises(InvalidPatch):
+        apply_json_patch({"a": 1}, patch)
+
+
+def test_a_merge_patch_must_be_an_object() -> None:
+    with pytest.raises(InvalidPatch, match="a merge patch of an object must be an object"):
+        apply_merge_patch({}, [])

@@ -1,0 +1,202 @@
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.api.errors import StatusError
+from simulator.api.resources import NODES, PODS, Json, Resource
+from simulator.api.store import Change, Store, timestamp
+from simulator.api.watching import line_of
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def new_store(clock: Clock | None = None, *, history: int = 100, seed: int = 0) -> Store:
+    return Store(clock=clock or Clock(), random=Random(seed), history=history)
+
+
+def named(name: str, namespace: str = "default", **fields: Any) -> Json:
+    return {"metadata": {"name": name, "namespace": namespace}, **fields}
+
+
+def version(obj: Json) -> int:
+    return int(obj["metadata"]["resourceVersion"])
+
+
+def test_a_new_object_gets_what_the_system_fills_in() -> None:
+    created = new_store().create(PODS, named("p"))
+    assert created["metadata"]["creationTimestamp"] == "2023-11-14T22:13:20Z"
+    assert created["metadata"]["resourceVersion"] == "2"
+    assert len(created["metadata"]["uid"]) == 36
+
+
+def test_equal_seeds_draw_equal_uids() -> None:
+    first, second, other = new_store(), new_store(), new_store(seed=1)
+    assert first.new_uid() == second.new_uid() != other.new_uid()
+
+
+def test_a_name_is_taken_once() -> None:
+    store = new_store()
+    store.create(PODS, named("p"))
+    with pytest.raises(StatusError) as raised:
+        store.create(PODS, named("p"))
+    assert (raised.value.code, raised.value.message) == (409, 'pods "p" already exists')
+
+
+def test_a_generated_name_is_free() -> None:
+    store = new_store()
+    names = {store.generate_name(PODS, "default", "p-") for _ in range(50)}
+    assert len(names) == 50
+    assert all(name.startswith("p-") and len(name) == 7 for name in names)
+
+
+def test_what_is_missing_is_not_found() -> None:
+    with pytest.raises(StatusError) as raised:
+        new_store().get(PODS, "default", "p")
+    assert (raised.value.code, raised.value.message) == (404, 'pods "p" not found')
+
+
+def test_a_write_based_on_an_older_version_is_refused() -> None:
+    store = new_store()
+    first = store.create(PODS, named("p"))
+    store.update(PODS, {**first, "spec": 1}, based_on=first)
+    with pytest.raises(StatusError) as raised:
+        store.update(PODS, {**first, "spec": 2}, based_on=first)
+    assert raised.value.code == 409
+    assert raised.value.message == (
+        'Operation cannot be fulfilled on pods "p": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+
+
+def test_a_write_that_changes_nothing_makes_no_version() -> None:
+    store = new_store()
+    first = store.create(PODS, named("p"))
+    assert store.update(PODS, dict(first), based_on=first) is first
+    assert store.version == version(first)
+
+
+def test_history_that_is_not_kept_any_more_is_expired() -> None:
+    store = new_store(history=2)
+    for name in "abcd":
+        store.create(PODS, named(name))
+    assert [change.key[1] for change in store.changes_since(PODS, 3)] == ["c", "d"]
+    with pytest.raises(StatusError) as raised:
+        store.changes_since(PODS, 2)
+    assert (raised.value.code, raised.value.reason) == (410, "Expired")
+    assert raised.value.message == "too old resource version: 2 (3)"
+
+
+def test_one_busy_resource_does_not_expire_another() -> None:
+    store = new_store(history=1)
+    store.create(NODES, named("n", namespace=""))
+    for name in "abc":
+        store.create(PODS, named(name))
+    assert len(list(store.changes_since(NODES, 1))) == 1
+
+
+def test_history_can_be_expired_at_will() -> None:
+    store = new_store()
+    store.create(PODS, named("p"))
+    store.expire_history()
+    assert not store.changes_since(PODS, store.version)
+    with pytest.raises(StatusError, match="too old resource version"):
+        store.changes_since(PODS, store.version - 1)
+
+
+def test_a_cache_that_lags_shows_what_there_was() -> None:
+    clock = Clock()
+    store = new_store(clock)
+    first = store.create(PODS, named("old"))
+    then = store.version
+    clock.now += 10
+    store.update(PODS, {**first, "spec": 1}, based_on=first)
+    store.create(PODS, named("new"))
+    store.delete(PODS, "default", "old")
+    assert store.list_before(PODS, "", clock.now - 5) == ([first], then)
+    assert store.list_before(PODS, "", clock.now) == (store.list(PODS), store.version)
+
+
+def test_times_are_whole_seconds_in_utc() -> None:
+    assert timestamp(0.9) == "1970-01-01T00:00:00Z"
+
+
+# Random histories: (verb, name, value)
+_OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "update", "update", "delete"]),
+        st.sampled_from("abc"),
+        st.integers(0, 2),
+    ),
+    max_size=40,
+)
+
+
+def run(store: Store, operations: list[tuple[str, str, int]], resource: Resource = PODS) -> None:
+    for verb, name, value in operations:
+        found = store.find(resource, "default", name)
+        if verb == "create" and found is None:
+            store.create(resource, named(name, spec={"nodeName": f"n{value}"}))
+        elif verb == "update" and found is not None:
+            store.update(resource, {**found, "spec": {"nodeName": f"n{value}"}}, based_on=found)
+        elif verb == "delete" and found is not None:
+            store.delete(resource, "default", name)
+
+
+@given(operations=_OPERATIONS)
+def test_versions_strictly_increase(operations: list[tuple[str, str, int]]) -> None:
+    store, seen = new_store(), list[Change]()
+    store.subscribe(seen.append)
+    run(store, operations)
+    versions = [change.version for change in seen]
+    assert versions == sorted(set(versions))
+    assert all(version(change.last) == change.version for change in seen)
+
+
+@given(before=_OPERATIONS, after=_OPERATIONS, wanted=st.sampled_from(["", "n0", "n1"]))
+def test_a_watcher_that_goes_on_from_a_list_ends_with_the_same_objects(
+    before: list[tuple[str, str, int]], after: list[tuple[str, str, int]], wanted: str
+) -> None:
+    def matches(obj: Json) -> bool:
+        return not wanted or obj["spec"]["nodeName"] == wanted
+
+    store = new_store(history=1000)
+    run(store, before)
+    copy = {each["metadata"]["name"]: each for each in store.list(PODS) if matches(each)}
+    start = store.version
+    run(store, after)
+    for change in store.changes_since(PODS, start):
+        line = line_of(change, namespace="", matches=matches)
+        if line is None:
+            continue
+        obj = line["object"]
+        name = obj["metadata"]["name"]
+        assert (line["type"] == "ADDED") is (name not in copy)
+        if line["type"] == "DELETED":
+            del copy[name]
+        else:
+            copy[name] = obj
+    assert {name: version(obj) for name, obj in copy.items()} == {
+        each["metadata"]["name"]: version(each) for each in store.list(PODS) if matches(each)
+    }
+
+
+@given(before=_OPERATIONS, after=_OPERATIONS)
+def test_undoing_the_history_gives_the_list_of_that_moment(
+    before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
+) -> None:
+    clock = Clock()
+    store = new_store(clock, history=1000)
+    run(store, before)
+    then, moment = store.list(PODS), clock.now
+    clock.now += 1
+    run(store, after)
+    assert store.list_before(PODS, "", moment)[0] == then

@@ -1,0 +1,126 @@
+"""Admission, without any I/O."""
+
+from random import Random
+
+import pytest
+
+from contract.demand import ContainerKind
+from simulator.kubelet.admission import (
+    NodeView,
+    Rejection,
+    admit,
+    check_predicates,
+    in_order,
+    rejection,
+)
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.devices import AllocateCall, Devices, Options, Step
+from simulator.kubelet.errors import AdmissionFailure, Rejected
+from simulator.kubelet.numa import Device
+from simulator.kubelet.pods import Container, Pod
+
+R = "example.com/r"
+
+
+def a_pod(uid: str = "u", created: str = "2026", **annotations: str) -> Pod:
+    named = {f"simulator/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    containers = tuple(Container(name, ContainerKind.MAIN, {R: 1}) for name in "abc")
+    return Pod(uid, "default", uid, created, containers, named)
+
+
+def drive(pod: Pod, view: NodeView = NodeView()) -> tuple[list[Step], Devices]:  # noqa: B008 - frozen
+    devices = Devices(random=Random(1))
+    devices.connected(R, Options())
+    devices.advertised(R, [Device(f"r{index}") for index in range(5)])
+    steps = admit(pod, devices, lambda: {pod.uid}, lambda: view)
+    seen: list[Step] = []
+    try:
+        seen.append(next(steps))
+        while True:
+            seen.append(steps.send(Answer()))
+    except StopIteration:
+        return seen, devices
+    except AdmissionFailure as failure:
+        failure.args = (*failure.args, seen)
+        raise
+
+
+def test_a_batch_is_sorted_by_creation_time_and_equal_ones_come_in_any_order() -> None:
+    pods = [a_pod(f"u{index}", f"202{index // 5}") for index in range(10)]
+    orders = {tuple(pod.uid for pod in in_order(pods, Random(seed))) for seed in range(30)}
+    assert len(orders) > 10
+    assert all({each[:5] for each in [order]} and set(order[:5]) == {f"u{i}" for i in range(5)}
+               for order in orders)  # fmt: skip
+    assert in_order(pods, Random(3)) == in_order(pods, Random(3))
+
+
+def test_a_pod_that_fits_is_admitted() -> None:
+    steps, devices = drive(a_pod())
+    assert sum(isinstance(step, AllocateCall) for step in steps) == 3
+    assert set(devices.pods["u"]) == {"a", "b", "c"}
+
+
+def test_a_pod_can_be_refused_before_any_call() -> None:
+    with pytest.raises(Rejected) as caught:
+        drive(a_pod(reject="NodeAffinity"))
+    assert caught.value.args[1] == []
+    assert rejection(Rejected("NodeAffinity", caught.value.args[0])) == Rejection(
+        "NodeAffinity",
+        "Pod was rejected: Predicate NodeAffinity failed: "
+        "node(s) didn't match Pod's node affinity/selector",
+    )
+
+
+def test_a_pod_can_be_refused_after_all_calls_as_the_predicates_do() -> None:
+    with pytest.raises(Rejected) as caught:
+        drive(a_pod(reject_after="OutOfcpu"))
+    assert sum(isinstance(step, AllocateCall) for step in caught.value.args[1]) == 3
+    assert caught.value.reason == "OutOfcpu"
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2, 3])
+def test_another_plugin_can_fail_after_any_number_of_answers(answers: int) -> None:
+    with pytest.raises(AdmissionFailure) as caught:
+        drive(a_pod(fail_after=str(answers)))
+    assert sum(isinstance(step, AllocateCall) for step in caught.value.args[1]) == answers
+    assert caught.value.args[0].endswith("simulated failure of another device plugin")
+
+
+def test_a_failing_pod_with_more_answers_than_it_needs_is_admitted() -> None:
+    steps, _ = drive(a_pod(fail_after="4"))
+    assert sum(isinstance(step, AllocateCall) for step in steps) == 3
+
+
+def test_what_is_unexpected_is_worded_so() -> None:
+    """K9."""
+    error = AdmissionFailure("rpc error: code = FailedPrecondition desc = TEXT")
+    assert rejection(error) == Rejection(
+        "UnexpectedAdmissionError",
+        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
+        "desc = TEXT, which is unexpected",
+    )
+
+
+def test_a_pod_that_does_not_fit_is_out_of_that_resource() -> None:
+    view = NodeView({R: 5}, {}, (a_pod("other"),))
+    with pytest.raises(Rejected) as caught:
+        check_predicates(a_pod(), view, {})
+    assert caught.value.reason == f"OutOf{R}"
+    assert str(caught.value) == (
+        f"Node didn't have enough resource: {R}, requested: 3, used: 3, capacity: 5"
+    )
+
+
+def test_the_node_counts_as_having_what_is_allocated() -> None:
+    check_predicates(a_pod(), NodeView({R: 0}), {R: 3})
+
+
+def test_a_resource_the_node_does_not_know_is_not_checked() -> None:
+    check_predicates(a_pod(), NodeView({}), {})
+
+
+def test_a_node_selector_must_match() -> None:
+    pod = Pod("u", "default", "u", "", (), {}, {"zone": "a"})
+    check_predicates(pod, NodeView(labels={"zone": "a"}), {})
+    with pytest.raises(Rejected, match="Predicate NodeAffinity failed"):
+        check_predicates(pod, NodeView(labels={"zone": "b"}), {})

@@ -1,0 +1,100 @@
+"""The checkpoint file."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.kubelet.answers import Answer, DeviceNode, Mount
+from simulator.kubelet.checkpoint import FILE_NAME, Checkpoint, CheckpointFile, decode, encode
+from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.errors import CorruptCheckpoint
+from simulator.kubelet.numa import Holding
+
+HOLDING = Holding(
+    ("a", "b"),
+    Answer(
+        {"E": "1"},
+        (Mount("/c", "/h", True),),
+        (DeviceNode("/d", "/dev/d", "r"),),
+        {"n": "v"},
+        ("x",),
+    ),
+    {-1: ("a",), 1: ("b",)},
+)
+CHECKPOINT = Checkpoint({"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/r": ("a", "b")})
+
+
+def test_what_is_written_is_read_again() -> None:
+    assert decode(encode(CHECKPOINT)) == CHECKPOINT
+
+
+def test_the_file_has_the_shape_of_the_kubelets_own() -> None:
+    data = json.loads(encode(CHECKPOINT))
+    [entry] = data["Data"]["PodDeviceEntries"]
+    assert set(data) == {"Data", "Checksum"}
+    assert data["Data"]["RegisteredDevices"] == {"example.com/r": ["a", "b"]}
+    assert (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]) == (
+        "u",
+        "c",
+        "example.com/r",
+    )
+    assert entry["DeviceIDs"] == {"-1": ["a"], "1": ["b"]}
+
+
+texts = st.text(max_size=8)
+
+
+@given(
+    st.dictionaries(
+        texts,
+        st.dictionaries(
+            texts,
+            st.dictionaries(
+                texts,
+                st.builds(
+                    lambda ids, envs: Holding(tuple(ids), Answer(envs), {-1: tuple(ids)}),
+                    st.lists(texts, unique=True, min_size=1, max_size=4),
+                    st.dictionaries(texts, texts, max_size=3),
+                ),
+                min_size=1,
+                max_size=2,
+            ),
+            min_size=1,
+            max_size=2,
+        ),
+        max_size=3,
+    )
+)
+def test_any_books_survive_the_file(pods: dict[str, PodHoldings]) -> None:
+    assert decode(encode(Checkpoint(pods, {}))).pods == pods
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"Data": {}, "Checksum": 1}',
+        encode(CHECKPOINT)[:-20],
+        encode(CHECKPOINT).replace("PodUID", "PodUid"),
+    ],
+)
+def test_what_was_not_written_so_is_refused(text: str) -> None:
+    with pytest.raises(CorruptCheckpoint, match=r"^checkpoint: "):
+        decode(text)
+
+
+def test_no_file_is_no_checkpoint(tmp_path: Path) -> None:
+    assert CheckpointFile(tmp_path).load() is None
+
+
+def test_saving_leaves_one_file(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path)
+    file.save(CHECKPOINT)
+    file.save(Checkpoint({}, {}))
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert file.load() == Checkpoint({}, {})

@@ -1,0 +1,680 @@
+"""What DESIGN.md says a kubelet does, held by the simulated one over real sockets."""
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from simulator.kubelet.errors import CrashHere
+from simulator.kubelet.settings import Moment
+from simulator.kubelet.trace import TraceEvent
+from tests.simulator.kubelet_helpers import (
+    CORE,
+    MEMORY,
+    Call,
+    FakePlugin,
+    Node,
+    Refuse,
+    container,
+    node,
+    pod,
+    wait_for,
+)
+
+FAST: dict[str, Any] = {"list_rate": 1e6, "list_burst": 10**6}
+
+
+def _call(error: grpc.RpcError) -> grpc.Call:
+    """An error of a stub is its call, too."""
+    return cast(grpc.Call, error)
+
+
+def lacking(listed: dict[str, dict[str, dict[str, int]]], resource: str) -> set[str]:
+    """Which pods have a container without *resource*; every container here asks for it."""
+    return {
+        name
+        for name, containers in listed.items()
+        if any(resource not in held for held in containers.values())
+    }
+
+
+def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first() -> None:
+    with node() as n:
+        n.plug(count=100)
+        n.plug(MEMORY, count=100)
+        pods = [
+            pod(
+                f"p{index}",
+                container("c", 1, 1),
+                container("d", 1, 1),
+                init=(container("i", 1, 1), container("s", 1, 1, restart="Always")),
+            )
+            for index in range(8)
+        ]
+        n.admit(*pods)
+        asked = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
+        in_order = list(dict.fromkeys(asked))
+        assert len(in_order) == 32
+        assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
+        assert asked == [each for each in in_order for _ in range(2)]  # no pod comes back
+        assert len({each for each, _ in in_order}) == 8
+
+
+def test_k1_within_a_container_resources_come_in_random_order() -> None:
+    orders = set()
+    for seed in range(4):
+        with node(seed=seed) as n:
+            n.plug(count=100)
+            n.plug(MEMORY, count=100)
+            n.admit(*(pod(f"p{index}", container("c", 1, 1)) for index in range(6)))
+            asked = n.kubelet.trace.rpcs("Allocate")
+            orders.add(tuple(each.resource for each in asked[::2]))
+    assert {resource for order in orders for resource in order} == {CORE, MEMORY}
+    assert len(orders) > 1
+
+
+def test_k1_a_batch_of_one_second_comes_in_any_order_but_older_ones_first() -> None:
+    with node(seed=3) as n:
+        n.plug(count=100)
+        young = [pod(f"y{index}", container("c", 1)) for index in range(10)]
+        old = [pod(f"o{i}", container("c", 1), created="2025-01-01T00:00:00Z") for i in range(3)]
+        n.admit(*young, *old)
+        names = [each.pod for each in n.kubelet.trace.rpcs("Allocate")]
+        assert {*names[:3]} == {"o0", "o1", "o2"}
+        assert names[3:] != [f"y{index}" for index in range(10)]
+
+
+def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred() -> None:
+    with node() as n:
+        plugin = n.plug(count=10)
+        plugin.on_prefer = lambda call: ["core-00007", "core-00003"]
+        n.admit(pod("p", container("c", 2)))
+        prefer, allocate = plugin.calls[:2]
+        assert (prefer.rpc, len(prefer.available), prefer.size) == ("GetPreferredAllocation", 10, 2)
+        assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
+
+
+@pytest.mark.parametrize(("exact", "calls"), [(True, 1), (False, 0)])
+def test_k2_whether_an_exact_fit_is_asked_about_is_a_knob(exact: bool, calls: int) -> None:
+    with node(preferred_when_exact=exact) as n:
+        plugin = n.plug(count=3)
+        n.admit(pod("p", container("c", 3)))
+        assert len(plugin.of("GetPreferredAllocation")) == calls
+
+
+def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_not_asked() -> None:
+    with node(numa_hint=lambda uid, name: {1}) as n:
+        plugin = n.plug(count=8, numa=lambda index: (index // 4,))
+        n.admit(pod("p", container("c", 2)))
+        assert set(plugin.calls[0].available) == {f"core-0000{index}" for index in range(4, 8)}
+        n.admit(pod("q", container("c", 2)))
+        assert len(plugin.of("GetPreferredAllocation")) == 1
+        assert len(plugin.of("Allocate")) == 2
+
+
+def test_k2_a_plugin_that_wants_neither_preference_nor_prestart_gets_neither() -> None:
+    with node() as n:
+        plugin = n.plug(preferred=False, pre_start=False)
+        p = pod("p", container("c", 2))
+        n.admit(p)
+        n.wait_running(p)
+        assert [call.rpc for call in plugin.calls] == ["Allocate"]
+
+
+def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
+    with node(**FAST) as n:
+        seen: list[tuple[set[str], str]] = []
+        plugins = {CORE: n.plug(count=100), MEMORY: n.plug(MEMORY, count=100)}
+
+        def look(resource: str) -> set[str]:
+            found = lacking(n.list(), resource)
+            seen.append((found, resource))
+            return found
+
+        for resource, plugin in plugins.items():
+
+            def prefer(call: Call, resource: str = resource) -> list[str]:
+                look(resource)
+                return []
+
+            def allocate(call: Call, resource: str = resource) -> None:
+                look(resource)
+
+            plugin.on_prefer, plugin.on_allocate = prefer, allocate
+        pods = [pod(f"p{i}", container("c", 1, 2), container("d", 2, 1)) for i in range(10)]
+        n.admit(*pods)
+        assert len(seen) == 80
+        rpcs = [each for each in n.kubelet.trace.rpcs() if each.rpc != "PreStartContainer"]
+        assert [found for found, _ in seen] == [{each.pod} for each in rpcs]
+
+
+def test_k3_what_was_answered_already_is_shown() -> None:
+    with node(seed=1, **FAST) as n:
+        listed: list[dict[str, int]] = []
+        for resource in (CORE, MEMORY):
+            plugin = n.plug(resource)
+            plugin.on_allocate = lambda call: listed.append(n.list()["p"]["c"])
+        n.admit(pod("p", container("c", 2, 3)))
+        assert listed[0] == {}
+        assert listed[1] in ({CORE: 2}, {MEMORY: 3})
+
+
+def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are() -> None:
+    with node() as n:
+        n.plug()
+        p = pod(
+            "p",
+            container("c", 1),
+            init=(container("i", 2), container("s", 1, restart="Always")),
+        )
+        n.admit(p)
+        assert n.list() == {"p": {"s": {CORE: 1}, "c": {CORE: 1}}}
+        assert len(n.held(p, "i")) == 2
+
+
+def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
+    with node(list_rate=0.001) as n:
+        for _ in range(10):
+            n.list()
+        with pytest.raises(grpc.RpcError) as caught:
+            n.list()
+        assert _call(caught.value).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert _call(caught.value).details() == "rejected by rate limit"
+
+
+def test_k5_the_limit_lets_a_hundred_a_second_through() -> None:
+    with node() as n:
+        for _ in range(12):
+            time.sleep(0.012)
+            n.list()
+
+
+def test_k7_freed_init_devices_come_back_silently_then_as_must_include() -> None:
+    with node() as n:
+        plugin = n.plug()
+        p = pod("p", container("c", 2), container("d", 3), init=(container("i", 3),))
+        n.admit(p)
+        rpcs = [(each.rpc, each.container) for each in n.kubelet.trace.rpcs()][:5]
+        assert rpcs == [
+            ("GetPreferredAllocation", "i"),
+            ("Allocate", "i"),
+            ("Allocate", "c"),
+            ("GetPreferredAllocation", "d"),
+            ("Allocate", "d"),
+        ]
+        left = set(n.held(p, "i")) - set(n.held(p, "c"))
+        assert set(plugin.of("GetPreferredAllocation")[1].must_include) == left
+        assert left < set(n.held(p, "d"))
+
+
+def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
+    with node(**FAST) as n:
+        plugin = n.plug()
+        plugin.on_allocate = lambda call: _refuse("no")
+        n.admit(pod("bad", container("c", 1)))
+        plugin.on_allocate = lambda call: None
+        n.admit(
+            pod("worse", container("c", 1), annotations={"simulator/reject": "NodeAffinity"}),
+            pod("good", container("c", 1)),
+        )
+        assert set(n.list()) == {"good"}
+
+
+def test_k8_before_1_34_rejected_pods_stay_listed_and_lack_for_ever() -> None:
+    with node(active_pods_only=False, **FAST) as n:
+        n.plug()
+        bad = pod("bad", container("c", 1), annotations={"simulator/reject-after": "NodeAffinity"})
+        n.admit(bad)
+        n.admit(pod("good", container("c", 1)))
+        assert n.list() == {"bad": {"c": {}}, "good": {"c": {CORE: 1}}}
+        n.kubelet.remove_pods(bad)
+        n.wait_idle()
+        assert set(n.list()) == {"good"}
+
+
+def _refuse(text: str) -> None:
+    raise Refuse(text)
+
+
+def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads() -> None:
+    with node() as n:
+        n.plug().on_allocate = lambda call: _refuse("OUR TEXT")
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        assert n.phase(p) == "Failed"
+        assert n.message(p) == (
+            "UnexpectedAdmissionError",
+            (
+                "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
+                "desc = OUR TEXT, which is unexpected"
+            ),
+        )
+
+
+def test_k9_a_refused_preference_reads_a_little_differently() -> None:
+    with node() as n:
+
+        def prefer(call: Call) -> list[str]:
+            raise Refuse("OUR TEXT")
+
+        n.plug().on_prefer = prefer
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        assert n.message(p)[1] == (
+            "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
+            "failed with err: rpc error: code = FailedPrecondition desc = OUR TEXT, "
+            "which is unexpected"
+        )
+
+
+def test_k10_prestart_comes_once_per_resource_before_every_start_init_included() -> None:
+    with node() as n:
+        n.plug()
+        n.plug(MEMORY)
+        p = pod("p", container("c", 2, 1), init=(container("i", 1, 1),))
+        n.admit(p)
+        n.wait_running(p)
+        n.kubelet.restart_container("default", "p", "c")
+        wait_for(lambda: len(n.kubelet.trace.rpcs("PreStartContainer")) == 6)
+        rpcs = n.kubelet.trace.rpcs("PreStartContainer")
+        assert [each.container for each in rpcs] == ["i", "i", "c", "c", "c", "c"]
+        for pair in (rpcs[0:2], rpcs[2:4], rpcs[4:6]):
+            assert {each.resource for each in pair} == {CORE, MEMORY}
+            for each in pair:
+                assert tuple(sorted(each.ids)) == n.held(p, each.container, each.resource)
+
+
+def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again() -> None:
+    with node() as n:
+        plugin = n.plug()
+        plugin.on_pre_start = lambda call: _refuse("VETO")
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        wait_for(lambda: len(plugin.of("PreStartContainer")) >= 2)
+        status = n.kubelet.status(p["metadata"]["uid"])
+        assert status is not None
+        assert status["phase"] == "Pending"
+        assert status["containerStatuses"][0]["state"]["waiting"] == {
+            "reason": "CreateContainerConfigError",
+            "message": "device plugin PreStartContainer rpc failed with err: "
+            "rpc error: code = FailedPrecondition desc = VETO",
+        }
+        plugin.on_pre_start = lambda call: None
+        n.wait_running(p)
+        assert n.kubelet.received(p["metadata"]["uid"], "c")["envs"]["CORE"] == "core-00000"
+
+
+def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing_allocatable() -> (
+    None
+):
+    with node() as n:
+        plugin = n.plug()
+        p = pod("p", container("c", 2))
+        n.admit(p)
+        n.wait_running(p)
+        held = n.held(p, "c")
+        n.kubelet.restart()
+        assert not (n.settings.plugin_dir / plugin.endpoint).exists()
+        assert (n.settings.plugin_dir / "kubelet.sock").exists()
+        assert n.kubelet.capacity() == ({CORE: 0}, {CORE: 0})
+        n.admit(p)
+        assert n.list() == {"p": {"c": {CORE: 2}}}
+        n.replug()
+        q = pod("q", container("c", 1))
+        n.admit(q)
+        assert not set(n.held(q, "c")) & set(held)
+        assert n.held(p, "c") == held
+        assert len(plugin.of("Allocate")) == 2
+        assert (p["metadata"]["uid"], "c") in n.kubelet.running()
+
+
+def test_k11_until_the_plugin_is_back_new_pods_are_refused_or_wait_for_it() -> None:
+    with node() as n:
+        n.plug()
+        n.kubelet.restart()
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        assert "no healthy devices present" in n.message(p)[1]
+    with node(plugin_wait_s=20.0) as n:
+        plugin = n.plug()
+        n.kubelet.kill()
+        plugin.stop()
+        n.kubelet.start()
+        p = pod("p", container("c", 1))
+        n.kubelet.add_pods(p)
+        n.replug()
+        n.wait_running(p)
+
+
+def _starts(n: Node) -> list[TraceEvent]:
+    return [each for each in n.kubelet.trace.events if each.event == "start"]
+
+
+def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet() -> None:
+    with node() as n:
+        plugin = n.plug()
+        p = pod("p", container("c", 2))
+        n.admit(p)
+        n.wait_running(p)
+        before = n.kubelet.received(p["metadata"]["uid"], "c")
+        n.kubelet.restart()
+        n.admit(p)
+        n.replug()
+        n.kubelet.restart_container("default", "p", "c")
+        again = wait_for(lambda: _starts(n)[1:])
+        assert [each.detail["starts"] for each in again] == [2]
+        after = n.kubelet.received(p["metadata"]["uid"], "c")
+        assert after["envs"] == before["envs"]
+        assert len(plugin.of("Allocate")) == 1
+        assert len(plugin.of("PreStartContainer")) == 2
+
+
+def test_k15_a_list_during_an_allocate_lets_the_devices_be_given_twice() -> None:
+    with node(grace_s=(0.3, 0.3), **FAST) as n:
+        plugin = n.plug(count=4)
+        ends = pod("ends", container("c", 1))
+        n.admit(ends)
+        n.wait_running(ends)
+        in_flight, go_on = threading.Event(), threading.Event()
+
+        def hold(call: Call) -> None:
+            in_flight.set()
+            assert go_on.wait(20)
+
+        plugin.on_allocate = hold
+        p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
+        ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        n.kubelet.update_pods(ends)
+        n.kubelet.add_pods(p)
+        assert in_flight.wait(20)
+        assert set(n.list()) == {"ends", "p"}
+        wait_for(lambda: "ends" not in n.list())  # this is the List that forgets
+        plugin.on_allocate = lambda call: None
+        go_on.set()
+        n.wait_idle()
+        [twice] = n.held(p, "c")
+        plugin.on_prefer = lambda call: [twice]
+        n.admit(q)
+        assert twice in plugin.of("GetPreferredAllocation")[-1].available
+        assert twice in n.held(q, "c")
+
+
+def test_k15_without_a_list_in_that_instant_nothing_is_given_twice() -> None:
+    with node() as n:
+        n.plug(count=2)
+        p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
+        n.admit(p, q)
+        wait_for(lambda: "Failed" in (n.phase(p), n.phase(q)))
+
+
+def test_k16_one_entry_for_each_device() -> None:
+    with node() as n:
+        n.plug()
+        n.admit(pod("p", container("c", 3)))
+        [listed] = n.list_raw().pod_resources
+        [only] = listed.containers
+        assert [len(each.device_ids) for each in only.devices] == [1, 1, 1]
+
+
+def test_the_list_can_hang_be_denied_be_exhausted_and_recover() -> None:
+    with node() as n:
+        server = n.kubelet.pod_resources
+        server.hang()
+        with pytest.raises(grpc.RpcError) as caught:
+            n.list(timeout=0.2)
+        assert _call(caught.value).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        server.hang(on=False)
+        for misbehave, code in (
+            (server.deny, grpc.StatusCode.PERMISSION_DENIED),
+            (server.exhaust, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ):
+            misbehave()
+            with pytest.raises(grpc.RpcError) as caught:
+                n.list()
+            assert _call(caught.value).code() is code
+            misbehave(on=False)
+        assert n.list() == {}
+
+
+def test_a_hanging_list_does_not_hold_up_the_end() -> None:
+    with node() as n:
+        n.kubelet.pod_resources.hang()
+        ended = threading.Event()
+
+        def ask() -> None:
+            with contextlib.suppress(grpc.RpcError):
+                n.list(timeout=30)
+            ended.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        began = time.monotonic()
+        n.kubelet.stop()
+        assert time.monotonic() - began < 2
+        assert ended.wait(5)
+        thread.join(5)
+
+
+def test_a_dial_to_a_plugin_that_is_not_there_does_not_hold_up_the_end() -> None:
+    with node() as n:
+        refused = threading.Event()
+
+        def register() -> None:
+            with contextlib.suppress(grpc.RpcError):
+                FakePlugin(n.settings.plugin_dir, CORE).register()
+            refused.set()
+
+        thread = threading.Thread(target=register)
+        thread.start()
+        wait_for(lambda: n.kubelet.life.manager.plugins.get(CORE))
+        began = time.monotonic()
+        n.kubelet.stop()
+        assert time.monotonic() - began < 2
+        assert refused.wait(5)
+        thread.join(5)
+
+
+def test_a_plugin_that_registers_again_while_its_old_stream_lives_loses_both_with_it() -> None:
+    """The real kubelet, too, ends whoever is registered when an old stream breaks."""
+    with node() as n:
+        old = n.plug(count=5)
+        new = FakePlugin(n.settings.plugin_dir, CORE, 7)
+        new.endpoint = "second.sock"
+        n.plugins["second"] = new.serve()
+        new.register()
+        n.wait_healthy(CORE, 7)
+        old.stop()
+        wait_for(lambda: n.kubelet.capacity() == ({CORE: 7}, {CORE: 0}))
+
+
+@pytest.mark.parametrize("what", ["GetPreferredAllocation", "Allocate", "Checkpoint"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_dying_at_any_step_of_an_admission_leaves_books_that_go_on(what: str, when: str) -> None:
+    armed = [True]
+
+    def hook(moment: Moment) -> None:
+        if armed[0] and (moment.when, moment.what, moment.container) == (when, what, "d"):
+            armed[0] = False
+            raise CrashHere
+
+    with node(hook=hook, plugin_wait_s=20.0) as n:
+        n.plug()
+        n.plug(MEMORY)
+        p = pod("p", container("c", 1, 1), container("d", 2, 2))
+        n.kubelet.add_pods(p)
+        wait_for(lambda: n.kubelet.crashed)
+        n.kubelet.kill()
+        for plugin in n.plugins.values():
+            plugin.stop()
+        n.kubelet.start()
+        n.kubelet.add_pods(p)
+        n.replug(CORE)
+        n.replug(MEMORY)
+        n.wait_running(p)
+        held = [n.held(p, name, CORE) for name in "cd"]
+        assert [len(each) for each in held] == [1, 2]
+        assert not set(held[0]) & set(held[1])
+        calls = [each for each in n.kubelet.trace.rpcs("Allocate") if each.container == "c"]
+        assert len(calls) == 2  # what was in the checkpoint is not asked for again
+
+
+def test_dying_before_a_start_lets_the_next_kubelet_start_it() -> None:
+    armed = [True]
+
+    def hook(moment: Moment) -> None:
+        if armed[0] and moment.what == "PreStartContainer":
+            armed[0] = False
+            raise CrashHere
+
+    with node(hook=hook, plugin_wait_s=20.0) as n:
+        n.plug()
+        p = pod("p", container("c", 1))
+        n.kubelet.add_pods(p)
+        wait_for(lambda: n.kubelet.crashed)
+        n.kubelet.kill()
+        n.plugins[CORE].stop()
+        n.kubelet.start()
+        n.kubelet.add_pods(p)
+        n.replug()
+        n.wait_running(p)
+        assert len(n.kubelet.trace.rpcs("Allocate")) == 1
+
+
+def test_a_reboot_refuses_old_pods_until_the_plugin_is_back() -> None:
+    with node() as n:
+        n.plug()
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        n.wait_running(p)
+        n.kubelet.reboot()
+        n.admit(p)
+        assert "no healthy devices present" in n.message(p)[1]
+        assert n.kubelet.running() == frozenset()
+
+
+def test_a_kill_leaves_stale_sockets_and_a_stop_does_not() -> None:
+    with node() as n:
+        sockets = [n.settings.plugin_dir / "kubelet.sock", n.settings.pod_resources_socket]
+        n.kubelet.kill()
+        assert [path is not None and path.exists() for path in sockets] == [True, True]
+        n.kubelet.start()
+        n.list()
+        n.kubelet.stop()
+        assert [path is not None and path.exists() for path in sockets] == [False, False]
+
+
+def test_a_pod_admitted_before_its_plugin_ever_registered_never_starts() -> None:
+    """Such a pod is admitted without devices; PreStart then finds none (node reboot)."""
+    with node() as n:
+        p = pod("p", container("c", 1))
+        n.plug(MEMORY)
+        q = pod("q", container("c", 1, 1))
+        n.admit(p, q)
+        assert n.held(q, "c", MEMORY)
+        assert not n.held(q, "c", CORE)
+        n.wait_running(p, q)
+        n.plug(CORE)
+        n.kubelet.restart_container("default", "p", "c")
+        uid = p["metadata"]["uid"]
+
+        def message() -> str:
+            status = n.kubelet.status(uid) or {}
+            return str(status["containerStatuses"][0]["state"].get("waiting", {}).get("message"))
+
+        wait_for(lambda: "no devices found allocated in local cache" in message())
+
+
+def test_a_plugin_without_prestart_that_registers_late_is_asked_when_the_container_starts() -> None:
+    with node() as n:
+        p = pod("p", container("c", 2))
+        n.admit(p)
+        n.wait_running(p)
+        plugin = n.plug(pre_start=False)
+        n.kubelet.restart_container("default", "p", "c")
+        wait_for(lambda: len(n.held(p, "c")) == 2)
+        assert [call.rpc for call in plugin.calls] == ["GetPreferredAllocation", "Allocate"]
+
+
+def test_a_lost_plugin_leaves_its_capacity_and_comes_back() -> None:
+    with node() as n:
+        plugin = n.plug(count=5)
+        plugin.stop()
+        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
+        plugin.serve().register()
+        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 5}))
+
+
+def test_unhealthy_devices_are_not_offered() -> None:
+    with node() as n:
+        plugin = n.plug(count=5)
+        plugin.set_health(healthy=False)
+        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"version": "v1"}, 'requested API version "v1" is not supported by kubelet'),
+        ({"resource_name": "cpu"}, 'the ResourceName "cpu" is invalid'),
+        ({"resource_name": "a.kubernetes.io/x"}, "is invalid"),
+    ],
+)
+def test_a_registration_that_cannot_be_taken_is_refused(changed: dict[str, str], text: str) -> None:
+    with node() as n:
+        plugin = n.plug()
+        with pytest.raises(grpc.RpcError) as caught:
+            plugin.register(**changed)
+        assert text in str(_call(caught.value).details())
+
+
+def test_an_empty_allocate_answer_refuses_the_pod() -> None:
+    with node() as n:
+        n.plug().empty_answer = True
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        assert "no containers return in allocation response" in n.message(p)[1]
+
+
+def test_the_trace_file_tells_every_call_with_the_true_container(tmp_path: Path) -> None:
+    with node(trace_path=tmp_path / "t.jsonl") as n:
+        n.plug()
+        p = pod("p", container("c", 2))
+        n.admit(p)
+        n.wait_running(p)
+        events = n.kubelet.trace.events
+        lines = (tmp_path / "t.jsonl").read_text().splitlines()
+        assert len(lines) == len(events)
+        first = events[1]
+        assert (first.rpc, first.resource, first.size, first.available) == (
+            "GetPreferredAllocation",
+            CORE,
+            2,
+            20,
+        )
+        assert (first.pod_uid, first.pod, first.container) == (p["metadata"]["uid"], "p", "c")
+        assert first.ids == ("core-00000", "core-00001")
+        assert first.containers[0]["limits"] == {CORE: 2}
+
+
+def test_equal_seeds_make_equal_admissions() -> None:
+    def trace() -> list[tuple[str, ...]]:
+        with node(seed=7) as n:
+            n.plug(count=50)
+            n.plug(MEMORY, count=50)
+            n.admit(*(pod(f"p{i}", container("c", 1, 2), uid=f"u{i}") for i in range(8)))
+            return [
+                (each.rpc, each.pod, each.resource, *each.ids)
+                for each in n.kubelet.trace.rpcs()
+                if each.rpc != "PreStartContainer"
+            ]
+
+    assert trace() == trace()
+
+
+def test_a_node_can_be_without_a_podresources_socket() -> None:
+    with node(pod_resources_socket=None) as n, pytest.raises(RuntimeError, match="no PodResources"):
+        assert n.kubelet.pod_resources

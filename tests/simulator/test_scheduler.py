@@ -1,0 +1,257 @@
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.api.faults import Outage
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient, Json
+from simulator.scheduler.fit import fitting_nodes, pod_requests, used_by_node, waits
+from simulator.scheduler.scheduler import Scheduler
+from tests.simulator.api_helpers import CORE, PODS, eventually, node, pod
+
+Start = Callable[..., Scheduler]
+
+
+def asking(count: int, *, sidecar: bool = False) -> Json:
+    container: Json = {"name": "c", "resources": {"limits": {CORE: str(count)}}}
+    return container | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+def shaped(init: list[Json], main: list[Json]) -> Json:
+    return {"metadata": {"name": "p"}, "spec": {"initContainers": init, "containers": main}}
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "needed"),
+    [
+        ([], [asking(10)], 10),
+        ([], [asking(10), asking(20)], 30),
+        ([asking(50)], [asking(10), asking(20)], 50),
+        ([asking(20), asking(25)], [asking(30)], 30),
+        ([asking(10, sidecar=True)], [asking(30)], 40),
+        # a sidecar runs beside the init containers after it, not beside those before it
+        ([asking(10, sidecar=True), asking(50)], [asking(30)], 60),
+        ([asking(50), asking(10, sidecar=True)], [asking(30)], 50),
+        ([asking(5, sidecar=True), asking(7, sidecar=True)], [asking(1)], 13),
+        ([], [{"name": "c", "resources": {"limits": {"cpu": "4"}}}], 0),
+        ([], [{"name": "c"}], 0),
+    ],
+)
+def test_a_pod_needs_the_most_that_runs_at_one_time(
+    init: list[Json], main: list[Json], needed: int
+) -> None:
+    assert pod_requests(shaped(init, main))[CORE] == needed
+
+
+@given(
+    init=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=5),
+    main=st.lists(st.integers(0, 9), max_size=4),
+)
+def test_the_need_is_the_peak_of_a_simulated_run(
+    init: list[tuple[int, bool]], main: list[int]
+) -> None:
+    running, peak = 0, 0
+    for count, sidecar in init:
+        peak = max(peak, running + count)
+        running += count if sidecar else 0
+    peak = max(peak, running + sum(main))
+    made = shaped([asking(c, sidecar=s) for c, s in init], [asking(c) for c in main])
+    assert pod_requests(made)[CORE] == peak
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({}, True),
+        ({"status": {"allocatable": {CORE: "39"}}}, False),
+        ({"status": {"allocatable": {}}}, False),
+        ({"status": {}}, False),
+        ({"spec": {"unschedulable": True}}, False),
+    ],
+)
+def test_a_node_needs_room(changes: Json, fits: bool) -> None:
+    candidate = node(core="40") | changes
+    assert fitting_nodes(pod(limits={CORE: "40"}), [candidate], {}) == (["n1"] if fits else [])
+
+
+def test_a_pod_may_name_the_labels_of_its_node() -> None:
+    labelled = node("n2") | {"metadata": {"name": "n2", "labels": {"zone": "a"}}}
+    wanting = pod(nodeSelector={"zone": "a"})
+    assert fitting_nodes(wanting, [node("n1"), labelled], {}) == ["n2"]
+
+
+def test_pods_that_have_ended_take_no_room() -> None:
+    ended = pod(limits={CORE: "40"}) | {"status": {"phase": "Failed"}}
+    used = used_by_node([("n1", pod(limits={CORE: "40"})), ("n1", ended)])
+    assert used["n1"][CORE] == 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "waiting"),
+    [
+        ({}, True),
+        ({"spec": {"nodeName": "n1"}}, False),
+        ({"spec": {"schedulingGates": [{"name": "g"}]}}, False),
+        ({"status": {"phase": "Failed"}}, False),
+        ({"metadata": {"name": "p", "deletionTimestamp": "now"}}, False),
+    ],
+)
+def test_only_some_pods_wait_for_a_node(changes: Json, waiting: bool) -> None:
+    assert waits(pod() | changes) is waiting
+
+
+@pytest.fixture
+def start(client: ApiClient) -> Iterator[Start]:
+    running: list[Scheduler] = []
+
+    def start_one(**options: Any) -> Scheduler:
+        scheduler = Scheduler(client, **{"max_delay": 0.01, **options})
+        scheduler.start()
+        running.append(scheduler)
+        return scheduler
+
+    yield start_one
+    for scheduler in running:
+        scheduler.stop()
+
+
+def bound(client: ApiClient) -> dict[str, str]:
+    pods = client.list("/api/v1/pods")["items"]
+    return {
+        each["metadata"]["name"]: each["spec"]["nodeName"]
+        for each in pods
+        if each["spec"].get("nodeName")
+    }
+
+
+def test_pods_are_bound_where_they_fit(server: ApiServer, client: ApiClient, start: Start) -> None:
+    server.apply(node("small", core=10), node("large", core=100), node("none"))
+    client.create(PODS, pod("a", limits={CORE: "60"}))
+    start()
+    client.create(PODS, pod("b", limits={CORE: "10"}))
+    eventually(lambda: len(bound(client)) == 2, "both bound")
+    assert bound(client)["a"] == "large"
+    assert bound(client)["b"] in ("small", "large")
+
+
+def test_a_node_is_never_overbooked(server: ApiServer, client: ApiClient, start: Start) -> None:
+    server.apply(node(core=100))
+    start(workers=8, max_delay=0.05)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(
+            lambda i: client.create(PODS, pod(f"p{i}", limits={CORE: "30"})), range(10)
+        ):
+            pass
+    eventually(lambda: len(bound(client)) == 3, "what fits is bound")
+    # one more only when one has ended
+    first = min(bound(client))
+    client.patch(f"{PODS}/{first}/status", {"status": {"phase": "Succeeded"}})
+    eventually(lambda: len(bound(client)) == 4, "room is taken again")
+    client.delete(f"{PODS}/{max(bound(client))}", grace_period_seconds=0)
+    eventually(lambda: len(bound(client)) == 4, "and again")
+
+
+def test_a_pod_waits_for_a_node_that_grows(
+    server: ApiServer, client: ApiClient, start: Start
+) -> None:
+    server.apply(node(core=0))
+    start()
+    client.create(PODS, pod(limits={CORE: "30"}))
+    client.create(PODS, pod("plain"))
+    eventually(lambda: bound(client) == {"plain": "n1"}, "what asks for nothing is bound")
+    client.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {CORE: "30"}}})
+    eventually(lambda: len(bound(client)) == 2, "the other follows")
+
+
+def test_a_pod_with_a_node_is_left_alone(
+    server: ApiServer, client: ApiClient, start: Start
+) -> None:
+    server.apply(node())
+    client.create(PODS, pod("static", nodeName="elsewhere"))
+    client.create(PODS, pod("other"))
+    start()
+    eventually(lambda: len(bound(client)) == 2, "the other is bound")
+    assert bound(client) == {"static": "elsewhere", "other": "n1"}
+    assert "pods/binding" in {each.resource for each in server.requests}
+    assert "static" not in {each.name for each in server.requests}
+
+
+def test_the_order_of_binding_is_not_the_order_of_creation(
+    server: ApiServer, client: ApiClient, start: Start
+) -> None:
+    server.apply(node())
+    names = [f"p{number:02}" for number in range(30)]
+    for name in names:
+        client.create(PODS, pod(name))
+    start(workers=8, max_delay=0.05)
+    eventually(lambda: len(bound(client)) == 30, "all bound")
+    order = [each.name for each in server.requests if each.resource == "pods/binding"]
+    assert sorted(order) == names
+    assert order != names
+
+
+@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
+def test_an_outage_is_survived(
+    server: ApiServer, client: ApiClient, start: Start, outage: Outage
+) -> None:
+    server.apply(node())
+    start(max_delay=0.1)
+    for number in range(10):
+        client.create(PODS, pod(f"p{number}"))
+    server.set_outage(outage)
+    server.expire_history()
+    server.set_outage(Outage.NONE)
+    client.create(PODS, pod("late"))
+    eventually(lambda: len(bound(client)) == 11, "all bound")
+
+
+def test_watches_cut_off_and_expired_are_survived(
+    server: ApiServer, client: ApiClient, start: Start
+) -> None:
+    server.apply(node())
+    start()
+    for number in range(5):
+        client.create(PODS, pod(f"p{number}"))
+        server.expire_history()
+        server.drop_watches()
+    eventually(lambda: len(bound(client)) == 5, "all bound")
+
+
+def test_a_pod_that_is_gone_before_its_binding_gives_its_room_back(
+    server: ApiServer, client: ApiClient, start: Start
+) -> None:
+    server.apply(node(core=100))
+    client.create(PODS, pod("a", limits={CORE: "100"}))
+    start(max_delay=0.05)
+    client.delete(f"{PODS}/a", grace_period_seconds=0)
+    client.create(PODS, pod("a", limits={CORE: "100"}))
+    eventually(lambda: bound(client) == {"a": "n1"}, "its successor is bound")
+
+
+def test_two_schedulers_only_get_in_each_others_way(
+    server: ApiServer, client: ApiClient, start: Start
+) -> None:
+    server.apply(node())
+    start(seed=1)
+    start(seed=2)
+    for number in range(20):
+        client.create(PODS, pod(f"p{number}"))
+    eventually(lambda: len(bound(client)) == 20, "all bound")
+
+
+def test_stop_is_prompt_and_leaves_no_thread(server: ApiServer, client: ApiClient) -> None:
+    server.apply(node())
+    before = threading.active_count()
+    scheduler = Scheduler(client, max_delay=600)
+    scheduler.start()
+    client.create(PODS, pod())
+    begin = time.monotonic()
+    scheduler.stop()
+    assert time.monotonic() - begin < 10
+    eventually(lambda: threading.active_count() <= before, "its threads end")

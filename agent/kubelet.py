@@ -24,6 +24,7 @@ KUBELET_SOCKET = "kubelet.sock"
 _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
 _RETRY_SECONDS = 0.5
+_SETTLE_SECONDS = 0.3
 # inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
 # such as a directory that was made anew.
 _LOOK_AGAIN_MS = 2000
@@ -121,7 +122,7 @@ class Registrar:
                 return
             self._registered_with = None
             try:
-                self._serve()
+                self._serve(stop)
                 for endpoint in self._endpoints:
                     self._register(endpoint)
             except (OSError, grpc.RpcError) as error:
@@ -135,8 +136,12 @@ class Registrar:
             )
             self._on_registered()
 
-    def _serve(self) -> None:
-        self._stop_servers()
+    def _serve(self, stop: threading.Event) -> None:
+        if self._servers:
+            # The kubelet drops whoever is registered when a stream of ours breaks, be it the
+            # one before: give it time to see the old one end.
+            self._stop_servers()
+            stop.wait(_SETTLE_SECONDS)
         for endpoint in self._endpoints:
             server = PluginServer(endpoint.service(), self._dir / endpoint.socket_name)
             self._servers.append(server)

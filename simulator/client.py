@@ -45,14 +45,29 @@ class ApiError(Exception):
     Attributes:
         status: the HTTP status code; 0 when there was no answer at all.
         reason: the machine-readable reason, such as ``NotFound`` or ``Conflict``.
-        message: the text ``kubectl`` would show.
+        message: what happened, on one line.
+        details: the ``details`` of the ``Status``: which object, and the causes.
     """
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, details: Json | None = None) -> None:
         super().__init__(f"{reason or status}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
+        self.details = details or {}
+
+    def as_kubectl(self) -> str:
+        """Write the error as ``kubectl create`` prints it (``checkErr`` in its ``cmd/util``)."""
+        causes = [
+            f"{each['field']}: {each['message']}" if each.get("field") else each["message"]
+            for each in self.details.get("causes") or ()
+        ]
+        if self.reason != "Invalid" or not causes:
+            return f"Error from server ({self.reason}): {self.message}"
+        head = f'The {self.details.get("kind")} "{self.details.get("name")}" is invalid:'
+        if len(causes) == 1:
+            return f"{head} {causes[0]}"
+        return "\n".join([f"{head} ", *(f"* {cause}" for cause in causes)])
 
 
 class ApiUnreachable(ApiError):
@@ -413,4 +428,9 @@ def _decode(body: bytes) -> Json:
 
 
 def _error_of(status: Json, code: int) -> ApiError:
-    return ApiError(code, str(status.get("reason", "")), str(status.get("message", "")))
+    return ApiError(
+        code,
+        str(status.get("reason", "")),
+        str(status.get("message", "")),
+        status.get("details"),
+    )

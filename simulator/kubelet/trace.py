@@ -22,6 +22,7 @@ class TraceEvent:
     Attributes:
         seq: counts up, over restarts of the kubelet too.
         ms: since the trace began; of a call, when it was made.
+        unix_ms: the same as unix time, for comparing with what other processes saw.
         event: ``rpc``, ``start`` (a container starts, with what it received), ``reject``,
             ``end`` (a pod ended, its devices are free), ``kubelet`` (it started).
         rpc: the method, of an ``rpc``.
@@ -39,6 +40,7 @@ class TraceEvent:
 
     seq: int
     ms: float
+    unix_ms: float
     event: str
     rpc: str = ""
     resource: str = ""
@@ -70,6 +72,7 @@ class Trace:
         self._path = path
         self._clock = clock
         self._began = clock()
+        self._began_unix_ms = time.time() * 1000
         self._lock = threading.Lock()
         self._events: list[TraceEvent] = []
         self._next = 0
@@ -103,7 +106,10 @@ class Trace:
                 ),
             }
         with self._lock:
-            written = TraceEvent(self._next, self.now() if at is None else at, event, **fields)
+            ms = self.now() if at is None else at
+            written = TraceEvent(
+                self._next, ms, round(self._began_unix_ms + ms, 3), event, **fields
+            )
             self._next += 1
             self._events.append(written)
             if self._path is not None:

@@ -1,0 +1,103 @@
+"""``python -m simulator``: the simulated node's parts, each a process, and the demo."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from contract.errors import ContractError
+from simulator.api.server import Settings as ApiSettings
+from simulator.api.server import run_apiserver
+from simulator.client import ApiClient
+from simulator.cluster import ClusterError
+from simulator.demo import run_demo
+from simulator.kubelet.process import run_kubelet
+from simulator.manifests import read_manifests
+from simulator.scheduler.process import run_scheduler
+
+_CONTEXT = {
+    "show_default": True,
+    "max_content_width": 100,
+    "auto_envvar_prefix": "GPU_TURNSTILE_SIMULATOR",
+}
+
+
+@click.group(context_settings=_CONTEXT)
+def main() -> None:
+    """A node without a node: API server, scheduler and kubelet for demo, tests, benchmarks."""
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    return click.option(*names, show_envvar=True, **attributes)
+
+
+_PATH = click.Path(path_type=Path)
+
+
+@main.command()
+@_option("--port", type=click.IntRange(0, 65535), default=8001, help="0 takes a free one.")
+@_option("--manifests", type=_PATH, help="Objects that exist from the start.")
+@_option("--kubeconfig", type=_PATH, help="Where to write how to reach the server.")
+@_option("--seed", type=int, default=0, help="Of UIDs and generated names.")
+def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: int) -> None:
+    """Serve the Kubernetes API from memory, on 127.0.0.1."""
+    objects = read_manifests(manifests) if manifests else []
+    run_apiserver(
+        ApiSettings(port=port, seed=seed),
+        manifests=objects,
+        kubeconfig=kubeconfig,
+        announce=lambda url: click.echo(f"serving {url}"),
+    )
+
+
+@main.command()
+@_option("--server", required=True, help="URL of the API server.")
+@_option("--seed", type=int, default=0, help="Of the delays before a binding.")
+@_option("--workers", type=click.IntRange(1), default=8, help="Bindings at once.")
+def scheduler(server: str, seed: int, workers: int) -> None:
+    """Bind pods to nodes that have room, concurrently and not in order."""
+    with ApiClient(server, user_agent="scheduler") as client:
+        run_scheduler(client, seed=seed, workers=workers)
+
+
+@main.command()
+@_option("--server", required=True, help="URL of the API server.")
+@_option("--node-name", required=True, help="The node to be.")
+@_option("--root-dir", type=_PATH, required=True, help="What survives a restart.")
+@_option("--plugin-dir", type=_PATH, required=True, help="Where plugins put their sockets.")
+@_option("--pod-resources-socket", type=_PATH, help="Where PodResources is served.")
+@_option("--trace", type=_PATH, help="A file of JSON lines: every call to a plugin.")
+@_option("--plugin-wait", type=float, default=0.0, help="Seconds a restarted kubelet waits.")
+@_option("--seed", type=int, default=0, help="Of every random choice.")
+def kubelet(plugin_wait: float, **settings: Any) -> None:
+    """Admit and run pods as a kubelet does, without running anything."""
+    run_kubelet(**settings, plugin_wait_s=plugin_wait)
+
+
+@main.command()
+@_option("--seed", type=int, default=1, help="Of everything random.")
+@_option("--pods", type=click.IntRange(1, 400), default=100, help="Pods in the burst.")
+@_option("--clients", type=click.IntRange(1, 64), default=32, help="Clients that create them.")
+@_option("--examples", type=_PATH, help="A folder of manifests.  [default: deploy/examples]")
+def demo(seed: int, pods: int, clients: int, examples: Path | None) -> None:
+    """Run everything as real processes, submit the examples and a burst, and tell who was right."""
+    folder = examples or Path(__file__).parents[1] / "deploy" / "examples"
+    sys.exit(0 if run_demo(folder, seed=seed, pods=pods, clients=clients) else 1)
+
+
+def entry() -> None:
+    """Run the command line; an error is one line, not a stack trace."""
+    try:
+        main()
+    except (ClusterError, ContractError, OSError, ValueError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    entry()

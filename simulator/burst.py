@@ -1,0 +1,69 @@
+"""Bursts of GPU pods, drawn from a seed, and the clients that create them at once."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+from contract.names import Names
+
+Json = dict[str, Any]
+
+_CORES = (1, 2)
+_MEMORY = (1, 2)
+_CONTAINERS = (1, 1, 2, 3)
+
+
+def container(name: str, cores: int, memory: int, names: Names, **fields: Any) -> Json:
+    """Make one GPU container."""
+    limits = {names.core: str(cores), names.memory: str(memory)}
+    return {
+        "name": name,
+        "image": "registry.example/cuda:12",
+        "resources": {"limits": limits},
+        **fields,
+    }
+
+
+def pod(name: str, containers: Sequence[Json], **spec: Any) -> Json:
+    """Make one pod in the default namespace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": list(containers), **spec},
+    }
+
+
+def burst_pods(count: int, *, seed: int, names: Names, prefix: str = "burst") -> list[Json]:
+    """Draw pods of one to three containers, many of them equal in cores and not in memory.
+
+    Args:
+        count: how many pods.
+        seed: equal seeds give equal pods.
+        names: the resource names.
+        prefix: begins every pod's name.
+    """
+    random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
+    pods = []
+    for number in range(count):
+        containers = [
+            container(f"c{each}", random.choice(_CORES), random.choice(_MEMORY), names)
+            for each in range(random.choice(_CONTAINERS))
+        ]
+        spec: Json = {}
+        if random.random() < 0.1:
+            spec["initContainers"] = [container("init", random.choice(_CORES), 1, names)]
+        pods.append(pod(f"{prefix}-{number}", containers, **spec))
+    return pods
+
+
+def submit(create: Callable[[Json], object], pods: Sequence[Json], *, clients: int) -> None:
+    """Create all *pods* from so many clients at once.
+
+    Raises:
+        Exception: the first error of *create*, once all clients have ended.
+    """
+    with ThreadPoolExecutor(clients) as pool:
+        for done in [pool.submit(create, each) for each in pods]:
+            done.result()

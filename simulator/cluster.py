@@ -1,0 +1,296 @@
+"""A whole cluster of real processes in one temporary folder.
+
+API server, scheduler and kubelet are simulated; webhook and agent are the real programs.
+"""
+
+import base64
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from contract.names import Names
+from simulator.client import ApiClient, ApiError
+from simulator.manifests import Json, write_yaml
+
+NODE = "simulated-node"
+_READY_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+
+
+class ClusterError(Exception):
+    """A process did not come up, or has died; the message ends with its log."""
+
+
+class Cluster:
+    """Starts everything, knows where everything is, and leaves nothing behind.
+
+    Args:
+        cards: the cards file of the node.
+        seed: of the simulated parts.
+        names: resource and annotation names.
+        kubelet_options: further flags of the simulated kubelet.
+        agent_options: further flags of the agent.
+    """
+
+    def __init__(
+        self,
+        cards: Json,
+        *,
+        seed: int = 0,
+        names: Names | None = None,
+        kubelet_options: Sequence[str] = (),
+        agent_options: Sequence[str] = (),
+    ) -> None:
+        self._cards = cards
+        self._seed = seed
+        self._names = names or Names()
+        self._kubelet_options = kubelet_options
+        self._agent_options = agent_options
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="turnstile-")
+        self.root = Path(self._folder.name)
+        self.trace = self.root / "trace.jsonl"
+        self._ports = {name: _free_port() for name in ("webhook", "agent", "apiserver")}
+        self.api = ApiClient(f"http://127.0.0.1:{self._ports['apiserver']}")
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until the node offers its cards."""
+        try:
+            self._start_all()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End everything and remove the folder."""
+        self.close()
+
+    @property
+    def webhook_url(self) -> str:
+        """Where the webhook listens."""
+        return f"https://127.0.0.1:{self._ports['webhook']}"
+
+    def log(self, name: str) -> Path:
+        """Give the file with everything a process has printed."""
+        return self.root / f"{name}.log"
+
+    def agent_log(self) -> list[dict[str, Any]]:
+        """Read the agent's log so far; a line cut short by a kill is left out."""
+        return read_lines(self.log("agent"))
+
+    def start(self, name: str) -> None:
+        """Start one of ``apiserver``, ``scheduler``, ``kubelet``, ``webhook``, ``agent``."""
+        with self.log(name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(  # noqa: S603 -- our own program
+                [sys.executable, "-m", *self._command(name)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.root,
+                env=os.environ | {"PYTHONWARNINGS": "default"},
+            )
+
+    def kill(self, name: str, *, number: int = signal.SIGKILL) -> int:
+        """End one process by a signal; give its exit status."""
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        try:
+            return process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ClusterError(f"{name} did not end within {_STOP_SECONDS:g} s") from None
+
+    def close(self) -> None:
+        """End every process, politely first, and remove the folder."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        self.api.close()
+        self._folder.cleanup()
+
+    def wait(self, what: str, condition: Callable[[], bool], *, within: float = 30.0) -> None:
+        """Wait until *condition* holds.
+
+        Raises:
+            ClusterError: it does not in time, or a process died meanwhile.
+        """
+        deadline = time.monotonic() + within
+        while not condition():
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise ClusterError(f"{name} has died: {self._tail(name)}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{what}: not within {within:g} s")
+            time.sleep(0.02)
+
+    def allocatable(self) -> dict[str, str]:
+        """Give what the node offers of our resources."""
+        try:
+            status = self.api.get(f"/api/v1/nodes/{NODE}").get("status", {})
+        except ApiError:
+            return {}
+        offered = status.get("allocatable", {})
+        return {each: offered.get(each, "0") for each in (self._names.core, self._names.memory)}
+
+    def ready(self) -> bool:
+        """Tell whether the node offers places of both resources."""
+        offered = self.allocatable()
+        return bool(offered) and all(count != "0" for count in offered.values())
+
+    def pods(self) -> list[Json]:
+        """List all pods."""
+        items: list[Json] = self.api.list("/api/v1/pods")["items"]
+        return items
+
+    def create(self, obj: Json) -> Json:
+        """Create a pod."""
+        return self.api.create("/api/v1/namespaces/default/pods", obj)
+
+    def _start_all(self) -> None:
+        for name in ("kubelet", "plugins"):
+            (self.root / name).mkdir()
+        write_yaml(self.root / "cards.yaml", self._cards)
+        issue = f"certs issue --out {self.root / 'certs'} --dns localhost --ip 127.0.0.1"
+        subprocess.run(  # noqa: S603 -- our own program
+            [sys.executable, "-m", *issue.split()], check=True, stdout=subprocess.DEVNULL
+        )
+        ca = (self.root / "certs" / "ca.crt").read_bytes()
+        (self.root / "webhooks.yaml").write_text(
+            json.dumps(webhook_configuration(self.webhook_url, ca, self._names)), encoding="utf-8"
+        )
+        for name in ("apiserver", "webhook"):
+            self.start(name)
+        self.wait("API server", self._answers("apiserver"), within=_READY_SECONDS)
+        for name in ("kubelet", "scheduler", "agent"):
+            self.start(name)
+        self.wait("webhook", self._answers("webhook"), within=_READY_SECONDS)
+        self.wait("node", self.ready, within=_READY_SECONDS)
+
+    def _answers(self, name: str) -> Callable[[], bool]:
+        secure = name == "webhook"
+        port = self._ports[name]
+        url = f"http{'s' if secure else ''}://127.0.0.1:{port}/{'readyz' if secure else 'healthz'}"
+        context = ssl.create_default_context(cafile=self.root / "certs" / "ca.crt")
+
+        def answers() -> bool:
+            try:
+                with urllib.request.urlopen(  # noqa: S310 -- loopback
+                    url, timeout=1, context=context if secure else None
+                ) as answer:
+                    return bool(answer.status == 200)
+            except (urllib.error.URLError, OSError):
+                return False
+
+        return answers
+
+    def _command(self, name: str) -> list[str]:
+        server, root, domain = self.api.server, self.root, self._names.domain
+        sockets = f"--plugin-dir {root}/plugins --pod-resources-socket {root}/podres.sock"
+        seed = f"--seed {self._seed}"
+        commands = {
+            "apiserver": f"simulator apiserver --port {self._ports['apiserver']} {seed} "
+            "--manifests webhooks.yaml --kubeconfig kubeconfig",
+            "scheduler": f"simulator scheduler --server {server} {seed}",
+            "kubelet": f"simulator kubelet --server {server} --node-name {NODE} {seed} {sockets} "
+            f"--root-dir kubelet --trace {self.trace}",
+            "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
+            f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
+            "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
+            f"{sockets} --domain {domain} --http-host 127.0.0.1 "
+            f"--http-port {self._ports['agent']}",
+        }
+        options = {"kubelet": self._kubelet_options, "agent": self._agent_options}
+        return [*commands[name].split(), *options.get(name, ())]
+
+    def _tail(self, name: str) -> str:
+        return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def webhook_configuration(url: str, ca: bytes, names: Names) -> Json:
+    """Make the webhook configuration of the simulated cluster.
+
+    Pods that ask for no GPU are kept away from the webhook by the API server itself
+    (fact K14).
+    """
+    asks = " || ".join(
+        f"object.spec.{field}.exists(c, has(c.resources) && ("
+        f"has(c.resources.limits) && ({_mentions('c.resources.limits', names)}) || "
+        f"has(c.resources.requests) && ({_mentions('c.resources.requests', names)})))"
+        for field in ("containers", "initContainers")
+    ).replace("object.spec.init", "has(object.spec.initContainers) && object.spec.init")
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "gpu-turnstile"},
+        "webhooks": [
+            {
+                "name": "pods.gpu-turnstile.io",
+                "clientConfig": {
+                    "url": f"{url}/mutate/pods",
+                    "caBundle": base64.b64encode(ca).decode(),
+                },
+                "rules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods"],
+                    }
+                ],
+                "matchConditions": [{"name": "asks-for-gpus", "expression": asks}],
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                "timeoutSeconds": 10,
+            }
+        ],
+    }
+
+
+def _mentions(listing: str, names: Names) -> str:
+    return " || ".join(f"'{each}' in {listing}" for each in (names.core, names.memory))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON lines; what is no JSON object is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            decoded = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(decoded, dict):
+            found.append(decoded)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,31 @@
+"""Reading manifests: the only importer of PyYAML here."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Json = dict[str, Any]
+
+
+def read_manifests(path: Path) -> list[Json]:
+    """Read every object of one YAML file.
+
+    Raises:
+        ValueError: it is not YAML, or holds something that is no object; names the file.
+        OSError: it cannot be read.
+    """
+    try:
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    objects = [each for each in documents if each is not None]
+    for each in objects:
+        if not isinstance(each, dict) or "kind" not in each:
+            raise ValueError(f"{path}: every document must be an object with a kind")
+    return objects
+
+
+def write_yaml(path: Path, document: object) -> None:
+    """Write one YAML file."""
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")

@@ -19,6 +19,7 @@ from simulator.attribution import (
     score_agent,
     score_oldest_pending,
 )
+from simulator.audit import holdings_of, per_card, unequal_records
 from simulator.burst import burst_pods, submit
 from simulator.client import ApiClient, ApiError
 from simulator.cluster import Cluster, read_lines
@@ -172,7 +173,7 @@ class _Story:
         )
         for call, named in wrong[:5]:
             self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
-        unequal = self._unequal(found)
+        unequal = unequal_records(found, holdings_of(calls), names)
         for text in unequal[:5]:
             self._report.say(text)
         self._expect(held=agent.wrong == 0 and agent.right == len(calls) > 0 and not unequal)
@@ -200,17 +201,22 @@ class _Story:
         self._cluster.wait("pods", settled, within=_SETTLE_SECONDS)
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
+    def _places(self, places: Mapping[str, int]) -> str:
+        return _counts(places.get(self._names.core, 0), places.get(self._names.memory, 0))
+
     def _calls(self) -> list[Call]:
         return allocate_calls(read_lines(self._cluster.trace))
 
     def _rows(self, pods: Sequence[Json]) -> list[Row]:
-        held = self._held()
+        held = holdings_of(self._calls())
+        index = {each["uuid"]: each["index"] for each in cards_file()["cards"]}
         rows = []
         for each in pods:
             name = each["metadata"]["name"]
             recorded = decode_allocations(_notes(each).get(self._names.gpu_allocation, "{}"))
             for container in parse_pod_demand(each["spec"], self._names).containers:
-                got = held.get((name, container.name), {})
+                who = (each["metadata"]["namespace"], name, container.name)
+                got = {index[card]: got for card, got in per_card(held.get(who, {})).items()}
                 record = recorded.get(container.name)
                 kind = "" if container.kind is ContainerKind.MAIN else f" ({container.kind})"
                 rows.append(
@@ -219,50 +225,14 @@ class _Story:
                         container.name + kind,
                         _counts(container.demand.cores, container.demand.memory),
                         "; ".join(
-                            f"card {card}: {_counts(each['cores'], each['blocks'])}"
-                            for card, each in sorted(got.items())
+                            f"card {card}: {self._places(places)}"
+                            for card, places in sorted(got.items())
                         )
                         or _phase(each),
                         record.evidence.value if record else "-",
                     )
                 )
         return rows
-
-    def _held(self) -> dict[tuple[str, str], dict[int, dict[str, int]]]:
-        """Read off the kubelet's trace: (pod, container) -> card index -> unit -> places."""
-        units = {self._names.core: "cores", self._names.memory: "blocks"}
-        index = {each["uuid"]: each["index"] for each in cards_file()["cards"]}
-        held: dict[tuple[str, str], dict[int, dict[str, int]]] = {}
-        for call in self._calls():
-            cards = held.setdefault((call.who[1], call.who[2]), {})
-            for device_id in call.ids:
-                card = index[device_id.partition("::")[0]]
-                places = cards.setdefault(card, dict.fromkeys(units.values(), 0))
-                places[units[call.resource]] += 1
-        return held
-
-    def _unequal(self, pods: Sequence[Json]) -> list[str]:
-        """Name the pods whose allocation record is not what the kubelet recorded."""
-        held = self._held()
-        index = {each["uuid"]: each["index"] for each in cards_file()["cards"]}
-        wrong = []
-        for each in pods:
-            name = each["metadata"]["name"]
-            recorded = decode_allocations(_notes(each).get(self._names.gpu_allocation, "{}"))
-            for container in parse_pod_demand(each["spec"], self._names).containers:
-                cards = held.get((name, container.name), {})
-                got = recorded.get(container.name)
-                total = {
-                    unit: sum(places[unit] for places in cards.values())
-                    for unit in ("cores", "blocks")
-                }
-                if got is None or (
-                    {index[card] for card in got.cards},
-                    got.cores,
-                    got.memory_blocks,
-                ) != (set(cards), total["cores"], total["blocks"]):
-                    wrong.append(f"{name} {container.name}: recorded {got}, holds {cards}")
-        return wrong
 
 
 class _BindTimes:

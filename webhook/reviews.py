@@ -156,7 +156,7 @@ def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
         "reason": "Invalid",
         "message": "; ".join(str(error) for error in errors),
         "details": {
-            "name": review.name,
+            "name": review.name or _own_name(review.object),
             "group": review.target.group,
             "kind": review.target.kind,
             "causes": [
@@ -169,6 +169,15 @@ def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _own_name(obj: Mapping[str, Any] | None) -> str:
+    """Give what the object calls itself, for the reader; a generated name has only begun."""
+    metadata = (obj or {}).get("metadata")
+    if not isinstance(metadata, Mapping):
+        return ""
+    found = metadata.get("name") or metadata.get("generateName")
+    return found if isinstance(found, str) else ""
 
 
 _CAUSES = {Fault.INVALID: "FieldValueInvalid", Fault.REQUIRED: "FieldValueRequired"}

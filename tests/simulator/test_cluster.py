@@ -10,8 +10,9 @@ from contract.names import Names
 from simulator.attribution import allocate_calls, score_agent
 from simulator.audit import double_booked, holdings_of, unequal_records
 from simulator.burst import burst_pods, submit
-from simulator.cluster import Cluster, Json, read_lines
+from simulator.cluster import Cluster, read_lines
 from simulator.demo import cards_file
+from simulator.manifests import Json
 
 NAMES = Names()
 PODS = 40
@@ -33,6 +34,10 @@ def _phase(pod: Json) -> str:
 
 def _allocates(cluster: Cluster) -> int:
     return len(allocate_calls(read_lines(cluster.trace))) if cluster.trace.exists() else 0
+
+
+def _wait_for_calls(cluster: Cluster, count: int) -> None:
+    cluster.wait(f"{count} calls", lambda: _allocates(cluster) >= count)
 
 
 def _settled(cluster: Cluster) -> list[Json]:
@@ -77,7 +82,7 @@ def test_an_agent_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothin
     for wave in (pods[:15], pods[15:30]):
         before = _allocates(cluster)
         submit(cluster.create, wave, clients=8)
-        cluster.wait("some calls", lambda before=before: _allocates(cluster) >= before + 6)
+        _wait_for_calls(cluster, before + 6)
         cluster.kill("agent", number=signal.SIGKILL)
         cluster.start("agent")
         cluster.wait("the node's places", cluster.ready)
@@ -96,7 +101,7 @@ def test_a_kubelet_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothi
 ) -> None:
     submit(cluster.create, burst_pods(PODS, seed=8, names=NAMES), clients=16)
     for done in (10, 60):
-        cluster.wait("some calls", lambda done=done: _allocates(cluster) >= done)
+        _wait_for_calls(cluster, done)
         cluster.kill("kubelet", number=signal.SIGKILL)
         cluster.start("kubelet")
         cluster.wait("the node's places", cluster.ready)
@@ -108,7 +113,7 @@ def test_a_kubelet_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothi
 def test_agent_and_kubelet_killed_together_come_back_and_go_on_serving(cluster: Cluster) -> None:
     pods = burst_pods(PODS, seed=9, names=NAMES)
     submit(cluster.create, pods[:20], clients=8)
-    cluster.wait("some calls", lambda: _allocates(cluster) >= 20)
+    _wait_for_calls(cluster, 20)
     cluster.kill("kubelet", number=signal.SIGKILL)
     cluster.kill("agent", number=signal.SIGKILL)
     cluster.start("agent")

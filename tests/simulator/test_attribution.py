@@ -1,0 +1,208 @@
+"""Scoring rules against the kubelet's trace, and auditing records against what it holds."""
+
+from typing import Any
+
+import pytest
+
+from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.names import Names
+from simulator.attribution import (
+    Call,
+    Pending,
+    Tally,
+    allocate_calls,
+    score_agent,
+    score_oldest_pending,
+)
+from simulator.audit import double_booked, holdings_of, per_card, unequal_records
+from simulator.burst import burst_pods, container, pod, submit
+from simulator.client import ApiError
+from simulator.manifests import read_manifests
+
+NAMES = Names()
+CORE, MEMORY = NAMES.core, NAMES.memory
+
+
+def _call(
+    pod_name: str, name: str, ids: list[str], *, resource: str = CORE, at: float = 10.0
+) -> Call:
+    return Call(("default", pod_name, name), resource, frozenset(ids), at)
+
+
+def _line(**fields: Any) -> dict[str, Any]:
+    return {
+        "event": "rpc",
+        "rpc": "Allocate",
+        "namespace": "default",
+        "pod": "a",
+        "container": "main",
+        "resource": CORE,
+        "ids": ["G::0"],
+        "unix_ms": 1.0,
+        "error": "",
+    } | fields
+
+
+def test_only_answered_allocate_calls_count() -> None:
+    trace = [
+        _line(),
+        _line(rpc="GetPreferredAllocation"),
+        _line(error="refused"),
+        _line(event="start", rpc=""),
+    ]
+    assert allocate_calls(trace) == [_call("a", "main", ["G::0"], at=1.0)]
+
+
+def test_the_agent_is_right_where_its_log_names_the_container_the_call_was_for() -> None:
+    calls = [_call("a", "main", ["G::0"]), _call("b", "main", ["G::1"]), _call("c", "x", ["G::2"])]
+    log = [
+        {
+            "event": "allocate",
+            "pod": "default/a",
+            "container": "main",
+            "resource": "core",
+            "ids": "0",
+        },
+        {
+            "event": "allocate",
+            "pod": "default/a",
+            "container": "main",
+            "resource": "core",
+            "ids": "1",
+        },
+        {"event": "prefer", "pod": "default/c", "container": "x", "resource": "core", "ids": "2"},
+    ]
+    tally, wrong = score_agent(
+        calls,
+        log,
+        resources={CORE: "core"},
+        summarize=lambda ids: next(iter(ids)).partition("::")[2],
+    )
+    assert tally == Tally(right=1, wrong=2)
+    assert wrong == [(calls[1], ("default", "a", "main")), (calls[2], None)]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        pytest.param(["old", "new"], Tally(right=2), id="admitted in the order of age"),
+        pytest.param(["new", "old"], Tally(wrong=2), id="admitted the other way round"),
+    ],
+)
+def test_the_rule_of_age_is_right_only_where_age_is_the_order(
+    order: list[str], expected: Tally
+) -> None:
+    pods = [
+        Pending("default", "old", 1, 0.0, (("main", 1),)),
+        Pending("default", "new", 2, 0.0, (("main", 1),)),
+    ]
+    calls = [_call(name, "main", [f"G::{place}"]) for place, name in enumerate(order)]
+    assert score_oldest_pending(calls, pods, core=CORE) == expected
+
+
+def test_the_rule_of_age_cannot_know_a_pod_before_it_is_bound_and_refuses_when_none_fits() -> None:
+    pods = [
+        Pending("default", "late", 1, 99.0, (("main", 1),)),
+        Pending("default", "other", 2, 0.0, (("main", 2),)),
+    ]
+    assert score_oldest_pending([_call("other", "main", ["G::0"])], pods, core=CORE) == Tally(
+        refused=1
+    )
+
+
+def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> None:
+    pods = [
+        Pending("default", "old", 1, 20.0, (("main", 1),)),
+        Pending("default", "begun", 2, 0.0, (("one", 1), ("two", 1))),
+    ]
+    calls = [_call("begun", "one", ["G::0"], at=10.0), _call("begun", "two", ["G::1"], at=30.0)]
+    assert score_oldest_pending(calls, pods, core=CORE) == Tally(right=2)
+
+
+def test_the_rule_of_age_does_not_see_memory_calls() -> None:
+    calls = [_call("a", "main", ["G::0"], resource=MEMORY)]
+    assert score_oldest_pending(calls, [], core=CORE).calls == 0
+
+
+def test_a_later_answer_for_a_container_replaces_an_earlier_one() -> None:
+    held = holdings_of([_call("a", "main", ["G::0"]), _call("a", "main", ["G::7"])])
+    assert held == {("default", "a", "main"): {CORE: frozenset({"G::7"})}}
+
+
+def test_places_are_counted_by_card() -> None:
+    held = {CORE: frozenset({"A::0", "A::1", "B::0"}), MEMORY: frozenset({"B::5"})}
+    assert per_card(held) == {"A": {CORE: 2}, "B": {CORE: 1, MEMORY: 1}}
+
+
+def test_a_place_of_two_live_pods_is_found_and_one_handed_on_within_a_pod_is_not() -> None:
+    held = holdings_of(
+        [
+            _call("a", "init", ["G::0"]),
+            _call("a", "main", ["G::0"]),
+            _call("b", "main", ["G::0"]),
+            _call("ended", "main", ["G::0"]),
+        ]
+    )
+    assert double_booked(held, [("default", "a"), ("default", "ended")]) != []
+    assert double_booked(held, [("default", "a")]) == []
+    assert double_booked(held, [("default", "a"), ("default", "b")]) == [
+        f"{CORE} G::0: ('default', 'a') and ('default', 'b')"
+    ]
+
+
+def test_a_record_that_differs_from_what_is_held_is_found() -> None:
+    manifest = pod("a", [container("main", 1, 1, NAMES)])
+    held = holdings_of(
+        [_call("a", "main", ["G::0"]), _call("a", "main", ["G::3"], resource=MEMORY)]
+    )
+    right = {"main": Allocation(("G",), 1, 1, Evidence.WITNESS)}
+    manifest["metadata"]["annotations"] = {NAMES.gpu_allocation: encode_allocations(right)}
+    assert unequal_records([manifest], held, NAMES) == []
+    wrong = {"main": Allocation(("H",), 1, 1, Evidence.WITNESS)}
+    manifest["metadata"]["annotations"] = {NAMES.gpu_allocation: encode_allocations(wrong)}
+    assert len(unequal_records([manifest], held, NAMES)) == 1
+    del manifest["metadata"]["annotations"]
+    assert len(unequal_records([manifest], held, NAMES)) == 1
+
+
+def test_equal_seeds_draw_equal_bursts_and_other_seeds_do_not() -> None:
+    assert burst_pods(20, seed=1, names=NAMES) == burst_pods(20, seed=1, names=NAMES)
+    assert burst_pods(20, seed=1, names=NAMES) != burst_pods(20, seed=2, names=NAMES)
+
+
+def test_every_pod_of_a_burst_is_created_once_and_an_error_comes_out() -> None:
+    created: list[str] = []
+    pods = burst_pods(30, seed=3, names=NAMES)
+    submit(lambda each: created.append(each["metadata"]["name"]), pods, clients=8)
+    assert sorted(created) == sorted(each["metadata"]["name"] for each in pods)
+
+    def fail(_pod: object) -> None:
+        raise ApiError(500, "InternalError", "no")
+
+    with pytest.raises(ApiError, match="no"):
+        submit(fail, pods, clients=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("a: [", "not YAML"), ("just text", "must be an object"), ("{a: 1}", "must be an object")],
+)
+def test_a_manifest_that_is_no_object_is_named_by_its_file(
+    tmp_path: Any, text: str, reason: str
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"bad\.yaml: .*{reason}"):
+        read_manifests(path)
+
+
+def test_an_error_is_written_as_kubectl_writes_it() -> None:
+    details = {"kind": "Pod", "name": "x", "causes": [{"field": "spec.a", "message": "bad"}]}
+    assert (
+        ApiError(422, "Invalid", "m", details).as_kubectl() == 'The Pod "x" is invalid: spec.a: bad'
+    )
+    details["causes"] = [{"field": "spec.a", "message": "bad"}, {"message": "worse"}]
+    assert ApiError(422, "Invalid", "m", details).as_kubectl() == (
+        'The Pod "x" is invalid: \n* spec.a: bad\n* worse'
+    )
+    assert ApiError(404, "NotFound", "m").as_kubectl() == "Error from server (NotFound): m"

@@ -336,7 +336,10 @@ class Turnstile:
         """Give a pod's allocations once they are complete and its record does not show them."""
         if view is None:
             return None
-        found = allocations_of(self._ledger, self._book, view)
+        try:
+            found = allocations_of(self._ledger, self._book, view)
+        except GrantError:
+            return None  # it holds places of a card this node no longer has
         return (view, found) if found and found != view.recorded else None
 
     # --- proving ---------------------------------------------------------------------

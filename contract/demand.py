@@ -178,14 +178,13 @@ def _read_container(
     container: Mapping[str, Any], names: Names, path: str
 ) -> tuple[Demand, list[FieldError]]:
     limits, requests = _listings(container)
-    errors: list[FieldError] = []
-    counts: dict[str, int | None] = {}
-    for resource in (names.core, names.memory):
-        counts[resource], wrong = _read_resource(resource, limits, requests, path)
-        errors += wrong
-    cores, memory = counts[names.core], counts[names.memory]
+    cores, errors = _read_resource(names.core, limits, requests, path)
+    if cores is not None:
+        errors += _check_cores(cores, limits, names, path)
+    memory, wrong = _read_resource(names.memory, limits, requests, path)
+    errors += wrong
     if cores is not None and memory is not None:  # a count that is no number is told already
-        errors += _check(Demand(cores, memory), limits, names, path)
+        errors += _check_together(Demand(cores, memory), names, path)
     return Demand(max(cores or 0, 0), max(memory or 0, 0)), errors
 
 
@@ -240,16 +239,15 @@ def _read_count(value: object, path: str) -> tuple[int | None, list[FieldError]]
     return int(number), []
 
 
-def _check(
-    demand: Demand, limits: Mapping[str, Any], names: Names, path: str
+def _check_cores(
+    cores: int, limits: Mapping[str, Any], names: Names, path: str
 ) -> Iterator[FieldError]:
-    """Apply the rules between the two counts of one container (DESIGN: the contract)."""
-    core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
-    if demand.cores > CORES_PER_CARD and demand.cores % CORES_PER_CARD:
-        below = demand.cores - demand.cores % CORES_PER_CARD
+    """Apply the rule that more than one card is whole cards."""
+    if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
+        below = cores - cores % CORES_PER_CARD
         above = below + CORES_PER_CARD
         yield FieldError(
-            core_path,
+            f"{path}.limits[{names.core}]",
             Fault.INVALID,
             f"more than one card must be a multiple of {CORES_PER_CARD} "
             f"({CORES_PER_CARD} is one whole card): "
@@ -257,6 +255,11 @@ def _check(
             "not-whole-cards",
             quote(limits[names.core]),
         )
+
+
+def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:
+    """Apply the rules between the two counts of one container (DESIGN: the contract)."""
+    core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
         yield FieldError(
             memory_path,

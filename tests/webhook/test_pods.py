@@ -185,6 +185,10 @@ def test_no_stamp_is_taken_for_a_pod_that_does_not_stand_in_line(pod: Json, core
         (
             {"limits": {CORE: "150", MEMORY: "x"}, "requests": {CORE: "150", MEMORY: "y"}},
             [
+                (
+                    f'{LIMITS}[{CORE}]: Invalid value: "150": more than one card must be a '
+                    "multiple of 100 (100 is one whole card): ask for 100 or 200"
+                ),
                 f'{LIMITS}[{MEMORY}]: Invalid value: "x": must be a whole number such as "50"',
                 (
                     f'spec.containers[0].resources.requests[{MEMORY}]: Invalid value: "y": must be '

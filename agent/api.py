@@ -27,6 +27,16 @@ _WATCH_SECONDS = 300
 # A watch that says nothing for so long, not even a bookmark, is dead: it is opened again.
 _SILENT_SECONDS = 120.0
 
+# What the client lets through when a kubeconfig is bad, its YAML parser's errors included.
+_UNUSABLE = (
+    config.ConfigException,
+    # Reached through the client: PyYAML is imported by agent.cardsfile alone.
+    config.kube_config.yaml.YAMLError,  # type: ignore[attr-defined]  # no re-export meant
+    OSError,
+    ValueError,
+    TypeError,
+)
+
 
 class Gone(Exception):
     """The watch's starting point is no longer kept (410): list again."""
@@ -63,9 +73,10 @@ class Api:
                 config.load_incluster_config(client_configuration=configuration)
             else:
                 config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-        except (config.ConfigException, OSError, ValueError, TypeError) as error:
+        except _UNUSABLE as error:
             where = kubeconfig or "the pod's service account"
-            raise SettingsError(f"kubeconfig: cannot use {where}: {error}") from error
+            reason = " ".join(str(error).split())
+            raise SettingsError(f"kubeconfig: cannot use {where}: {reason}") from error
         configuration.retries = False
         self._core = client.CoreV1Api(client.ApiClient(configuration))
         self._lock = threading.Lock()
@@ -87,7 +98,10 @@ class Api:
             resource_version="0",
             _request_timeout=(_CONNECT_SECONDS, _LIST_SECONDS),
         )
-        return answer.get("items") or [], answer["metadata"]["resourceVersion"]
+        try:
+            return answer.get("items") or [], str(answer["metadata"]["resourceVersion"])
+        except (KeyError, TypeError) as error:
+            raise Unavailable("API server: answered with something that is no list") from error
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
         """Stream what happens to the pods bound to *node*; ends when the server ends it.
@@ -114,12 +128,12 @@ class Api:
                 self._shut(response)
         try:
             for line in _lines(response):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    if event["object"].get("code") == 410:
-                        raise Gone(event["object"].get("message", ""))
-                    raise Unavailable(f"watch: {event['object'].get('message')}")
-                yield event["type"], event["object"]
+                kind, obj = _event(line)
+                if kind == "ERROR":
+                    if obj.get("code") == 410:
+                        raise Gone(obj.get("message", ""))
+                    raise Unavailable(f"watch: {obj.get('message')}")
+                yield kind, obj
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise Unavailable(f"watch: {error}") from error
         finally:
@@ -175,9 +189,11 @@ class Api:
     def _call(self, method: Any, *args: Any, **kwargs: Any) -> Json:
         response = self._request(method, *args, **kwargs)
         try:
-            decoded: Json = json.loads(response.data)
+            decoded = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise Unavailable(f"API server: {error}") from error
+        if not isinstance(decoded, dict):
+            raise Unavailable("API server: answered with something that is no object")
         return decoded
 
     def _request(self, method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,6 +216,20 @@ def _message(error: client.ApiException) -> str:
         return str(json.loads(error.body or "")["message"])
     except (TypeError, ValueError, KeyError):
         return str(error.reason)
+
+
+def _event(line: bytes) -> tuple[str, Json]:
+    """Read one line of a watch.
+
+    Raises:
+        ValueError: it is no event.
+    """
+    event = json.loads(line)
+    if isinstance(event, dict):
+        kind, obj = event.get("type"), event.get("object")
+        if isinstance(kind, str) and isinstance(obj, dict):
+            return kind, obj
+    raise ValueError(f"not an event: {line[:80].decode(errors='replace')}")
 
 
 def _lines(response: Any) -> Iterator[bytes]:

@@ -79,6 +79,7 @@ class Registrar:
         try:
             while not stop.is_set():
                 if not self._dir.is_dir():
+                    self._registered_with = None
                     log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
                     stop.wait(_RETRY_SECONDS)
                     continue

@@ -57,6 +57,9 @@ class Correction:
     proven: Claim
 
 
+_NO_CLAIMS: frozenset[Claim] = frozenset()
+
+
 class Ledger:
     """The book of held places."""
 
@@ -66,11 +69,16 @@ class Ledger:
         self._holdings: dict[Claim, dict[Resource, Holding]] = {}
         self._owners: dict[tuple[Resource, str], PodId] = {}
         self._by_pod: dict[PodId, set[Claim]] = {}
+        self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
 
     @property
     def owners(self) -> Mapping[tuple[Resource, str], PodId]:
         """Which pod holds each held place."""
         return self._owners
+
+    def held(self, resource: Resource) -> AbstractSet[str]:
+        """Give every place of *resource* that somebody holds."""
+        return self._held[resource]
 
     def claims(self) -> Iterator[tuple[Claim, ContainerKind, Mapping[Resource, Holding]]]:
         """Walk all containers that hold something, sorted."""
@@ -127,6 +135,7 @@ class Ledger:
         self._by_pod.setdefault(claim.pod, set()).add(claim)
         for device_id in holding.ids:
             self._owners[resource, device_id] = claim.pod
+        self._held[resource] |= holding.ids
 
     def prove(self, claim: Claim, resource: Resource) -> None:
         """Note that the kubelet's record shows this holding."""
@@ -176,14 +185,20 @@ class Ledger:
         listed = {each.pod for each in identified}
         given_back = {self._owners[each] for each in offered & self._owners.keys()}
         present = (listed | (live - given_back)) - finished
+        # Nearly every pod is as it was: what is booked already need not be booked again.
+        settled = listed - {
+            each.pod for each in identified if each.pod in finished or not self._agrees(each)
+        }
         for each in identified:
+            if each.pod in settled:
+                continue
             for container in each.listed.containers:
                 for resource, ids in container.held.items():
                     if ids:
                         truth[Claim(each.pod, container.name), resource] = ids
-        self._adopt_names(present)
-        corrections = self._corrections(truth)
-        self._forget_unseen(truth, present, listed)
+        self.adopt_names(present)
+        corrections = self._corrections(truth, settled)
+        self._forget_unseen(truth, present, listed, settled)
         for (claim, resource), ids in sorted(truth.items()):
             held = self.holding(claim, resource)
             if held is not None and held.ids == ids:
@@ -220,10 +235,15 @@ class Ledger:
         if held_places != set(self._owners):
             raise AssertionError("an owner without a holding")
 
-    def _adopt_names(self, present: AbstractSet[PodId]) -> None:
+    def adopt_names(self, present: AbstractSet[PodId]) -> None:
         """Give the UID to what was booked by name alone, once the API has told it."""
+        nameless = [
+            claim for pod, claims in self._by_pod.items() if not pod.uid for claim in claims
+        ]
+        if not nameless:
+            return
         by_key = {pod.key: pod for pod in sorted(present) if pod.uid}
-        for claim in [each for each in self._holdings if not each.pod.uid]:
+        for claim in sorted(nameless):
             pod = by_key.get(claim.pod.key)
             if pod is not None:
                 kind, holdings = self._kinds[claim], dict(self._holdings[claim])
@@ -231,13 +251,39 @@ class Ledger:
                 for resource, held in holdings.items():
                     self.record(Claim(pod, claim.container), kind, resource, held)
 
+    def _agrees(self, entry: Identified) -> bool:
+        """Tell whether the book has exactly what ``List`` shows of a pod, and as proven.
+
+        A pod with an ordinary init container never agrees: ``List`` does not show it (K4).
+        """
+        claims = self._by_pod.get(entry.pod, _NO_CLAIMS)
+        booked = 0
+        for container in entry.listed.containers:
+            if not container.held:
+                continue
+            claim = Claim(entry.pod, container.name)
+            holdings = self._holdings.get(claim)
+            if holdings is None or holdings.keys() != container.held.keys():
+                return False
+            for resource, ids in container.held.items():
+                held = holdings[resource]
+                if not held.proven or (held.ids is not ids and held.ids != ids):
+                    return False
+            if self._kinds[claim] is ContainerKind.INIT:
+                return False
+            booked += 1
+        return booked == len(claims)
+
     def _corrections(
-        self, truth: Mapping[tuple[Claim, Resource], frozenset[str]]
+        self,
+        truth: Mapping[tuple[Claim, Resource], frozenset[str]],
+        settled: AbstractSet[PodId],
     ) -> list[Correction]:
         found = []
         for (claim, resource), ids in sorted(truth.items()):
             for guessed in self.find(resource, ids):
                 wrong = guessed != claim and self._kinds[guessed] is not ContainerKind.INIT
+                wrong = wrong and guessed.pod not in settled
                 if wrong and truth.get((guessed, resource)) != ids:
                     found.append(Correction(resource, ids, guessed, claim))
         return found
@@ -247,8 +293,12 @@ class Ledger:
         truth: Mapping[tuple[Claim, Resource], frozenset[str]],
         present: AbstractSet[PodId],
         listed: AbstractSet[PodId],
+        settled: AbstractSet[PodId],
     ) -> None:
-        for claim in list(self._holdings):
+        unsettled = [
+            claim for pod, claims in self._by_pod.items() if pod not in settled for claim in claims
+        ]
+        for claim in unsettled:
             for resource in tuple(self._holdings.get(claim, ())):
                 held = self._holdings[claim][resource]
                 if self._kinds[claim] is ContainerKind.INIT or claim.pod not in listed:
@@ -277,3 +327,4 @@ class Ledger:
         for device_id in held.ids - still_held:
             if self._owners.get((resource, device_id)) == claim.pod:
                 del self._owners[resource, device_id]
+                self._held[resource].discard(device_id)

@@ -103,20 +103,23 @@ class PodCache:
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*; list again whenever the watch cannot go on."""
-        backoff = _BACKOFF_SECONDS[0]
+        low, high = _BACKOFF_SECONDS
+        backoff = low
         while not stop.is_set():
+            began = self._clock()
             try:
-                version = self._list()
-                backoff = _BACKOFF_SECONDS[0]
-                self._watch(version, stop)
+                self._watch(self._list(), stop)
             except Gone as error:
                 log.info("watch expired, listing again", extra={"reason": str(error)})
             except (Unavailable, Rejected) as error:
                 if stop.is_set():
                     return
                 log.warning("no pods from the API server", extra={"reason": str(error)})
-                stop.wait(backoff)
-                backoff = min(backoff * 2, _BACKOFF_SECONDS[1])
+            # A list that succeeds says little: the watch may go on being refused at once.
+            if self._clock() - began > high:
+                backoff = low
+            stop.wait(backoff)
+            backoff = min(backoff * 2, high)
 
     def _list(self) -> str:
         items, version = self._api.list_pods(self._node)

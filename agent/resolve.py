@@ -82,13 +82,21 @@ def resolve(
         evidence = Evidence.ORDER
     else:
         waiting = _waiting_by_list(ask, listed, served)
-        fresh = [each for each in waiting if each.pod not in passed]
+        # A pod whose record is complete has been admitted: only its ordinary init containers,
+        # which List omits (K4), can make it look as if it waited to an agent that restarted.
+        done = passed | {view.id for view in views if _recorded(view)}
+        fresh = [each for each in waiting if each.pod not in done]
         waiting = fresh or waiting  # a wrong guess may have put a pod among the passed
         evidence = Evidence.WITNESS if len(waiting) == 1 else Evidence.ORDER
     if not waiting:
         raise ResolutionError(_nothing_fits(ask, views, served, listed))
     first = min(waiting, key=lambda each: (not each.in_progress, each.line, each.pod))
     return Resolution(first.pod, first.container, evidence)
+
+
+def _recorded(view: PodView) -> bool:
+    """Tell whether the record on a pod covers every container of it."""
+    return all(each.name in view.recorded for each in view.demand.containers)
 
 
 def next_containers(
@@ -180,6 +188,8 @@ def _wait_unknown(ask: Ask, each: Identified) -> Waiting | None:
         return None
     other = len(each.listed.held(container, ask.resource.other))
     counts = {ask.resource: ask.size, ask.resource.other: other}
+    # Memory is never asked for without cores: asked for first, it is seated as a share's.
+    counts[Resource.CORE] = max(counts[Resource.CORE], 1)
     demand = Demand(counts[Resource.CORE], counts[Resource.MEMORY])
     asked = ContainerDemand(container, ContainerKind.MAIN, 0, demand)
     return Waiting(each.pod, (0, "", "", 0, ""), asked, bool(each.listed.all_held()))

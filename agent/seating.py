@@ -1,12 +1,11 @@
 """Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from agent.ledger import Claim, Ledger
 from agent.place import CardState, Need, Policy, need_of, pick, place
 from agent.podview import PodId, PodView
-from agent.tickets import Resource, Ticket, TicketBook
+from agent.tickets import Resource, Ticket, TicketBook, count_of
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
 
 
@@ -66,10 +65,13 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         fixed = book.in_order(ticket.card for ticket in book.read(resource.other, held.ids))
         fixed = plan if set(fixed) <= set(plan) else fixed
     bound = book.in_order(ticket.card for ticket in must)
+    if held is None and count_of(container.demand, resource.other):
+        bound = book.in_order([*bound, *_handed_on(claim.pod, resource.other, book, ledger)])
     if len(fixed) < container.demand.cards:
         fixed, bound = (), book.in_order([*fixed, *bound])
     cards = place(need, states, policy=policy, fixed=fixed, must=bound)
-    return cards, pick(container.demand, resource, cards, free=free, must=must)
+    within = {card: book.read(resource, free[card]) for card in cards}
+    return cards, pick(container.demand, resource, cards, free=within, must=must)
 
 
 def free_places(
@@ -90,21 +92,48 @@ def free_places(
         reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
     """
     pod = reusable_by or PodId("", "", "")
-    free = {card.uuid: book.places(resource, card) for card in book.inventory.cards}
-    known = book.tickets(resource)
-    held: Counter[tuple[PodId, str]] = Counter()
-    for (kind, device_id), owner in ledger.owners.items():
-        if kind is not resource or device_id not in known:
-            continue
-        held[owner, known[device_id].card] += 1
-        if ledger.taken(resource, device_id, but_reusable_by=pod):
-            free[known[device_id].card] -= 1
+    held, cards = ledger.held(resource), book.by_card(resource)
+    reusable = {
+        each
+        for each in _held_by(pod, resource, ledger)
+        if not ledger.taken(resource, each, but_reusable_by=pod)
+    }
+    free = {
+        card: len(places) - len(places & held) + len(places & reusable)
+        for card, places in cards.items()
+    }
     for view in views:
-        if not view.terminal and view.id != pod:
-            for card, places in _recorded_by_init(view, resource).items():
-                if card in free:
-                    free[card] -= max(places - held[view.id, card], 0)
+        if not view.recorded or view.terminal or view.id == pod:
+            continue
+        for card, count in _recorded_by_init(view, resource).items():
+            if card in free:
+                booked = len(cards[card] & _held_by(view.id, resource, ledger))
+                free[card] -= max(count - booked, 0)
     return {card: max(places, 0) for card, places in free.items()}
+
+
+def _held_by(pod: PodId, resource: Resource, ledger: Ledger) -> set[str]:
+    """Give every place of *resource* that any container of *pod* holds."""
+    return {
+        device_id
+        for claim in ledger.pod_claims(pod)
+        if (held := ledger.holding(claim, resource)) is not None
+        for device_id in held.ids
+    }
+
+
+def _handed_on(pod: PodId, resource: Resource, book: TicketBook, ledger: Ledger) -> tuple[str, ...]:
+    """Give the cards of places that the pod's ordinary init containers have left over.
+
+    The kubelet makes the next container take them (fact K7), asked for or not.
+    """
+    return book.in_order(
+        ticket.card
+        for claim in ledger.pod_claims(pod)
+        if (held := ledger.holding(claim, resource)) is not None
+        for ticket in book.read(resource, held.ids)
+        if not ledger.taken(resource, str(ticket), but_reusable_by=pod)
+    )
 
 
 def _recorded_by_init(view: PodView, resource: Resource) -> dict[str, int]:
@@ -133,15 +162,13 @@ def _offered(
     *,
     book: TicketBook,
     ledger: Ledger,
-) -> dict[str, list[Ticket]]:
-    """Sort what the kubelet offers by card, less what a live container holds (fact K15)."""
-    known = book.tickets(resource)
-    free: dict[str, list[Ticket]] = {card.uuid: [] for card in book.inventory.cards}
-    for device_id in available:
-        ticket = known.get(device_id)
-        if ticket is None or ledger.taken(resource, device_id, but_reusable_by=pod):
-            continue
-        free[ticket.card].append(ticket)
-    for tickets in free.values():
-        tickets.sort()
-    return free
+) -> dict[str, frozenset[str]]:
+    """Group what the kubelet offers by card, less what a live container holds (fact K15)."""
+    offered = set(available)
+    taken = {
+        each
+        for each in ledger.held(resource) & offered
+        if ledger.taken(resource, each, but_reusable_by=pod)
+    }
+    offered -= taken
+    return {card: places & offered for card, places in book.by_card(resource).items()}

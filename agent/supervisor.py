@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from agent.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
-_JOIN_SECONDS = 5.0
+# All threads together; one may hang in a request that the API server does not answer.
+_JOIN_SECONDS = 3.0
 # How long the kubelet is kept waiting for the API server: what List shows is enough to
 # serve, the pods' specs only make it better.
 _SYNC_SECONDS = 10.0
@@ -117,10 +119,12 @@ class Agent:
     def stop(self) -> None:
         """End every thread; calls in flight finish, what is unwritten is made again later."""
         self._stop.set()
+        self._pods.synced.set()  # wakes the registrar where it still waits for the first list
         self._api.close()
         self._outbox.stop()
-        for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for thread in reversed(self._threads):  # the registrar first: it has calls to finish
+            thread.join(max(deadline - time.monotonic(), 0))
         self._record.close()
         self._http.stop()
         log.info("stopped")

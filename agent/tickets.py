@@ -106,6 +106,22 @@ class TicketBook:
         """Map every device ID of *resource* to its ticket, cards by index, places ascending."""
         return self._tickets[resource]
 
+    @cached_property
+    def _by_card(self) -> Mapping[Resource, Mapping[str, frozenset[str]]]:
+        return {
+            resource: {
+                card.uuid: frozenset(
+                    str(Ticket(card.uuid, place)) for place in range(self.places(resource, card))
+                )
+                for card in self.inventory.cards
+            }
+            for resource in Resource
+        }
+
+    def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
+        """Map every card's UUID to its device IDs of *resource*: to count with, in sets."""
+        return self._by_card[resource]
+
     def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Ticket]:
         """Look device IDs up.
 

@@ -116,8 +116,9 @@ class Turnstile:
         """
         try:
             must_tickets = self._book.read(resource, must)
-            offered = frozenset((resource, each) for each in {*available}.difference(must))
-            scene = self._look(offered)
+            with self._lock:  # what nobody holds cannot have been given back
+                held = self._ledger.held(resource) & {*available}.difference(must)
+            scene = self._look(frozenset((resource, each) for each in held))
             with self._lock:
                 resolution, view = self._resolve(resource, size, must, scene)
                 claim = Claim(resolution.pod, resolution.container.name)
@@ -159,7 +160,7 @@ class Turnstile:
                 reservation = self._reservations.pop((resource, ids), None)
             evidence = Evidence.TICKET
             if reservation is None:
-                scene = self._look()
+                scene = self._look(frozenset((resource, each) for each in device_ids))
                 with self._lock:
                     resolution, view = self._resolve(resource, len(device_ids), device_ids, scene)
                 reservation = Reservation(resolution, view)
@@ -221,6 +222,8 @@ class Turnstile:
         if view.assigned or view.terminal or not view.demand:
             return
         with self._lock:
+            # A pod that was served while the API was away is booked by its name alone.
+            self._ledger.adopt_names({view.id})
             finished = self._finished(view)
         if finished is not None:
             self._outbox.put(*finished)

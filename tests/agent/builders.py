@@ -1,0 +1,143 @@
+"""Short ways to write the plain data the decisions work on: pods, containers, snapshots, nodes."""
+
+from collections.abc import Iterable, Mapping
+
+from agent.cards import Card, Inventory
+from agent.ledger import Claim, Holding, Ledger
+from agent.podview import PodId, PodView
+from agent.tickets import Resource, TicketBook
+from agent.witness import Identified, ListedContainer, ListedPod, Snapshot
+from contract.allocation import Allocation, Evidence
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+
+CORE, MEMORY = Resource.CORE, Resource.MEMORY
+INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
+BLOCK = 256 << 20
+
+
+def demand(cores: int = 50, memory: int = 4) -> Demand:
+    """What one container asks for."""
+    return Demand(cores, memory)
+
+
+def container(
+    name: str = "c0",
+    cores: int = 50,
+    memory: int = 4,
+    *,
+    kind: ContainerKind = MAIN,
+    index: int = 0,
+) -> ContainerDemand:
+    """A container that asks for GPUs."""
+    return ContainerDemand(name, kind, index, Demand(cores, memory))
+
+
+def pod_id(name: str = "p", uid: str | None = None, *, namespace: str = "default") -> PodId:
+    """A pod's identity; its UID is ``u-<name>`` unless told."""
+    return PodId(namespace, name, f"u-{name}" if uid is None else uid)
+
+
+def view(
+    name: str = "p",
+    *containers: ContainerDemand,
+    uid: str | None = None,
+    at: int = 0,
+    bound: str = "",
+    admitted: str = "",
+    created: int = 0,
+    terminal: bool = False,
+    deleting: bool = False,
+    assigned: bool = False,
+    recorded: Mapping[str, Allocation] | None = None,
+) -> PodView:
+    """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
+
+    Args:
+        name: the pod's name.
+        containers: in the kubelet's order of admission.
+        uid: ``u-<name>`` unless told.
+        at: the time that counts for its place in line.
+        bound: its bind order stamp.
+        admitted: its admission order stamp.
+        created: its creation time.
+        terminal: it has ended.
+        deleting: its deletion was asked for.
+        assigned: its allocation is recorded.
+        recorded: the recorded allocation.
+    """
+    identity = pod_id(name, uid)
+    return PodView(
+        id=identity,
+        demand=PodDemand(containers or (container(),)),
+        line=(at, bound, admitted, created, identity.uid),
+        terminal=terminal,
+        deleting=deleting,
+        assigned=assigned,
+        recorded=dict(recorded or {}),
+    )
+
+
+def ids(card: str, places: Iterable[int]) -> frozenset[str]:
+    """Device IDs of some places of one card."""
+    return frozenset(f"{card}::{place}" for place in places)
+
+
+def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None) -> ListedPod:
+    """One entry of ``List``: container name -> what it holds, ``None`` or empty for nothing."""
+    return ListedPod(
+        "default",
+        name,
+        tuple(ListedContainer(each, dict(what or {})) for each, what in held.items()),
+    )
+
+
+def snapshot(*pods: ListedPod) -> Snapshot:
+    """One answer of ``List``."""
+    return Snapshot(pods)
+
+
+def identified(pod: PodView | PodId, entry: ListedPod) -> Identified:
+    """A listed entry, identified; only the kubelet knows a pod given by its identity alone."""
+    if isinstance(pod, PodView):
+        return Identified(pod.id, entry, pod)
+    return Identified(pod, entry, None)
+
+
+def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
+    """A card ``GPU-<index>`` of *blocks* memory blocks."""
+    return Card(
+        uuid=f"GPU-{index}" if uuid is None else uuid,
+        index=index,
+        minor=index,
+        model="Test",
+        memory=blocks * BLOCK,
+        numa=None,
+        bus_id="",
+        device=f"/dev/nvidia{index}",
+    )
+
+
+def book(cards: int = 2, *, blocks: int = 10) -> TicketBook:
+    """The tickets of a node with ``GPU-0`` … of *blocks* memory blocks each."""
+    return TicketBook(Inventory(tuple(card(index, blocks=blocks) for index in range(cards))), BLOCK)
+
+
+def every_id(node: TicketBook, resource: Resource) -> list[str]:
+    """Every device ID of one resource, as a kubelet with nothing allocated offers them."""
+    return list(node.tickets(resource))
+
+
+def hold(
+    ledger: Ledger,
+    pod: PodId,
+    name: str,
+    resource: Resource,
+    held: frozenset[str],
+    *,
+    kind: ContainerKind = MAIN,
+    evidence: Evidence = Evidence.WITNESS,
+) -> Claim:
+    """Book *held* to a container; gives its claim."""
+    claim = Claim(pod, name)
+    ledger.record(claim, kind, resource, Holding(held, evidence))
+    return claim

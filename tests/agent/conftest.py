@@ -1,0 +1,45 @@
+"""An API server, and an agent's client of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.api import Api
+from simulator.api.server import ApiServer, Settings, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.fakes import short_dir
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for sockets, with a short path."""
+    with short_dir() as made:
+        yield made
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(Settings(bookmark_s=0.1)) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(server: ApiServer) -> Iterator[ApiClient]:
+    """Does what users and the control plane do."""
+    with ApiClient(server.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig_for(server.url))
+    return path
+
+
+@pytest.fixture
+def api(kubeconfig: Path) -> Iterator[Api]:
+    client = Api(kubeconfig)
+    yield client
+    client.close()

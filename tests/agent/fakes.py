@@ -1,0 +1,664 @@
+"""Fakes of everything the turnstile and the adapters meet: one per Protocol, and a kubelet."""
+
+import itertools
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from agent.cards import Card, Inventory
+from agent.errors import Unavailable
+from agent.grant import Grant
+from agent.inject import Answer
+from agent.kubeletapi import deviceplugin_pb2, deviceplugin_pb2_grpc
+from agent.kubeletapi import podresources_pb2 as lister_pb
+from agent.kubeletapi import podresources_pb2_grpc as lister_grpc
+from agent.ledger import Claim, Correction
+from agent.place import Policy
+from agent.podview import PodId, PodView
+from agent.tickets import Resource, TicketBook, count_of
+from agent.turnstile import Turnstile
+from agent.witness import ListedContainer, ListedPod, Snapshot
+from contract.allocation import Allocation, Evidence
+from contract.demand import ContainerDemand, ContainerKind, PodDemand
+from contract.names import Names
+from tests.agent.builders import BLOCK, CORE, MEMORY
+from tests.agent.builders import container as make_container
+
+NAMES = Names()
+RESOURCES = {NAMES.core: CORE, NAMES.memory: MEMORY}
+CORE_FIRST, MEMORY_FIRST = (CORE, MEMORY), (MEMORY, CORE)
+MIB = 1 << 20
+DEADLINE_S = 20.0
+
+_uids = itertools.count(1)
+
+
+def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> None:
+    """Wait until *holds*, and fail with *what* when it does not in time."""
+    end = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < end, f"not within {within} s: {what}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def short_dir() -> Iterator[Path]:
+    """A folder whose sockets stay below the 108 bytes a unix socket's path may have."""
+    made = Path(tempfile.mkdtemp(prefix="gt-", dir="/tmp"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+# --- plain data ----------------------------------------------------------------------
+
+
+def make_book(cards: int = 2, *, blocks: int = 32) -> TicketBook:
+    """A node with ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each."""
+    return TicketBook(
+        Inventory(
+            tuple(
+                Card(
+                    uuid=f"GPU-{index}",
+                    index=index,
+                    minor=index,
+                    model="Fake",
+                    memory=blocks * BLOCK,
+                    numa=index % 2 if index < 2 else None,
+                    bus_id="",
+                    device=f"/dev/nvidia{index}",
+                )
+                for index in range(cards)
+            )
+        ),
+        BLOCK,
+    )
+
+
+def asks(
+    cores: int, memory: int, name: str = "main", kind: ContainerKind = ContainerKind.MAIN
+) -> ContainerDemand:
+    """A container that asks for so much."""
+    return make_container(name, cores, memory, kind=kind)
+
+
+def init(cores: int, memory: int, name: str = "init") -> ContainerDemand:
+    """An ordinary init container."""
+    return asks(cores, memory, name, ContainerKind.INIT)
+
+
+def sidecar(cores: int, memory: int, name: str = "side") -> ContainerDemand:
+    """A restartable init container."""
+    return asks(cores, memory, name, ContainerKind.SIDECAR)
+
+
+def make_pod(name: str, *containers: ContainerDemand, place: int = 0, **changes: Any) -> PodView:
+    """A pod of ``default``; *place* is its place in line, by default after all others."""
+    indices = {True: itertools.count(), False: itertools.count()}
+    numbered = tuple(
+        replace(each, index=next(indices[each.kind is ContainerKind.MAIN])) for each in containers
+    )
+    number = next(_uids)
+    uid = f"uid-{number:06}"
+    view = PodView(
+        PodId("default", name, uid), PodDemand(numbered), (place or number, "", "", 0, uid)
+    )
+    return replace(view, **changes)
+
+
+def ids(card: int, places: Iterable[int]) -> list[str]:
+    """Device IDs of one card."""
+    return [f"GPU-{card}::{place}" for place in places]
+
+
+def cards_of(device_ids: Iterable[str]) -> list[str]:
+    """The cards that device IDs name, each once, sorted."""
+    return sorted({each.rpartition("::")[0] for each in device_ids})
+
+
+# --- fakes of agent.ports -------------------------------------------------------------
+
+
+class FakePods:
+    """A :class:`agent.ports.PodSource`: what the watch has told, and what a GET would tell."""
+
+    def __init__(self) -> None:
+        self.cached: dict[PodId, PodView] = {}
+        self.on_server: dict[tuple[str, str], PodView] = {}
+        self.fetched: list[tuple[str, str]] = []
+        self.away = False
+
+    def add(self, view: PodView) -> None:
+        self.cached[view.id] = view
+        self.on_server[view.id.key] = view
+
+    def remove(self, view: PodView) -> None:
+        self.cached.pop(view.id, None)
+        self.on_server.pop(view.id.key, None)
+
+    def views(self) -> Sequence[PodView]:
+        return tuple(self.cached.values())
+
+    def fetch(self, namespace: str, name: str) -> PodView | None:
+        self.fetched.append((namespace, name))
+        if self.away:
+            raise Unavailable("API server: away")
+        view = self.on_server.get((namespace, name))
+        if view is not None:
+            self.cached[view.id] = view
+        return view
+
+
+Held = dict[Resource, frozenset[str]]
+
+
+class FakeRecord:
+    """A :class:`agent.ports.RecordSource` whose entries a test, or :class:`Node`, writes."""
+
+    def __init__(self) -> None:
+        self.entries: dict[PodId, dict[str, Held]] = {}
+        self.away = ""
+        self.asked = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def show(self, view: PodView) -> None:
+        self.entries[view.id] = {
+            each.name: {}
+            for each in view.demand.containers
+            if each.kind is not ContainerKind.INIT  # fact K4
+        }
+
+    def hide(self, view: PodView) -> None:
+        self.entries.pop(view.id, None)
+
+    def give(self, view: PodView, container: str, resource: Resource, held: Iterable[str]) -> None:
+        containers = self.entries.setdefault(view.id, {})
+        containers.setdefault(container, {})[resource] = frozenset(held)
+
+    def list(self, *, within: float) -> Snapshot:
+        self.asked += 1
+        self.meanwhile()
+        if self.away:
+            raise Unavailable(self.away)
+        return Snapshot(
+            tuple(
+                ListedPod(
+                    pod.namespace,
+                    pod.name,
+                    tuple(ListedContainer(name, dict(held)) for name, held in containers.items()),
+                )
+                for pod, containers in self.entries.items()
+            )
+        )
+
+
+class FakeOutbox:
+    """A :class:`agent.ports.Outbox` that remembers."""
+
+    def __init__(self) -> None:
+        self.puts: list[tuple[PodView, dict[str, Allocation]]] = []
+
+    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+        self.puts.append((view, allocations))
+
+    def of(self, view: PodView) -> dict[str, Allocation]:
+        """The newest allocation of a pod."""
+        return [found for put, found in self.puts if put.id == view.id][-1]
+
+
+@dataclass
+class FakeJournal:
+    """A :class:`agent.ports.Journal` that remembers."""
+
+    decisions: list[tuple[str, Claim, Resource, Evidence, frozenset[str]]] = field(
+        default_factory=list
+    )
+    refusals: list[tuple[str, Resource, int, str]] = field(default_factory=list)
+    corrections: list[Correction] = field(default_factory=list)
+    unproven_starts: list[tuple[Claim | None, frozenset[str], str]] = field(default_factory=list)
+    blinds: list[str] = field(default_factory=list)
+
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
+        self.decisions.append((call, claim, resource, evidence, frozenset(ids)))
+
+    def refused(self, call: str, resource: Resource, size: int, reason: str) -> None:
+        self.refusals.append((call, resource, size, reason))
+
+    def corrected(self, correction: Correction) -> None:
+        self.corrections.append(correction)
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+        self.unproven_starts.append((claim, frozenset(ids), reason))
+
+    def blind(self, reason: str) -> None:
+        self.blinds.append(reason)
+
+    def evidence(self, call: str) -> list[Evidence]:
+        """The evidence of every decision of one kind of call, in order."""
+        return [each[3] for each in self.decisions if each[0] == call]
+
+    def claims(self, call: str) -> list[str]:
+        """``pod/container`` of every decision of one kind of call, in order."""
+        return [
+            f"{each[1].pod.name}/{each[1].container}" for each in self.decisions if each[0] == call
+        ]
+
+
+# --- a node in memory -----------------------------------------------------------------
+
+
+class Node:
+    """A turnstile with fakes around it, and the bookkeeping of a kubelet that calls it.
+
+    What the kubelet does is facts K2 to K4 and K7, spelled out in :meth:`serve`.
+    """
+
+    def __init__(
+        self, cards: int = 2, *, blocks: int = 32, policy: Policy = Policy.BINPACK
+    ) -> None:
+        self.book = make_book(cards, blocks=blocks)
+        self.policy = policy
+        self.pods, self.record = FakePods(), FakeRecord()
+        self.free: dict[Resource, list[str]] = {
+            resource: list(self.book.tickets(resource)) for resource in Resource
+        }
+        self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
+        self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
+        self.restart_agent()
+
+    def restart_agent(self) -> None:
+        """Put a new agent in the old one's place; pods and the kubelet's record stay."""
+        self.outbox, self.journal = FakeOutbox(), FakeJournal()
+        self.grants: list[Grant] = []
+        self.turnstile = Turnstile(
+            book=self.book,
+            pods=self.pods,
+            record=self.record,
+            outbox=self.outbox,
+            journal=self.journal,
+            answer=self._answer,
+            policy=self.policy,
+        )
+
+    def _answer(self, grant: Grant) -> Answer:
+        self.grants.append(grant)
+        return Answer({"CARDS": ",".join(grant.cards)})
+
+    def bind(self, *views: PodView) -> None:
+        """Have pods bound here: the watch knows them, the kubelet does not list them yet."""
+        for view in views:
+            self.pods.add(view)
+
+    def forget(self, view: PodView) -> None:
+        """Have a pod gone: from the API, from ``List``, its devices free again."""
+        self.pods.remove(view)
+        self.record.hide(view)
+        self.give_back(view)
+
+    def give_back(self, view: PodView) -> None:
+        """Free the devices of a pod."""
+        for resource in Resource:
+            freed = {
+                each
+                for (pod, _, kind), held in self.got.items()
+                if pod == view.id and kind is resource
+                for each in held
+            }
+            known = list(self.book.tickets(resource))
+            self.free[resource] = [
+                each for each in known if each in freed or each in self.free[resource]
+            ]
+        self.got = {key: held for key, held in self.got.items() if key[0] != view.id}
+
+    def prefer(
+        self, resource: Resource, size: int, must: Sequence[str] = (), among: Sequence[str] = ()
+    ) -> list[str]:
+        """Ask for a preference as the kubelet does: what is available includes *must*."""
+        available = [*(among or self.free[resource]), *must]
+        return self.turnstile.prefer(resource, available, must, size)
+
+    def serve(self, view: PodView, container: ContainerDemand, resource: Resource) -> list[str]:
+        """Make the calls for one resource of one container, and book what was answered."""
+        size = count_of(container.demand, resource)
+        reusable = self.reusable.get((view.id, resource), [])
+        if len(reusable) >= size:
+            chosen = reusable[:size]  # silently (K2, K7)
+        elif len(reusable) + len(self.free[resource]) == size:
+            chosen = [*reusable, *self.free[resource]]
+        else:
+            chosen = self.prefer(resource, size, reusable)
+        self.turnstile.allocate(resource, chosen)
+        self.took(view, container, resource, chosen)
+        return chosen
+
+    def took(
+        self, view: PodView, container: ContainerDemand, resource: Resource, chosen: Sequence[str]
+    ) -> None:
+        """Book that a container got devices, as the kubelet does after ``Allocate``."""
+        self.free[resource] = [each for each in self.free[resource] if each not in chosen]
+        left = [each for each in self.reusable.get((view.id, resource), []) if each not in chosen]
+        if container.kind is ContainerKind.INIT:
+            left += chosen
+        else:
+            self.record.give(view, container.name, resource, chosen)
+        self.reusable[view.id, resource] = left
+        self.got[view.id, container.name, resource] = list(chosen)
+
+    def admit(self, view: PodView, order: Sequence[Resource] = CORE_FIRST) -> None:
+        """Admit a pod: list it, then serve its containers in order."""
+        self.record.show(view)
+        for container in view.demand.containers:
+            for resource in order:
+                if count_of(container.demand, resource):
+                    self.serve(view, container, resource)
+
+    def start(self, view: PodView, container: str = "main") -> None:
+        """Start a container: PreStartContainer once per resource (fact K10)."""
+        for resource in Resource:
+            held = self.got.get((view.id, container, resource))
+            if held:
+                self.turnstile.prestart(resource, held)
+
+    def cards(self, view: PodView, container: str = "main") -> list[str]:
+        """The cards a container got, by both resources, each once."""
+        return cards_of(
+            each
+            for resource in Resource
+            for each in self.got.get((view.id, container, resource), ())
+        )
+
+
+# --- fakes of the adapters' Protocols --------------------------------------------------
+
+
+class FakeClock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeCalls:
+    """A :class:`agent.server.Calls`: answers with the first places, or raises *error*."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.answer = Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, ("/dev/nvidia0", "/dev/null"))
+        self.asked: list[tuple[str, Resource, tuple[str, ...], tuple[str, ...], int]] = []
+
+    def _note(
+        self,
+        call: str,
+        resource: Resource,
+        first: Sequence[str],
+        second: Sequence[str] = (),
+        size: int = 0,
+    ) -> None:
+        self.asked.append((call, resource, tuple(first), tuple(second), size))
+        if self.error is not None:
+            raise self.error
+
+    def prefer(
+        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        self._note("prefer", resource, available, must, size)
+        return list(available)[:size]
+
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+        self._note("allocate", resource, device_ids)
+        return self.answer
+
+    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        self._note("prestart", resource, device_ids)
+
+
+# --- a kubelet on unix sockets ---------------------------------------------------------
+
+
+class FakeKubelet(
+    deviceplugin_pb2_grpc.RegistrationServicer, lister_grpc.PodResourcesListerServicer
+):
+    """The two sockets of a kubelet: registration, and PodResources.
+
+    Args:
+        folder: becomes the plugin directory; PodResources is beside it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.plugin_dir = folder / "plugins"
+        self.plugin_dir.mkdir(exist_ok=True)
+        self.socket = self.plugin_dir / "kubelet.sock"
+        self.pod_resources = folder / "pr.sock"
+        self.registered: list[deviceplugin_pb2.RegisterRequest] = []
+        self.refuse_next = 0
+        self.on_register: Callable[[], None] = lambda: None
+        self.turn_away = 0
+        self.listed = 0
+        self.hang = threading.Event()
+        self.hang.set()
+        self.pods: dict[str, dict[str, list[tuple[str, list[str]]]]] = {}
+        self._servers: list[grpc.Server] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> "FakeKubelet":
+        """Serve both sockets anew, as a kubelet that starts."""
+        self.start_registration()
+        self.start_pod_resources()
+        return self
+
+    def start_registration(self) -> None:
+        server = self._server(self.socket)
+        deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self, server)
+        server.start()
+
+    def start_pod_resources(self) -> None:
+        server = self._server(self.pod_resources)
+        lister_grpc.add_PodResourcesListerServicer_to_server(self, server)
+        server.start()
+
+    def stop(self) -> None:
+        """Die: the sockets' files go with it."""
+        self.hang.set()
+        for server in self._servers:
+            server.stop(0).wait(5)
+        self._servers = []
+
+    def restart(self, *, delete_plugins: bool = True) -> None:
+        """Come back as a real kubelet does: the sockets in the directory are deleted (K11)."""
+        self.stop()
+        if delete_plugins:
+            for each in self.plugin_dir.iterdir():
+                each.unlink(missing_ok=True)
+        self.start()
+
+    @staticmethod
+    def _unlinked(path: Path) -> str:
+        path.unlink(missing_ok=True)
+        return f"unix:{path}"
+
+    def _server(self, path: Path) -> grpc.Server:
+        server = grpc.server(ThreadPoolExecutor(8))
+        server.add_insecure_port(self._unlinked(path))
+        self._servers.append(server)
+        return server
+
+    @property
+    def resources(self) -> list[str]:
+        """The resources registered so far, in order."""
+        return [each.resource_name for each in self.registered]
+
+    def Register(  # noqa: N802 -- the API's name
+        self, request: deviceplugin_pb2.RegisterRequest, context: grpc.ServicerContext
+    ) -> deviceplugin_pb2.Empty:
+        if self.refuse_next:
+            self.refuse_next -= 1
+            context.abort(grpc.StatusCode.UNKNOWN, "the kubelet does not like this")
+        self.registered.append(request)
+        self.on_register()
+        return deviceplugin_pb2.Empty()
+
+    def List(  # noqa: N802 -- the API's name
+        self, request: lister_pb.ListPodResourcesRequest, context: grpc.ServicerContext
+    ) -> lister_pb.ListPodResourcesResponse:
+        self.listed += 1
+        if self.turn_away:
+            self.turn_away -= 1
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        self.hang.wait(DEADLINE_S)
+        return lister_pb.ListPodResourcesResponse(
+            pod_resources=[
+                lister_pb.PodResources(
+                    namespace="default",
+                    name=pod,
+                    containers=[
+                        lister_pb.ContainerResources(
+                            name=container,
+                            devices=[
+                                lister_pb.ContainerDevices(
+                                    resource_name=resource, device_ids=device_ids
+                                )
+                                for resource, device_ids in devices
+                            ],
+                        )
+                        for container, devices in containers.items()
+                    ],
+                )
+                for pod, containers in self.pods.items()
+            ]
+        )
+
+
+@contextmanager
+def plugin(socket: Path) -> Iterator[deviceplugin_pb2_grpc.DevicePluginStub]:
+    """Call a device plugin as the kubelet does."""
+    options = (("grpc.max_receive_message_length", 64 * MIB), ("grpc.enable_http_proxy", 0))
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        yield deviceplugin_pb2_grpc.DevicePluginStub(channel)
+
+
+# --- an HTTP server that says what a test wants ----------------------------------------
+
+
+class Scripted:
+    """An API server that answers everything with one scripted response."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.body: bytes = b"{}"
+        self.headers: Mapping[str, str] = {}
+        self.hang = threading.Event()
+        self.hang.set()
+        self.arrived = threading.Event()
+        self.requests: list[tuple[str, str]] = []
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                self.rfile.read(length)
+                script.requests.append((self.command, self.path))
+                script.arrived.set()
+                script.hang.wait(DEADLINE_S)
+                try:
+                    self.send_response(script.status)
+                    for name, value in script.headers.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(script.body)
+                except OSError:
+                    pass  # the client has hung up, which is what some tests are about
+
+            do_PATCH = do_GET  # noqa: N815 -- the name the server looks for
+
+            def log_message(self, *_: object) -> None:
+                """Keep the tests' output clean."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def say(self, status: int, body: object) -> None:
+        """Answer so from now on; *body* is bytes, or an object to be sent as JSON."""
+        self.status = status
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+def make_manifest(
+    name: str,
+    *limits: tuple[int, int],
+    node: str = "n1",
+    annotations: Mapping[str, str] | None = None,
+    uid: str = "",
+) -> dict[str, Any]:
+    """A pod as the API has it, with a container ``c<i>`` for each (cores, memory)."""
+    containers = [
+        {
+            "name": f"c{index}",
+            "image": "none",
+            "resources": {"limits": {NAMES.core: str(cores), NAMES.memory: str(memory)}},
+        }
+        for index, (cores, memory) in enumerate(limits)
+    ] or [{"name": "c0", "image": "none"}]
+    metadata: dict[str, Any] = {"name": name, "namespace": "default"}
+    if uid:
+        metadata |= {"uid": uid, "resourceVersion": "1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata | {"annotations": dict(annotations or {})},
+        "spec": {"nodeName": node, "containers": containers},
+    }
+
+
+def write_cards(path: Path, cards: int = 2, memory: str = "8Gi") -> Path:
+    """Write a cards file whose device nodes exist on any host."""
+    listed = [
+        {
+            "uuid": f"GPU-{index}",
+            "index": index,
+            "model": "Fake",
+            "memory": memory,
+            "device": "/dev/null",
+        }
+        for index in range(cards)
+    ]
+    path.write_text(json.dumps({"cards": listed}))
+    return path

@@ -1,0 +1,325 @@
+"""The agent's client of the API server, against a simulated server and a scripted one."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import api as module
+from agent.api import Api, Gone, Rejected
+from agent.errors import SettingsError, Unavailable
+from simulator.api.faults import Outage
+from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.fakes import Scripted, eventually, make_manifest
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    with Scripted() as running:
+        yield running
+
+
+@pytest.fixture
+def talks_to(scripted: Scripted, tmp_path: Path) -> Api:
+    path = tmp_path / "scripted"
+    path.write_text(kubeconfig_for(scripted.url))
+    return Api(path)
+
+
+# --- credentials ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", "nonsense: [", "kind: Config", '{"clusters": 7}', "\x00"]
+)
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=rf"^kubeconfig: cannot use {path}: "):
+        Api(path)
+
+
+def test_an_absent_kubeconfig_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=rf"^kubeconfig: cannot use {tmp_path}/none: "):
+        Api(tmp_path / "none")
+
+
+def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(
+        SettingsError, match=r"^kubeconfig: cannot use the pod's service account: Service host/port"
+    ):
+        Api(None)
+
+
+# --- list, get, patch -----------------------------------------------------------------
+
+
+def test_only_the_pods_of_the_node_are_listed(
+    api: Api, server: ApiServer, admin: ApiClient
+) -> None:
+    server.apply(make_manifest("here"), make_manifest("there", node="n2"))
+    pods, version = api.list_pods("n1")
+    assert [each["metadata"]["name"] for each in pods] == ["here"]
+    assert int(version) > 0
+
+
+def test_a_list_is_served_from_the_cache_of_the_api_server(
+    talks_to: Api, scripted: Scripted
+) -> None:
+    scripted.say(200, {"metadata": {"resourceVersion": "7"}, "items": None})
+    assert talks_to.list_pods("n1") == ([], "7")
+    assert scripted.requests == [
+        ("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0")
+    ]
+
+
+def test_a_pod_is_got_raw_and_an_absent_one_is_none(api: Api, server: ApiServer) -> None:
+    server.apply(make_manifest("here"))
+    found = api.get_pod("default", "here")
+    assert found is not None
+    assert found["spec"]["nodeName"] == "n1"
+    assert api.get_pod("default", "nobody") is None
+
+
+def test_a_patch_merges_annotations(api: Api, server: ApiServer, admin: ApiClient) -> None:
+    server.apply(make_manifest("a", annotations={"kept": "1"}))
+    api.patch_pod("default", "a", {"metadata": {"annotations": {"new": "2"}}})
+    assert admin.get(f"{PODS}/a")["metadata"]["annotations"] == {"kept": "1", "new": "2"}
+
+
+def test_a_patch_of_a_successor_is_a_conflict(api: Api, server: ApiServer) -> None:
+    server.apply(make_manifest("a"))
+    with pytest.raises(Rejected) as refused:
+        api.patch_pod("default", "a", {"metadata": {"uid": "another"}})
+    assert refused.value.status == 409
+
+
+def test_a_patch_of_a_pod_that_is_gone_is_rejected_with_its_message(api: Api) -> None:
+    with pytest.raises(Rejected, match=r'^pods "a" not found$') as refused:
+        api.patch_pod("default", "a", {"metadata": {"annotations": {}}})
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
+def test_an_outage_is_unavailable_and_passes(api: Api, server: ApiServer, outage: Outage) -> None:
+    server.apply(make_manifest("a"))
+    server.set_outage(outage)
+    for call in (
+        lambda: api.list_pods("n1"),
+        lambda: api.get_pod("default", "a"),
+        lambda: api.patch_pod("default", "a", {}),
+        lambda: next(api.watch_pods("n1", "1")),
+    ):
+        with pytest.raises(Unavailable, match=r"^API server: "):
+            call()
+    server.set_outage(Outage.NONE)
+    assert api.get_pod("default", "a") is not None
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, Rejected),
+        (401, Rejected),
+        (403, Rejected),
+        (404, Rejected),
+        (409, Rejected),
+        (410, Gone),
+        (418, Rejected),
+        (422, Rejected),
+        (429, Unavailable),
+        (500, Unavailable),
+        (503, Unavailable),
+    ],
+)
+def test_every_status_is_translated(
+    talks_to: Api, scripted: Scripted, status: int, expected: type[Exception]
+) -> None:
+    scripted.say(status, {"message": "because"})
+    with pytest.raises(expected, match="because"):
+        talks_to.patch_pod("default", "a", {})
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"7", b"{}"])
+def test_an_error_without_a_status_body_is_told_by_its_reason(
+    talks_to: Api, scripted: Scripted, body: bytes
+) -> None:
+    scripted.say(503, body)
+    with pytest.raises(Unavailable, match=r"^API server: 503 Service Unavailable$"):
+        talks_to.list_pods("n1")
+
+
+def test_a_forbidden_get_is_unavailable_not_absent(talks_to: Api, scripted: Scripted) -> None:
+    scripted.say(403, {"message": "no RBAC rule"})
+    with pytest.raises(Unavailable, match=r"^GET pod default/a: no RBAC rule$"):
+        talks_to.get_pod("default", "a")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"null", b"{}", b'{"metadata": {}}', b'{"metadata": 7}']
+)
+def test_an_answer_that_is_no_list_is_unavailable(
+    talks_to: Api, scripted: Scripted, body: bytes
+) -> None:
+    """A proxy on the way answers 200 with a page of its own."""
+    scripted.say(200, body)
+    with pytest.raises(Unavailable, match=r"^API server: "):
+        talks_to.list_pods("n1")
+
+
+def test_a_broken_off_answer_is_unavailable(talks_to: Api, scripted: Scripted) -> None:
+    scripted.say(200, b'{"metadata"')
+    scripted.headers = {"Content-Length": "1000"}
+    with pytest.raises(Unavailable, match=r"^API server: "):
+        talks_to.list_pods("n1")
+
+
+def test_a_get_gives_up_after_about_a_second(talks_to: Api, scripted: Scripted) -> None:
+    scripted.hang.clear()
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="timed out"):
+        talks_to.get_pod("default", "a")
+    assert time.monotonic() - began < 10
+
+
+# --- watch ----------------------------------------------------------------------------
+
+
+class Watching:
+    """A thread that watches, and what it has seen."""
+
+    def __init__(self, api: Api, version: str) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.bookmarks = 0
+        self.error: Exception | None = None
+        self._api, self._version = api, version
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            for kind, obj in self._api.watch_pods("n1", self._version):
+                if kind == "BOOKMARK":
+                    self.bookmarks += 1
+                else:
+                    self.seen.append((kind, obj["metadata"]["name"]))
+        except (Gone, Unavailable) as error:
+            self.error = error
+
+    def ended(self, within: float = 5.0) -> bool:
+        self.thread.join(within)
+        return not self.thread.is_alive()
+
+
+def test_a_watch_tells_what_happens_and_where_it_stands(
+    api: Api, server: ApiServer, admin: ApiClient
+) -> None:
+    _, version = api.list_pods("n1")
+    watching = Watching(api, version)
+    server.apply(make_manifest("a"), make_manifest("b", node="n2"))
+    admin.patch(f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}})
+    admin.delete(f"{PODS}/a", grace_period_seconds=0)
+    eventually(lambda: len(watching.seen) == 3, "three events")
+    assert watching.seen == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    eventually(lambda: watching.bookmarks > 0, "a bookmark")
+
+
+def test_closing_ends_a_watch_at_once(api: Api) -> None:
+    _, version = api.list_pods("n1")
+    watching = Watching(api, version)
+    eventually(lambda: watching.bookmarks > 0, "the watch runs")
+    began = time.monotonic()
+    api.close()
+    assert watching.ended()
+    assert time.monotonic() - began < 2
+
+
+def test_a_watch_begun_after_closing_ends_at_once(api: Api) -> None:
+    _, version = api.list_pods("n1")
+    api.close()
+    watching = Watching(api, version)
+    assert watching.ended()
+    assert not watching.seen
+
+
+def test_closing_twice_or_without_a_watch_is_nothing(api: Api) -> None:
+    api.close()
+    api.close()
+
+
+def test_a_watch_from_forgotten_history_is_gone(api: Api, server: ApiServer) -> None:
+    _, version = api.list_pods("n1")
+    server.apply(make_manifest("a"))
+    server.expire_history()
+    with pytest.raises(Gone):
+        next(api.watch_pods("n1", version))
+
+
+def test_a_watch_that_is_cut_is_unavailable(api: Api, server: ApiServer) -> None:
+    _, version = api.list_pods("n1")
+    watching = Watching(api, version)
+    eventually(lambda: watching.bookmarks > 0, "the watch runs")
+    server.drop_watches()
+    assert watching.ended()
+    assert isinstance(watching.error, Unavailable)
+    assert str(watching.error).startswith("watch: ")
+
+
+def line(kind: str, obj: object) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def test_a_watch_that_the_server_ends_simply_ends(talks_to: Api, scripted: Scripted) -> None:
+    pod: dict[str, Any] = {"metadata": {"name": "a"}}
+    scripted.say(200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
+    assert [kind for kind, _ in talks_to.watch_pods("n1", "5")] == ["ADDED", "MODIFIED"]
+    assert scripted.requests == [
+        (
+            "GET",
+            (
+                "/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1"
+                "&resourceVersion=5&timeoutSeconds=300&watch=true"
+            ),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "message"),
+    [
+        (line("ERROR", {"code": 410, "message": "too old"}), Gone, "too old"),
+        (line("ERROR", {"code": 500, "message": "etcd"}), Unavailable, "watch: etcd"),
+        (b"<html>\n", Unavailable, "watch: Expecting value: line 1 column 1 (char 0)"),
+        (b"[]\n", Unavailable, "watch: not an event: []"),
+        (b"{}\n", Unavailable, "watch: not an event: {}"),
+        (b'{"type": "ADDED"}\n', Unavailable, 'watch: not an event: {"type": "ADDED"}'),
+        (
+            b'{"type": "ERROR", "object": 7}\n',
+            Unavailable,
+            'watch: not an event: {"type": "ERROR", "object": 7}',
+        ),
+    ],
+)
+def test_what_is_no_event_is_an_error(
+    talks_to: Api, scripted: Scripted, body: bytes, expected: type[Exception], message: str
+) -> None:
+    scripted.say(200, body)
+    with pytest.raises(expected) as error:
+        list(talks_to.watch_pods("n1", "5"))
+    assert str(error.value) == message
+
+
+def test_lines_are_whole_however_the_stream_is_cut() -> None:
+    class Stream:
+        def stream(self, _size: int) -> Iterator[bytes]:
+            yield from (b'{"a"', b": 1}\n\n{", b'"b": 2}\n{"c"')
+
+    assert list(module._lines(Stream())) == [b'{"a": 1}', b'{"b": 2}']

@@ -1,0 +1,140 @@
+"""Decisions are told in one log line each, and counted."""
+
+import logging
+
+import pytest
+
+from agent.journal import LogJournal
+from agent.ledger import Claim, Correction
+from agent.metrics import Metrics
+from agent.podview import PodId
+from contract.allocation import Evidence
+from tests.agent.builders import CORE, MEMORY
+
+CLAIM = Claim(PodId("default", "a", "uid-a"), "main")
+OTHER = Claim(PodId("default", "b", "uid-b"), "side")
+IDS = frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::5"})
+
+Told = tuple[str, str, dict[str, object]]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def journal(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LogJournal:
+    caplog.set_level(logging.INFO, "agent.journal")
+    return LogJournal(metrics)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    """The one line that was logged, with its fields."""
+    (record,) = caplog.records
+    usual = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+    fields = {key: value for key, value in record.__dict__.items() if key not in usual}
+    return record.levelname, record.getMessage(), fields
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"gpu_turnstile_agent_{name}", labels)
+
+
+def test_a_decision(
+    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS)
+    assert told(caplog) == (
+        "INFO",
+        "prefer",
+        {
+            "pod": "default/a",
+            "uid": "uid-a",
+            "container": "main",
+            "resource": "core",
+            "evidence": "witness",
+            "count": 4,
+            "ids": "GPU-0::0-2; GPU-1::5",
+        },
+    )
+    assert value(metrics, "decisions_total", call="prefer", evidence="witness") == 1
+    assert value(metrics, "decisions_total", call="allocate", evidence="witness") is None
+
+
+def test_a_refusal(journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+    journal.refused("allocate", MEMORY, 8, "no card fits")
+    assert told(caplog) == (
+        "WARNING",
+        "refused",
+        {"call": "allocate", "resource": "memory", "count": 8, "reason": "no card fits"},
+    )
+    assert value(metrics, "refusals_total", call="allocate", resource="memory") == 1
+
+
+def test_a_correction(
+    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.corrected(Correction(CORE, IDS, CLAIM, OTHER))
+    assert told(caplog) == (
+        "WARNING",
+        "corrected",
+        {
+            "resource": "core",
+            "guessed": "default/a container main",
+            "proven": "default/b container side",
+            "ids": "GPU-0::0-2; GPU-1::5",
+        },
+    )
+    assert value(metrics, "corrections_total") == 1
+
+
+@pytest.mark.parametrize(
+    ("claim", "text"), [(CLAIM, "default/a container main"), (None, "unknown")]
+)
+def test_a_start_without_proof(
+    journal: LogJournal,
+    metrics: Metrics,
+    caplog: pytest.LogCaptureFixture,
+    claim: Claim | None,
+    text: str,
+) -> None:
+    journal.unproven(claim, ["GPU-0::1"], "nobody holds these")
+    assert told(caplog) == (
+        "INFO",
+        "unproven",
+        {"claim": text, "ids": "GPU-0::1", "reason": "nobody holds these"},
+    )
+    assert value(metrics, "unproven_starts_total") == 1
+
+
+def test_a_missing_witness(
+    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.blind("PodResources: UNAVAILABLE")
+    assert told(caplog) == ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"})
+    assert value(metrics, "witness_failures_total") == 1
+
+
+def test_all_metrics_are_there_from_the_start(metrics: Metrics) -> None:
+    text = metrics.render().decode()
+    for name in (
+        "decisions_total",
+        "refusals_total",
+        "corrections_total",
+        "unproven_starts_total",
+        "witness_failures_total",
+        "patches_total",
+        "registered",
+    ):
+        assert f"# TYPE gpu_turnstile_agent_{name} " in text
+    assert value(metrics, "corrections_total") == 0
+    assert value(metrics, "registered") == 0
+    assert Metrics.content_type.startswith("text/plain; version=0.0.4")
+
+
+def test_two_agents_in_one_process_count_apart() -> None:
+    one, two = Metrics(), Metrics()
+    one.blind.inc()
+    assert value(one, "witness_failures_total") == 1
+    assert value(two, "witness_failures_total") == 0

@@ -1,0 +1,297 @@
+"""The command line, and a real agent process between a fake kubelet and a simulated API server."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.__main__ import main
+from simulator.api.faults import Outage
+from simulator.api.server import ApiServer, kubeconfig_for
+from tests.agent.fakes import FakeKubelet, Scripted, eventually, write_cards
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def kubelet(folder: Path) -> Iterator[FakeKubelet]:
+    with FakeKubelet(folder) as running:
+        yield running.start()
+
+
+@pytest.fixture
+def flags(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> dict[str, str]:
+    """Flags an agent runs with; a test changes one."""
+    return {
+        "--node-name": "n1",
+        "--kubeconfig": str(kubeconfig),
+        "--plugin-dir": str(kubelet.plugin_dir),
+        "--pod-resources-socket": str(kubelet.pod_resources),
+        "--cards": str(write_cards(tmp_path / "cards.yaml")),
+        "--http-host": "127.0.0.1",
+        "--http-port": "0",
+    }
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if "GPU_TURNSTILE" not in key}
+    kept.pop("NODE_NAME", None)
+    return kept | more
+
+
+def words(flags: Mapping[str, str]) -> list[str]:
+    return [word for pair in flags.items() for word in pair]
+
+
+def command(flags: Mapping[str, str]) -> list[str]:
+    return [sys.executable, "-m", "agent", *words(flags)]
+
+
+# --- help -----------------------------------------------------------------------------
+
+
+def test_help_names_every_flag_with_its_environment_variable() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "agent", "--help"],
+        cwd=ROOT,
+        env=environment(COLUMNS="200"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    text = " ".join(shown.split())
+    flags = [option.opts[0] for option in main.params]
+    assert len(flags) == 12
+    for flag in flags:
+        variable = "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper()
+        assert re.search(rf"{flag} .*?\[env var: {variable}[;,\]]", text), flag
+
+
+# --- bad settings ---------------------------------------------------------------------
+
+BAD = {
+    "cards absent": ({"--cards": "{tmp}/none.yaml"}, "error: cards: cannot read {tmp}/none.yaml: "),
+    "cards not YAML": ({"--cards": "{tmp}/bad.yaml"}, "error: cards: {tmp}/bad.yaml is not YAML: "),
+    "cards empty": (
+        {"--cards": "{tmp}/empty.yaml"},
+        "error: cards: {tmp}/empty.yaml: the cards file must be a mapping",
+    ),
+    "block not a size": (
+        {"--memory-block": "lots"},
+        'error: memory-block: Invalid value: "lots": must be a whole number of MiB such as 256Mi',
+    ),
+    "block too large": (
+        {"--memory-block": "1Ti"},
+        (
+            "error: memory-block: Invalid value: 1099511627776: larger than card GPU-0 "
+            "(8589934592 bytes)"
+        ),
+    ),
+    "domain": (
+        {"--domain": "Not A Domain"},
+        'error: domain: Invalid value: "Not A Domain": must be a lower-case DNS name',
+    ),
+    "reserved domain": ({"--domain": "kubernetes.io"}, "error: domain: Invalid value: "),
+    "kubeconfig absent": (
+        {"--kubeconfig": "{tmp}/none"},
+        "error: kubeconfig: cannot use {tmp}/none: ",
+    ),
+    "kubeconfig not YAML": (
+        {"--kubeconfig": "{tmp}/bad.yaml"},
+        "error: kubeconfig: cannot use {tmp}/bad.yaml: ",
+    ),
+    "node name": ({"--node-name": ""}, "error: node-name: Required value: the node's name"),
+    "plugin dir too long": (
+        {"--plugin-dir": "/" + "x" * 120},
+        "error: plugin-dir: Invalid value: ",
+    ),
+    "socket too long": (
+        {"--pod-resources-socket": "/" + "x" * 120},
+        "error: pod-resources-socket: Invalid value: ",
+    ),
+    "http host": (
+        {"--http-host": "192.0.2.1"},
+        "error: http-port: cannot listen on 192.0.2.1:0: ",
+    ),
+}
+
+
+def filled(text: str, tmp_path: Path) -> str:
+    return text.replace("{tmp}", str(tmp_path))
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_setting_is_one_line_and_exit_code_2(
+    case: str, flags: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [\nb: }")
+    (tmp_path / "empty.yaml").write_text("")
+    change, message = BAD[case]
+    flags |= {flag: filled(value, tmp_path) for flag, value in change.items()}
+    ended = subprocess.run(
+        command(flags | {"--log-level": "error"}),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1, ended.stderr
+    assert lines[0].startswith(filled(message, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--policy", "fair", "Invalid value for '--policy': 'fair' is not one of 'binpack', "),
+        ("--inject", "magic", "Invalid value for '--inject': 'magic' is not one of 'nodes', "),
+        ("--log-level", "loud", "Invalid value for '--log-level': 'loud' is not one of "),
+        ("--http-port", "70000", "Invalid value for '--http-port': 70000 is not in the range"),
+        ("--http-port", "web", "Invalid value for '--http-port': 'web' is not a valid integer"),
+        ("--nonsense", "1", "No such option"),
+    ],
+)
+def test_a_flag_that_click_refuses_is_named_with_exit_code_2(
+    flags: dict[str, str], flag: str, value: str, message: str
+) -> None:
+    result = CliRunner().invoke(main, words(flags | {flag: value}))
+    assert result.exit_code == 2
+    assert f"Error: {message}" in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--node-name", "--cards"])
+def test_a_required_flag_that_is_missing_is_named(flags: dict[str, str], flag: str) -> None:
+    del flags[flag]
+    result = CliRunner(env=dict.fromkeys(("NODE_NAME", "GPU_TURNSTILE_NODE_NAME"))).invoke(
+        main, words(flags)
+    )
+    assert result.exit_code == 2
+    assert f"Error: Missing option '{flag}'" in result.stderr
+
+
+# --- running --------------------------------------------------------------------------
+
+
+@contextmanager
+def process(arguments: list[str], log: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as stderr:
+        started = subprocess.Popen(
+            arguments, cwd=ROOT, env=environment(**env), stderr=stderr, stdout=subprocess.PIPE
+        )
+        try:
+            yield started
+        finally:
+            started.kill()
+            started.communicate(timeout=20)
+
+
+def events(log: Path) -> list[str]:
+    """The events logged so far; every line is JSON."""
+    return [json.loads(line)["event"] for line in log.read_text().splitlines()]
+
+
+def ended_cleanly(
+    agent: subprocess.Popen[bytes], number: signal.Signals, within: float = 5
+) -> None:
+    began = time.monotonic()
+    agent.send_signal(number)
+    assert agent.wait(20) == 0
+    assert time.monotonic() - began < within
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_registered_agent_cleanly(
+    flags: dict[str, str], kubelet: FakeKubelet, tmp_path: Path, number: signal.Signals
+) -> None:
+    log = tmp_path / "log"
+    with process(command(flags), log) as agent:
+        eventually(lambda: "registered" in log.read_text(), "it registers")
+        ended_cleanly(agent, number)
+    assert kubelet.resources == ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
+    assert events(log)[-1] == "stopped"
+    assert not (kubelet.plugin_dir / "vcore.sock").exists()
+
+
+@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
+def test_a_signal_ends_an_agent_that_reaches_nobody(
+    flags: dict[str, str],
+    kubelet: FakeKubelet,
+    server: ApiServer,
+    tmp_path: Path,
+    outage: Outage,
+) -> None:
+    server.set_outage(outage)
+    kubelet.stop()
+    log = tmp_path / "log"
+    with process(command(flags), log) as agent:
+        eventually(lambda: "no pods from the API server" in log.read_text(), "it tries")
+        ended_cleanly(agent, signal.SIGTERM)
+    assert events(log)[-1] == "stopped"
+
+
+def test_a_signal_ends_an_agent_whose_api_server_hangs(
+    flags: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with Scripted() as hanging:
+        hanging.hang.clear()
+        Path(flags["--kubeconfig"]).write_text(kubeconfig_for(hanging.url))
+        with process(command(flags), log) as agent:
+            eventually(hanging.arrived.is_set, "it asks")
+            ended_cleanly(agent, signal.SIGTERM, within=10)
+        hanging.hang.set()
+    assert events(log)[-1] == "stopped"
+
+
+def test_every_flag_may_come_from_the_environment(
+    flags: dict[str, str], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    env = {
+        "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper(): value
+        for flag, value in flags.items()
+    }
+    del env["GPU_TURNSTILE_NODE_NAME"]  # the usual name in a manifest will do
+    log = tmp_path / "log"
+    more = {"NODE_NAME": "n1", "GPU_TURNSTILE_DOMAIN": "example.com"}
+    with process(command({}), log, **env, **more) as agent:
+        eventually(lambda: len(kubelet.registered) == 2, "it registers")
+        ended_cleanly(agent, signal.SIGTERM)
+    assert kubelet.resources == ["example.com/vcuda-core", "example.com/vcuda-memory"]
+
+
+def test_main_runs_until_a_signal_comes(
+    flags: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, with the signals left alone."""
+    blocked: list[set[int]] = []
+    waited: list[set[int]] = []
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, which: blocked.append(which))
+    monkeypatch.setattr(signal, "sigwait", waited.append)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
+    result = CliRunner().invoke(main, words(flags))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert blocked == waited == [{signal.SIGTERM, signal.SIGINT}]
+
+
+def test_main_says_what_is_wrong(flags: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, _which: None)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
+    result = CliRunner().invoke(main, words(flags | {"--memory-block": "0"}))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        'error: memory-block: Invalid value: "0": must be a whole number of MiB such as 256Mi\n',
+    )

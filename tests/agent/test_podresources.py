@@ -1,0 +1,171 @@
+"""The client of PodResources, against a fake kubelet on a real unix socket."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Unavailable
+from agent.podresources import PodResources
+from agent.witness import ListedContainer, ListedPod, Snapshot
+from tests.agent.builders import CORE, MEMORY
+from tests.agent.fakes import NAMES, RESOURCES, FakeKubelet, eventually
+
+
+@pytest.fixture
+def kubelet(folder: Path) -> Iterator[FakeKubelet]:
+    with FakeKubelet(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def record(kubelet: FakeKubelet) -> Iterator[PodResources]:
+    client = PodResources(kubelet.pod_resources, resources=RESOURCES)
+    yield client
+    client.close()
+
+
+def test_entries_of_one_id_each_are_added_up(kubelet: FakeKubelet, record: PodResources) -> None:
+    """K16; and resources of other plugins are passed over."""
+    kubelet.pods = {
+        "a": {
+            "one": [
+                (NAMES.core, ["GPU-0::0"]),
+                (NAMES.core, ["GPU-0::1"]),
+                (NAMES.memory, ["GPU-0::7", "GPU-0::8"]),
+                ("example.com/nic", ["eth0"]),
+                (NAMES.core, ["GPU-0::2"]),
+            ],
+            "two": [],
+        },
+        "b": {},
+    }
+    kubelet.start()
+    assert record.list(within=10) == Snapshot(
+        (
+            ListedPod(
+                "default",
+                "a",
+                (
+                    ListedContainer(
+                        "one",
+                        {
+                            CORE: frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2"}),
+                            MEMORY: frozenset({"GPU-0::7", "GPU-0::8"}),
+                        },
+                    ),
+                    ListedContainer("two", {}),
+                ),
+            ),
+            ListedPod("default", "b", ()),
+        )
+    )
+
+
+def test_an_answer_beyond_grpcs_default_size_is_read(
+    kubelet: FakeKubelet, record: PodResources
+) -> None:
+    long = "GPU-" + "0" * 50
+    kubelet.pods = {"a": {"one": [(NAMES.core, [f"{long}::{n}"]) for n in range(60_000)]}}
+    kubelet.start()
+    (pod,) = record.list(within=20).pods
+    assert len(pod.held("one", CORE)) == 60_000
+
+
+def test_a_call_turned_away_by_the_rate_limit_is_made_again(
+    kubelet: FakeKubelet, record: PodResources
+) -> None:
+    kubelet.start()
+    kubelet.turn_away = 3
+    assert record.list(within=10) == Snapshot(())
+    assert kubelet.listed == 4
+
+
+def test_a_rate_limit_that_lasts_ends_at_the_deadline(
+    kubelet: FakeKubelet, record: PodResources
+) -> None:
+    kubelet.start()
+    record.list(within=10)
+    kubelet.turn_away = 1_000_000
+    began = time.monotonic()
+    with pytest.raises(Unavailable) as error:
+        record.list(within=0.3)
+    assert time.monotonic() - began < 3
+    # Which of the two depends on whether the deadline falls into a call or a pause.
+    assert str(error.value) in {
+        "PodResources: rate limited until the deadline",
+        "PodResources: DEADLINE_EXCEEDED: Deadline Exceeded",
+    }
+
+
+def test_no_call_is_made_once_the_time_is_up(kubelet: FakeKubelet, record: PodResources) -> None:
+    kubelet.start()
+    with pytest.raises(Unavailable, match=r"^PodResources: rate limited until the deadline$"):
+        record.list(within=0)
+    assert kubelet.listed == 0
+
+
+def test_a_kubelet_that_hangs_is_left_at_the_deadline(
+    kubelet: FakeKubelet, record: PodResources
+) -> None:
+    kubelet.start()
+    kubelet.hang.clear()
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"^PodResources: DEADLINE_EXCEEDED: "):
+        record.list(within=0.3)
+    assert time.monotonic() - began < 3
+
+
+def test_an_absent_socket_is_told_at_once(kubelet: FakeKubelet, record: PodResources) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
+        record.list(within=10)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("away_first", [False, True])
+def test_a_kubelet_that_is_back_is_reached_again_soon(
+    kubelet: FakeKubelet, record: PodResources, away_first: bool
+) -> None:
+    if not away_first:
+        kubelet.start_pod_resources()
+        record.list(within=10)
+        kubelet.stop()
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            record.list(within=1)
+    kubelet.start_pod_resources()
+    back = time.monotonic()
+
+    def reached() -> bool:
+        try:
+            record.list(within=1)
+        except Unavailable:
+            return False
+        return True
+
+    eventually(reached, "the kubelet answers again")
+    assert time.monotonic() - back < 5  # the default of gRPC would be up to two minutes
+
+
+def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:
+    client = PodResources(kubelet.pod_resources, resources=RESOURCES)
+    kubelet.start()
+    kubelet.turn_away = 1_000_000
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            client.list(within=30)
+        except (Unavailable, ValueError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    eventually(lambda: kubelet.listed > 2, "it is asking")
+    client.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [Unavailable]

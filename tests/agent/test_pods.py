@@ -1,0 +1,329 @@
+"""The pod cache: list, watch, list again; single look-ups; what does not parse is told."""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from agent import api as api_module
+from agent.api import Api, Gone, Json, Rejected
+from agent.errors import Unavailable
+from agent.pods import PodCache
+from agent.podview import PodView
+from simulator.api.faults import Outage
+from simulator.api.resources import PODS as PODS_RESOURCE
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient
+from tests.agent.fakes import NAMES, FakeClock, eventually, make_manifest
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class FakePodApi:
+    """A :class:`agent.pods.PodApi`: each list and watch is scripted, then there is nothing."""
+
+    def __init__(self, *steps: object) -> None:
+        self.steps = list(steps)
+        self.pods: dict[tuple[str, str], Json] = {}
+        self.gets: list[tuple[str, str]] = []
+        self.watched_from: list[str] = []
+        self.over = threading.Event()
+
+    def _next(self) -> object:
+        if not self.steps:
+            self.over.set()
+            raise Unavailable("nothing more")
+        step = self.steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def list_pods(self, node: str) -> tuple[list[Json], str]:
+        step = self._next()
+        assert isinstance(step, tuple)
+        return step
+
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+        self.watched_from.append(resource_version)
+        step = self._next()
+        assert isinstance(step, list)
+        for each in step:
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        self.gets.append((namespace, name))
+        return self.pods.get((namespace, name))
+
+
+@contextmanager
+def running(cache: PodCache, wake: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
+    """Run the cache in a thread, and end it within two seconds."""
+    stop = threading.Event()
+    thread = threading.Thread(target=cache.run, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        began = time.monotonic()
+        stop.set()
+        wake()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert time.monotonic() - began < 2
+
+
+def cache_of(api: FakePodApi | Api, clock: Callable[[], float] = time.monotonic) -> PodCache:
+    return PodCache(api=api, node="n1", names=NAMES, clock=clock)
+
+
+def known(cache: PodCache) -> set[str]:
+    return {view.id.name for view in cache.views()}
+
+
+def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> Json:
+    obj = make_manifest(name, (30, 8), uid=uid or f"uid-{name}")
+    obj["metadata"]["resourceVersion"] = version
+    obj["metadata"]["annotations"] = {
+        f"{NAMES.domain}/{key.replace('_', '-')}": value for key, value in annotations.items()
+    }
+    return obj
+
+
+# --- against the simulated API server -------------------------------------------------
+
+
+def test_pods_are_listed_then_watched(api: Api, server: ApiServer, admin: ApiClient) -> None:
+    server.apply(make_manifest("before", (30, 8)), make_manifest("elsewhere", (30, 8), node="n2"))
+    cache = cache_of(api)
+    seen: list[PodView] = []
+    cache.subscribe(seen.append)
+    assert not cache.synced.is_set()
+    with running(cache, api.close):
+        assert cache.synced.wait(10)
+        assert known(cache) == {"before"}
+        server.apply(make_manifest("after", (20, 4)))
+        eventually(lambda: known(cache) == {"before", "after"}, "the new pod is told")
+        admin.patch(f"{PODS}/after", {"metadata": {"annotations": {NAMES.gpu_assigned: "true"}}})
+        eventually(lambda: any(view.assigned for view in cache.views()), "the change is told")
+        admin.delete(f"{PODS}/before", grace_period_seconds=0)
+        eventually(lambda: known(cache) == {"after"}, "the deletion is told")
+    assert [(view.id.name, view.assigned) for view in seen] == [
+        ("before", False),
+        ("after", False),
+        ("after", True),
+    ]
+
+
+def test_an_expired_watch_is_followed_by_a_new_list(
+    api: Api,
+    server: ApiServer,
+    admin: ApiClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch lags, the server ends it, and what it would go on from is forgotten."""
+    monkeypatch.setattr(api_module, "_WATCH_SECONDS", 1)
+    caplog.set_level(logging.INFO, "agent.pods")
+    server.apply(make_manifest("old", (30, 8)))
+    cache = cache_of(api)
+    with running(cache, api.close):
+        assert cache.synced.wait(10)
+        server.delay_watches(PODS_RESOURCE, 60)
+        admin.delete(f"{PODS}/old", grace_period_seconds=0)
+        server.apply(make_manifest("new", (30, 8)))
+        server.expire_history()
+        eventually(lambda: "watch expired, listing again" in caplog.text, "410")
+        server.delay_watches(PODS_RESOURCE, 0)
+        eventually(lambda: known(cache) == {"new"}, "the cache has caught up")
+
+
+def test_an_outage_passes_and_what_is_known_stays(
+    api: Api, server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.apply(make_manifest("a", (30, 8)))
+    cache = cache_of(api)
+    with running(cache, api.close):
+        assert cache.synced.wait(10)
+        server.set_outage(Outage.UNAVAILABLE)
+        eventually(lambda: "no pods from the API server" in caplog.text, "the outage is noticed")
+        assert known(cache) == {"a"}
+        server.set_outage(Outage.NONE)
+        server.apply(make_manifest("b", (30, 8)))
+        eventually(lambda: known(cache) == {"a", "b"}, "the watch goes on")
+
+
+def test_it_stops_promptly_in_the_middle_of_an_outage(
+    api: Api, server: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.set_outage(Outage.REFUSED)
+    with running(cache_of(api), api.close):
+        eventually(lambda: caplog.text.count("no pods") >= 2, "it waits to try again")
+
+
+def test_a_pod_that_the_watch_is_behind_with_is_fetched(api: Api, server: ApiServer) -> None:
+    cache = cache_of(api)
+    with running(cache, api.close):
+        assert cache.synced.wait(10)
+        server.delay_watches(PODS_RESOURCE, 60)
+        server.apply(make_manifest("a", (30, 8)))
+        view = cache.fetch("default", "a")
+        assert view is not None
+        assert known(cache) == {"a"}
+        server.delay_watches(PODS_RESOURCE, 0)
+
+
+# --- with scripts ---------------------------------------------------------------------
+
+
+def test_a_watch_goes_on_from_its_last_bookmark() -> None:
+    bookmark: Json = {"metadata": {"resourceVersion": "9"}}
+    api = FakePodApi(
+        ([], "3"),
+        [("ADDED", entry("a", version="5")), ("BOOKMARK", bookmark), ("UNKNOWN", bookmark)],
+        [("DELETED", entry("a", version="11"))],
+        [("ADDED", {"metadata": {"name": "bare", "uid": "u"}})],
+    )
+    cache = cache_of(api)
+    with running(cache):
+        assert api.over.wait(10)
+        assert known(cache) == {"bare"}
+    assert api.watched_from == ["3", "9", "11", "11"]
+
+
+@pytest.mark.parametrize("error", [Gone("too old"), Rejected(403, "no RBAC rule for watch")])
+def test_a_watch_that_ends_at_once_each_time_does_not_become_a_storm_of_lists(
+    error: Exception,
+) -> None:
+    at: list[float] = []
+
+    class Refusing(FakePodApi):
+        def list_pods(self, node: str) -> tuple[list[Json], str]:
+            at.append(time.monotonic())
+            return [], "3"
+
+        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+            raise error
+
+    with running(cache_of(Refusing())):
+        eventually(lambda: len(at) >= 4, "it keeps trying")
+    gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert [gap >= least for gap, least in zip(gaps, [0.2, 0.4, 0.8], strict=False)] == [True] * 3
+
+
+def test_a_watch_that_went_well_for_long_is_opened_again_soon() -> None:
+    clock, at = FakeClock(), list[float]()
+
+    class Long(FakePodApi):
+        def list_pods(self, node: str) -> tuple[list[Json], str]:
+            at.append(time.monotonic())
+            return [], "3"
+
+        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+            clock.now += 60
+            raise Unavailable("cut")
+
+    with running(cache_of(Long(), clock)):
+        eventually(lambda: len(at) >= 6, "without growing waits", within=10)
+
+
+@pytest.mark.parametrize("error", [Gone("too old"), Unavailable("cut"), Rejected(403, "no")])
+def test_whatever_ends_a_watch_it_is_listed_again(error: Exception) -> None:
+    api = FakePodApi(([entry("a")], "3"), [error], ([entry("b")], "7"), [])
+    cache = cache_of(api)
+    with running(cache):
+        assert api.over.wait(10)
+        assert known(cache) == {"b"}
+    assert api.watched_from == ["3", "7", "7"]
+
+
+def test_a_list_tells_only_of_what_has_changed() -> None:
+    api = FakePodApi(
+        ([entry("a"), entry("b")], "3"),
+        [Gone("")],
+        ([entry("a"), entry("b", gpu_assigned="true"), entry("c")], "7"),
+    )
+    cache = cache_of(api)
+    seen: list[str] = []
+    cache.subscribe(lambda view: seen.append(view.id.name))
+    with running(cache):
+        assert api.over.wait(10)
+    assert seen == ["a", "b", "b", "c"]
+
+
+def test_a_successor_stands_beside_its_predecessor_until_that_is_gone() -> None:
+    api = FakePodApi(
+        ([entry("a", "one")], "3"),
+        [("ADDED", entry("a", "two"))],
+        [("DELETED", entry("a", "one"))],
+    )
+    cache = cache_of(api)
+    seen: list[set[str]] = []
+    cache.subscribe(lambda _view: seen.append({view.id.uid for view in cache.views()}))
+    with running(cache):
+        assert api.over.wait(10)
+    assert seen == [{"one"}, {"one", "two"}]
+    assert {view.id.uid for view in cache.views()} == {"two"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "reason"),
+    [
+        (
+            {"bind_order": "tomorrow"},
+            (
+                'order stamp: Invalid value: "tomorrow": must be 20 digits of ns, a writer and 8 '
+                "digits of count, joined by '-'"
+            ),
+        ),
+        (
+            {"predicate_time": "1.5e9"},
+            'predicate time: Invalid value: "1.5e9": must be unix time in ns, decimal',
+        ),
+        ({"gpu_allocation": "[]"}, "gpu-allocation: must be a JSON object"),
+    ],
+)
+def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
+    annotations: dict[str, str], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    obj = entry("a", **annotations)
+    obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    api = FakePodApi(([obj], "3"))
+    cache = cache_of(api)
+    with running(cache):
+        assert api.over.wait(10)
+    (view,) = cache.views()
+    assert view.line[0] == 1_767_225_600_000_000_000  # it stands where it was created
+    ignored = [each for each in caplog.records if each.message == "annotation ignored"]
+    assert [(each.__dict__["pod"], each.__dict__["reason"]) for each in ignored] == [
+        ("default/a", reason)
+    ]
+
+
+def test_the_same_pod_is_fetched_at_most_twice_a_second() -> None:
+    api, clock = FakePodApi(), FakeClock()
+    cache = cache_of(api, clock)
+    assert cache.fetch("default", "static") is None
+    clock.now += 0.4
+    assert cache.fetch("default", "static") is None
+    assert cache.fetch("default", "other") is None
+    clock.now += 0.2
+    api.pods["default", "static"] = entry("static")
+    found = cache.fetch("default", "static")
+    assert found is not None
+    assert known(cache) == {"static"}
+    assert api.gets == [("default", "static"), ("default", "other"), ("default", "static")]
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"nodeName": "n2"}])
+def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
+    api = FakePodApi()
+    api.pods["default", "a"] = entry("a") | {"spec": spec}
+    cache = cache_of(api)
+    assert cache.fetch("default", "a") is None
+    assert not cache.views()

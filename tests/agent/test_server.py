@@ -1,0 +1,231 @@
+"""The device plugin's gRPC server, over real unix sockets."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.errors import GrantError, PlacementError, ResolutionError
+from agent.inject import Answer
+from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
+from agent.server import DevicePluginService, PluginServer
+from agent.tickets import Resource
+from tests.agent.builders import CORE, MEMORY
+from tests.agent.fakes import FakeCalls, make_book, plugin
+
+
+@pytest.fixture
+def calls() -> FakeCalls:
+    return FakeCalls()
+
+
+def service_of(calls: FakeCalls, resource: Resource = CORE) -> DevicePluginService:
+    return DevicePluginService(resource=resource, book=make_book(3), calls=calls)
+
+
+@pytest.fixture
+def running(folder: Path, calls: FakeCalls) -> Iterator[PluginServer]:
+    server = PluginServer(service_of(calls), folder / "vcore.sock")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def stub(running: PluginServer) -> Iterator[rpc.DevicePluginStub]:
+    with plugin(running.socket) as connected:
+        yield connected
+
+
+def preferred(*device_ids: str, size: int = 1, must: tuple[str, ...] = ()) -> object:
+    return pb.PreferredAllocationRequest(
+        container_requests=[
+            pb.ContainerPreferredAllocationRequest(
+                available_deviceIDs=device_ids, must_include_deviceIDs=must, allocation_size=size
+            )
+        ]
+    )
+
+
+def allocation(*device_ids: str) -> object:
+    return pb.AllocateRequest(
+        container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)]
+    )
+
+
+def test_both_optional_calls_are_wanted(stub: rpc.DevicePluginStub) -> None:
+    options = stub.GetDevicePluginOptions(pb.Empty(), timeout=10)
+    assert options.pre_start_required
+    assert options.get_preferred_allocation_available
+
+
+def test_the_three_calls_reach_the_turnstile_and_its_answers_the_kubelet(
+    stub: rpc.DevicePluginStub, calls: FakeCalls
+) -> None:
+    answer = stub.GetPreferredAllocation(preferred("a", "b", "c", size=2, must=("a",)), timeout=10)
+    assert list(answer.container_responses[0].deviceIDs) == ["a", "b"]
+    allocated = stub.Allocate(allocation("a", "b"), timeout=10).container_responses[0]
+    assert dict(allocated.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
+    assert [
+        (each.host_path, each.container_path, each.permissions) for each in allocated.devices
+    ] == [
+        ("/dev/nvidia0", "/dev/nvidia0", "rw"),
+        ("/dev/null", "/dev/null", "rw"),
+    ]
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a", "b"]), timeout=10)
+    assert calls.asked == [
+        ("prefer", CORE, ("a", "b", "c"), ("a",), 2),
+        ("allocate", CORE, ("a", "b"), (), 0),
+        ("prestart", CORE, ("a", "b"), (), 0),
+    ]
+
+
+def test_an_empty_answer_is_an_answer(stub: rpc.DevicePluginStub, calls: FakeCalls) -> None:
+    calls.answer = Answer()
+    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
+    assert not allocated.envs
+    assert not allocated.devices
+
+
+def ask(stub: rpc.DevicePluginStub, call: str) -> None:
+    match call:
+        case "prefer":
+            stub.GetPreferredAllocation(preferred("a"), timeout=10)
+        case "allocate":
+            stub.Allocate(allocation("a"), timeout=10)
+        case _:
+            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=10)
+
+
+@pytest.mark.parametrize("call", ["prefer", "allocate", "prestart"])
+@pytest.mark.parametrize("kind", [ResolutionError, PlacementError, GrantError])
+def test_a_refusal_reaches_the_pods_author_in_its_own_words(
+    stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, kind: type[Exception]
+) -> None:
+    calls.error = kind("no card fits 30 cores")
+    with pytest.raises(grpc.RpcError) as refused:
+        ask(stub, call)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert refused.value.details() == "gpu-turnstile: no card fits 30 cores"
+
+
+@pytest.mark.parametrize("call", ["prefer", "allocate", "prestart"])
+@pytest.mark.parametrize("error", [KeyError("secret"), AssertionError("secret"), OSError("secret")])
+def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_on(
+    stub: rpc.DevicePluginStub,
+    calls: FakeCalls,
+    call: str,
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls.error = error
+    with pytest.raises(grpc.RpcError) as failed:
+        ask(stub, call)
+    assert failed.value.code() is grpc.StatusCode.INTERNAL
+    assert failed.value.details() == (
+        "gpu-turnstile failed on this node, its log says why; the pod can be created again"
+    )
+    assert "secret" in caplog.text  # the log does say why
+    calls.error = None
+    ask(stub, call)
+
+
+@pytest.mark.parametrize(("resource", "count"), [(CORE, 300), (MEMORY, 96)])
+def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
+    folder: Path, calls: FakeCalls, resource: Resource, count: int
+) -> None:
+    server = PluginServer(service_of(calls, resource), folder / "p.sock")
+    with plugin(server.socket) as stub:
+        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
+    server.stop()
+    assert [each.ID for each in devices] == list(make_book(3).tickets(resource))
+    assert len(devices) == count
+    assert {each.health for each in devices} == {"Healthy"}
+    assert {
+        (each.ID.partition("::")[0], tuple(node.ID for node in each.topology.nodes))
+        for each in devices
+    } == {("GPU-0", (0,)), ("GPU-1", (1,)), ("GPU-2", ())}
+    assert [each.HasField("topology") for each in devices[:: count // 3]] == [True, True, False]
+
+
+def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
+    """9,024 memory places with long UUIDs: more than fits into small messages."""
+    book = make_book(16, blocks=564)
+    server = PluginServer(
+        DevicePluginService(resource=MEMORY, book=book, calls=calls), folder / "p.sock"
+    )
+    with plugin(server.socket) as stub:
+        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
+        assert len(devices) == 9024
+        every = [each.ID for each in devices]
+        answer = stub.GetPreferredAllocation(preferred(*every, size=9024), timeout=20)
+        assert list(answer.container_responses[0].deviceIDs) == every
+        stub.Allocate(allocation(*every), timeout=20)
+    server.stop()
+    assert calls.asked[-1][2] == tuple(every)
+
+
+def test_a_stream_ends_promptly_when_the_server_stops(
+    running: PluginServer, stub: rpc.DevicePluginStub
+) -> None:
+    stream = stub.ListAndWatch(pb.Empty(), timeout=60)
+    assert next(stream).devices
+    began = time.monotonic()
+    running.stop()
+    with pytest.raises((StopIteration, grpc.RpcError)):
+        next(stream)
+    assert time.monotonic() - began < 3
+
+
+def test_streams_that_the_kubelet_has_left_free_their_threads(
+    running: PluginServer, calls: FakeCalls
+) -> None:
+    """A kubelet that reconnects over and over must not use the threads up."""
+    for _ in range(30):
+        with plugin(running.socket) as stub:
+            next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
+    with plugin(running.socket) as stub:
+        stub.Allocate(allocation("a"), timeout=20)
+
+
+def test_a_call_in_flight_finishes_when_the_server_stops(
+    running: PluginServer, calls: FakeCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slowly(resource: Resource, device_ids: object) -> Answer:
+        entered.set()
+        assert go_on.wait(20)
+        return Answer({"late": "yes"})
+
+    monkeypatch.setattr(calls, "allocate", slowly)
+    with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(stub.Allocate, allocation("a"), timeout=20)
+        assert entered.wait(20)
+        stopped = pool.submit(running.stop, within=10)
+        go_on.set()
+        assert dict(answer.result(20).container_responses[0].envs) == {"late": "yes"}
+        stopped.result(20)
+
+
+def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls: FakeCalls) -> None:
+    path = folder / "vcore.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))
+    left.close()
+    assert path.exists()
+    server = PluginServer(service_of(calls), path)
+    with plugin(path) as stub:
+        stub.Allocate(allocation("a"), timeout=20)
+    server.stop()
+
+
+def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeCalls) -> None:
+    path = folder / "none" / "vcore.sock"
+    with pytest.raises(OSError, match=rf"^cannot bind {path}: "):
+        PluginServer(service_of(calls), path)

@@ -1,0 +1,247 @@
+"""A whole agent in this process, between a fake kubelet and a simulated API server."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from agent import supervisor
+from agent.errors import SettingsError
+from agent.inject import Injection
+from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.place import Policy
+from agent.settings import Settings
+from agent.supervisor import Agent
+from contract.allocation import Allocation, Evidence, decode_allocations
+from simulator.api.faults import Outage
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient
+from tests.agent.builders import BLOCK
+from tests.agent.fakes import NAMES, FakeKubelet, eventually, make_manifest, plugin, write_cards
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def kubelet(folder: Path) -> Iterator[FakeKubelet]:
+    with FakeKubelet(folder) as running:
+        yield running.start()
+
+
+@pytest.fixture
+def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings:
+    return Settings(
+        node_name="n1",
+        kubeconfig=kubeconfig,
+        plugin_dir=kubelet.plugin_dir,
+        pod_resources_socket=kubelet.pod_resources,
+        cards=write_cards(tmp_path / "cards.yaml"),
+        memory_block=BLOCK,
+        names=NAMES,
+        policy=Policy.BINPACK,
+        inject=Injection.NODES,
+        http_host="127.0.0.1",
+        http_port=0,
+    )
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[Agent]:
+    """Run an agent, and end it within seconds."""
+    agent = Agent(settings)
+    agent.start()
+    try:
+        yield agent
+    finally:
+        began = time.monotonic()
+        agent.stop()
+        assert time.monotonic() - began < 4
+        assert not any(thread.is_alive() for thread in agent._threads)
+
+
+def page(agent: Agent, path: str) -> tuple[int, str]:
+    with urllib3.PoolManager(retries=False, timeout=10) as pool:
+        answer = pool.request("GET", f"http://127.0.0.1:{agent._http.port}{path}")
+        return answer.status, answer.data.decode()
+
+
+def ready(agent: Agent) -> bool:
+    return page(agent, "/readyz") == (200, "ok\n")
+
+
+def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory: int) -> list[str]:
+    """Do what a kubelet does for one container; gives its device nodes."""
+    kubelet.pods.setdefault(pod, {}).setdefault(container, [])
+    nodes: list[str] = []
+    for socket, resource, size in (
+        ("vmemory.sock", NAMES.memory, memory),
+        ("vcore.sock", NAMES.core, cores),
+    ):
+        with plugin(kubelet.plugin_dir / socket) as stub:
+            offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
+            taken = {
+                device_id
+                for containers in kubelet.pods.values()
+                for devices in containers.values()
+                for _, device_ids in devices
+                for device_id in device_ids
+            }
+            chosen = stub.GetPreferredAllocation(
+                pb.PreferredAllocationRequest(
+                    container_requests=[
+                        pb.ContainerPreferredAllocationRequest(
+                            available_deviceIDs=[
+                                each.ID for each in offered if each.ID not in taken
+                            ],
+                            allocation_size=size,
+                        )
+                    ]
+                ),
+                timeout=20,
+            ).container_responses[0]
+            answer = stub.Allocate(
+                pb.AllocateRequest(
+                    container_requests=[pb.ContainerAllocateRequest(devices_ids=chosen.deviceIDs)]
+                ),
+                timeout=20,
+            ).container_responses[0]
+            nodes += [each.host_path for each in answer.devices]
+            kubelet.pods[pod][container].append((resource, list(chosen.deviceIDs)))
+            stub.PreStartContainer(
+                pb.PreStartContainerRequest(devices_ids=chosen.deviceIDs), timeout=20
+            )
+    return nodes
+
+
+def recorded(admin: ApiClient, pod: str) -> dict[str, Allocation]:
+    annotations = admin.get(f"{PODS}/{pod}")["metadata"].get("annotations", {})
+    return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
+
+
+def test_a_pod_is_served_proven_and_its_allocation_written(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    server.apply(make_manifest("a", (30, 8)))
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+        assert page(agent, "/healthz") == (200, "ok\n")
+        nodes = allocate(kubelet, "a", "c0", 30, 8)
+        eventually(lambda: recorded(admin, "a"), "the allocation is written")
+        _, metrics = page(agent, "/metrics")
+    assert nodes[0] == "/dev/null"
+    assert recorded(admin, "a") == {"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+    annotations = admin.get(f"{PODS}/a")["metadata"]["annotations"]
+    assert annotations[NAMES.gpu_assigned] == "true"
+    assert annotations[NAMES.predicate_gpu_idx(0)] == "0"
+    for line in (
+        'decisions_total{call="allocate",evidence="ticket"} 2.0',
+        'decisions_total{call="prestart",evidence="record"} 2.0',
+        'patches_total{result="written"} 1.0',
+        "registered 1.0",
+    ):
+        assert f"gpu_turnstile_agent_{line}\n" in metrics
+
+
+def test_no_request_is_made_on_the_path_of_a_known_pod(
+    settings: Settings, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    server.apply(make_manifest("a", (30, 8)))
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+        before = len(server.requests)
+        allocate(kubelet, "a", "c0", 30, 8)
+        eventually(lambda: len(server.requests) > before, "the patch")
+    assert {each.verb for each in server.requests[before:]} == {"patch"}
+
+
+def test_an_agent_killed_after_allocate_is_made_good_by_the_next(
+    settings: Settings,
+    server: ApiServer,
+    admin: ApiClient,
+    kubelet: FakeKubelet,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the kubelet lists is the only checkpoint."""
+    caplog.set_level(logging.INFO)
+    server.apply(make_manifest("a", (30, 8)), make_manifest("b", (80, 8)))
+    kubelet.pods["a"] = {
+        "c0": [
+            (NAMES.core, [f"GPU-1::{place}" for place in range(30)]),
+            (NAMES.memory, [f"GPU-1::{place}" for place in range(8)]),
+        ]
+    }
+    with running(settings) as agent:
+        eventually(lambda: recorded(admin, "a"), "the allocation is written")
+        eventually(lambda: ready(agent), "registered")
+        allocate(kubelet, "b", "c0", 80, 8)
+        eventually(lambda: recorded(admin, "b"), "the allocation is written")
+    assert recorded(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)
+    assert recorded(admin, "b")["c0"].cards == ("GPU-0",)
+
+
+def test_with_the_api_away_the_kubelet_is_let_in_all_the_same(
+    settings: Settings,
+    server: ApiServer,
+    admin: ApiClient,
+    kubelet: FakeKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "_SYNC_SECONDS", 0.1)
+    server.apply(make_manifest("a", (30, 8)))
+    server.set_outage(Outage.UNAVAILABLE)
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+        assert allocate(kubelet, "a", "c0", 30, 8)
+        server.set_outage(Outage.NONE)
+        eventually(lambda: recorded(admin, "a"), "the allocation is written later")
+
+
+def test_without_a_kubelet_it_lives_and_is_not_ready(
+    settings: Settings, kubelet: FakeKubelet
+) -> None:
+    kubelet.stop()
+    kubelet.socket.unlink(missing_ok=True)
+    with running(settings) as agent:
+        assert page(agent, "/healthz") == (200, "ok\n")
+        assert page(agent, "/readyz") == (503, "not registered\n")
+
+
+def test_stopping_before_the_first_list_does_not_register(
+    settings: Settings, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    server.set_outage(Outage.UNAVAILABLE)
+    with running(settings):
+        pass
+    assert not kubelet.registered
+
+
+def test_a_thread_that_died_is_told_to_the_probe(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(settings) as agent:
+        agent._outbox.stop()
+        eventually(
+            lambda: page(agent, "/healthz") == (503, "a thread of the agent has died\n"),
+            "the probe fails",
+        )
+
+
+def test_what_it_serves_is_logged_at_the_start(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agent.supervisor")
+    Agent(settings)
+    (line,) = (each.__dict__ for each in caplog.records if each.message == "cards")
+    assert line["cards"] == {"GPU-0": "Fake", "GPU-1": "Fake"}
+    assert line["memory_block"] == BLOCK
+
+
+def test_cards_that_cannot_be_read_stop_it_at_once(settings: Settings) -> None:
+    settings.cards.write_text(json.dumps({"cards": []}))
+    with pytest.raises(SettingsError, match="cards: Required value: a list of at least one card"):
+        Agent(settings)

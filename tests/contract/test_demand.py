@@ -1,0 +1,472 @@
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.demand import (
+    LARGEST_COUNT,
+    ContainerDemand,
+    ContainerKind,
+    Demand,
+    PodDemand,
+    asks_for_gpus,
+    parse_pod_demand,
+    read_pod_demand,
+)
+from contract.errors import Fault, InvalidDemand
+from contract.names import Names
+
+Json = dict[str, Any]
+NAMES = Names()
+CORE, MEMORY = NAMES.core, NAMES.memory
+PATH = "spec.containers[0].resources"
+CORE_LIMIT, MEMORY_LIMIT = f"{PATH}.limits[{CORE}]", f"{PATH}.limits[{MEMORY}]"
+CORE_REQUEST, MEMORY_REQUEST = f"{PATH}.requests[{CORE}]", f"{PATH}.requests[{MEMORY}]"
+MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
+
+SPEC: Json = {
+    "initContainers": [
+        {"name": "plain-init"},
+        {"name": "init", "resources": {"limits": {CORE: "100"}}},
+        {
+            "name": "sidecar",
+            "restartPolicy": "Always",
+            "resources": {"limits": {CORE: "10", MEMORY: "2"}},
+        },
+    ],
+    "containers": [
+        {"name": "plain", "resources": {"limits": {"cpu": "1"}}},
+        {"name": "main", "resources": {"limits": {CORE: "50", MEMORY: "4"}}},
+    ],
+}
+
+
+def _spec(resources: object) -> Json:
+    return {"containers": [{"name": "c", "resources": resources}]}
+
+
+def _limits(cores: object = None, memory: object = None) -> Json:
+    """A spec of one container; what is not told is absent, not null."""
+    counts = {CORE: cores, MEMORY: memory}
+    return _spec({"limits": {name: count for name, count in counts.items() if count is not None}})
+
+
+def _one(spec: Json) -> Demand:
+    (container,) = parse_pod_demand(spec, NAMES).containers
+    return container.demand
+
+
+def _refusals(spec: Json) -> list[str]:
+    with pytest.raises(InvalidDemand) as caught:
+        parse_pod_demand(spec, NAMES)
+    assert str(caught.value) == "; ".join(map(str, caught.value.errors))
+    return [str(error) for error in caught.value.errors]
+
+
+# --- good ----------------------------------------------------------------------------
+
+
+def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> None:
+    assert parse_pod_demand(SPEC, NAMES) == PodDemand(
+        (
+            ContainerDemand("init", INIT, 1, Demand(100, 0)),
+            ContainerDemand("sidecar", SIDECAR, 2, Demand(10, 2)),
+            ContainerDemand("main", MAIN, 1, Demand(50, 4)),
+        )
+    )
+
+
+def test_init_containers_come_first_wherever_they_stand_in_the_object() -> None:
+    turned = dict(reversed(SPEC.items()))
+    assert list(turned) != list(SPEC)
+    assert parse_pod_demand(turned, NAMES) == parse_pod_demand(SPEC, NAMES)
+
+
+@pytest.mark.parametrize("policy", [None, "Never", "OnFailure", "always", ["Always"]])
+def test_only_a_restart_policy_of_always_makes_a_sidecar(policy: object) -> None:
+    spec = copy.deepcopy(SPEC)
+    spec["initContainers"][2]["restartPolicy"] = policy
+    found = parse_pod_demand(spec, NAMES).of("sidecar")
+    assert found is not None
+    assert found.kind is INIT
+
+
+def test_a_restart_policy_makes_no_sidecar_of_a_main_container() -> None:
+    spec = _limits("50", "4")
+    spec["containers"][0]["restartPolicy"] = "Always"
+    assert parse_pod_demand(spec, NAMES).containers[0].kind is MAIN
+
+
+def test_a_container_is_found_by_its_name() -> None:
+    demand = parse_pod_demand(SPEC, NAMES)
+    assert demand.of("main") == demand.containers[2]
+    assert demand.of("plain") is None
+    assert demand.of("") is None
+
+
+def test_a_pod_without_gpus_has_no_demand() -> None:
+    assert not parse_pod_demand({"containers": [{"name": "c"}]}, NAMES)
+    assert parse_pod_demand(SPEC, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "expected"),
+    [
+        ("1", "1", Demand(1, 1)),
+        ("99", "1", Demand(99, 1)),
+        (50, 4, Demand(50, 4)),
+        (50.0, 4.0, Demand(50, 4)),
+        ("100", None, Demand(100, 0)),
+        ("100", "7", Demand(100, 7)),
+        ("800", None, Demand(800, 0)),
+        ("300", "7", Demand(300, 7)),
+        ("1k", None, Demand(1000, 0)),
+        ("1Ki", None, None),
+        ("1e3", None, Demand(1000, 0)),
+        ("50", "2e1", Demand(50, 20)),
+        ("50000m", "4000m", Demand(50, 4)),
+        ("50.0", "+4", Demand(50, 4)),
+        ("0.1k", "1Ki", Demand(100, 1024)),
+        ("50", str(LARGEST_COUNT), Demand(50, LARGEST_COUNT)),
+    ],
+)
+def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
+    cores: object, memory: object, expected: Demand | None
+) -> None:
+    spec = _limits(cores, memory)
+    if expected is None:  # readable, 1024, but not whole cards
+        assert read_pod_demand(spec, NAMES)[0].containers[0].demand == Demand(1024, 0)
+    else:
+        assert _one(spec) == expected
+
+
+@pytest.mark.parametrize("request_", ["50", 50, "50000m", "5e1"])
+def test_requests_equal_to_limits_are_allowed_in_any_form(request_: object) -> None:
+    resources = {"limits": {CORE: "50", MEMORY: "4"}, "requests": {CORE: request_}}
+    assert _one(_spec(resources)) == Demand(50, 4)
+
+
+def test_another_domain_is_another_resource() -> None:
+    other = Names("gpu.example.org")
+    assert not parse_pod_demand(SPEC, other)
+    spec = _spec({"limits": {other.core: "100", CORE: "nonsense"}})
+    assert parse_pod_demand(spec, other).containers[0].demand == Demand(100, 0)
+
+
+# --- shares and whole cards ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("demand", "is_share", "cards", "per_card"),
+    [
+        (Demand(1, 4), True, 1, (4,)),
+        (Demand(99, 4), True, 1, (4,)),
+        (Demand(100, 4), False, 1, (4,)),
+        (Demand(100, 0), False, 1, (0,)),
+        (Demand(200, 4), False, 2, (2, 2)),
+        (Demand(300, 7), False, 3, (3, 2, 2)),
+        (Demand(300, 2), False, 3, (1, 1, 0)),
+        (Demand(0, 4), False, 0, ()),
+    ],
+)
+def test_memory_is_shared_out_over_the_cards(
+    demand: Demand, is_share: bool, cards: int, per_card: tuple[int, ...]
+) -> None:
+    assert demand.is_share is is_share
+    assert demand.cards == cards
+    assert demand.memory_per_card() == per_card
+
+
+@given(st.integers(1, 16), st.integers(0, 5000))
+def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memory: int) -> None:
+    each = Demand(cards * 100, memory).memory_per_card()
+    assert len(each) == cards
+    assert sum(each) == memory
+    assert max(each) - min(each) <= 1
+    assert list(each) == sorted(each, reverse=True)
+
+
+# --- bad: one rule at a time ---------------------------------------------------------
+
+_WHOLE_CARDS = "more than one card must be a multiple of 100 (100 is one whole card): ask for "
+_NUMBER = 'must be a whole number such as "50"'
+_WHOLE = "must be a whole number, it cannot be divided further"
+_POSITIVE = "must be at least 1: leave it out to ask for none"
+_MOST = "must be at most 2147483647"
+
+
+@pytest.mark.parametrize(
+    ("cores", "found", "ask_for"),
+    [
+        ("101", '"101"', "100 or 200"),
+        (150, "150", "100 or 200"),
+        ("150", '"150"', "100 or 200"),
+        ("199", '"199"', "100 or 200"),
+        ("250", '"250"', "200 or 300"),
+        ("1Ki", '"1Ki"', "1000 or 1100"),
+        # the number above would be beyond what the kubelet can ask for
+        (str(LARGEST_COUNT), '"2147483647"', "2147483600"),
+    ],
+)
+def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask_for: str) -> None:
+    assert _refusals(_limits(cores, "4")) == [
+        f"{CORE_LIMIT}: Invalid value: {found}: {_WHOLE_CARDS}{ask_for}"
+    ]
+
+
+@pytest.mark.parametrize("cores", ["1", "50", "99"])
+def test_a_share_needs_memory(cores: str) -> None:
+    assert _refusals(_limits(cores)) == [
+        (
+            f"{MEMORY_LIMIT}: Required value: a shared card needs memory: {cores} of 100 cores share "
+            "a card with others, say how many memory blocks to take, at least 1"
+        )
+    ]
+
+
+def test_memory_needs_cores() -> None:
+    assert _refusals(_limits(memory="4")) == [
+        (
+            f"{CORE_LIMIT}: Required value: memory (4) without cores: add 1 to 99 cores for a share "
+            "of one card, or a multiple of 100 for whole cards"
+        )
+    ]
+
+
+_BAD_COUNTS = [
+    (0, "0", _POSITIVE),
+    ("0", '"0"', _POSITIVE),
+    (-5, "-5", _POSITIVE),
+    ("-5", '"-5"', _POSITIVE),
+    ("-1k", '"-1k"', _POSITIVE),
+    (1.5, "1.5", _WHOLE),
+    ("1.5", '"1.5"', _WHOLE),
+    ("500m", '"500m"', _WHOLE),
+    ("15e-1", '"15e-1"', _WHOLE),
+    ("-0.5", '"-0.5"', _WHOLE),
+    ("1n", '"1n"', _WHOLE),
+    ("", '""', _NUMBER),
+    ("half", '"half"', _NUMBER),
+    ("1e", '"1e"', _NUMBER),
+    ("50%", '"50%"', _NUMBER),
+    ("1 000", '"1 000"', _NUMBER),
+    ("1e999999999", '"1e999999999"', _NUMBER),
+    (True, "true", _NUMBER),
+    (False, "false", _NUMBER),
+    ([50], "a list", _NUMBER),
+    ({"value": 50}, "a mapping", _NUMBER),
+    (float("inf"), "Infinity", _NUMBER),
+    (LARGEST_COUNT + 1, "2147483648", _MOST),
+    ("2147483648", '"2147483648"', _MOST),
+    ("1E", '"1E"', _MOST),
+    ("9" * 64, '"' + "9" * 64 + '"', _MOST),
+    ("9" * 65, '"' + "9" * 64 + '"...', _NUMBER),
+    pytest.param(10**10_000, "a number of 33220 bits", _MOST, id="huge"),
+]
+
+
+@pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
+def test_cores_must_be_a_positive_whole_number(count: object, found: str, rule: str) -> None:
+    assert _refusals(_limits(count, "4")) == [f"{CORE_LIMIT}: Invalid value: {found}: {rule}"]
+
+
+@pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
+def test_memory_must_be_a_positive_whole_number(count: object, found: str, rule: str) -> None:
+    assert _refusals(_limits("50", count)) == [f"{MEMORY_LIMIT}: Invalid value: {found}: {rule}"]
+
+
+@pytest.mark.parametrize("resource", [CORE, MEMORY])
+def test_null_is_no_number_and_does_not_mean_absent(resource: str) -> None:
+    limits = {CORE: "50", MEMORY: "4"} | {resource: None}
+    assert _refusals(_spec({"limits": limits})) == [
+        f"{PATH}.limits[{resource}]: Invalid value: null: {_NUMBER}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "found"),
+    [
+        ("60", '"60"'),
+        (0, "0"),
+        (None, "null"),
+        ("half", '"half"'),
+        ([], "a list"),
+        ("50k", '"50k"'),
+    ],
+)
+def test_requests_that_differ_from_limits_are_refused(request_: object, found: str) -> None:
+    resources = {"limits": {CORE: "50", MEMORY: "4"}, "requests": {CORE: request_}}
+    assert _refusals(_spec(resources)) == [
+        (
+            f'{CORE_REQUEST}: Invalid value: {found}: must be equal to limits ("50"), extended '
+            "resources cannot be overcommitted: leave requests out"
+        )
+    ]
+
+
+@pytest.mark.parametrize("limits", [None, {}, [], "50", {MEMORY: "4"}])
+def test_requests_without_limits_are_refused(limits: object) -> None:
+    assert _refusals(_spec({"limits": limits, "requests": {CORE: "50"}})) == [
+        (
+            f'{CORE_LIMIT}: Required value: requests asks for "50" but limits does not: '
+            "extended resources are asked for in limits, write it there"
+        )
+    ]
+
+
+# --- bad: several things at once -----------------------------------------------------
+
+
+def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() -> None:
+    spec = {
+        "initContainers": [{"name": "i", "resources": {"limits": {CORE: "50"}}}],
+        "containers": [
+            {
+                "name": "a",
+                "resources": {"limits": {CORE: "150", MEMORY: "x"}, "requests": {CORE: "100"}},
+            },
+            {"name": "fine", "resources": {"limits": {CORE: "100"}}},
+            {"name": "b", "resources": {"requests": {MEMORY: "4"}}},
+        ],
+    }
+    _, errors = read_pod_demand(spec, NAMES)
+    assert [(error.path, error.rule, error.fault) for error in errors] == [
+        (
+            f"spec.initContainers[0].resources.limits[{MEMORY}]",
+            "share-without-memory",
+            Fault.REQUIRED,
+        ),
+        (CORE_REQUEST, "requests-differ", Fault.INVALID),
+        (CORE_LIMIT, "not-whole-cards", Fault.INVALID),
+        (MEMORY_LIMIT, "not-a-number", Fault.INVALID),
+        (
+            f"spec.containers[2].resources.limits[{MEMORY}]",
+            "requests-without-limits",
+            Fault.REQUIRED,
+        ),
+    ]
+    assert len(_refusals(spec)) == 5
+
+
+def test_one_unreadable_count_is_told_once_and_not_as_a_missing_one_too() -> None:
+    assert _refusals(_limits("50", "x")) == [f'{MEMORY_LIMIT}: Invalid value: "x": {_NUMBER}']
+    assert _refusals(_limits("x", "4")) == [f'{CORE_LIMIT}: Invalid value: "x": {_NUMBER}']
+
+
+def test_a_path_starts_where_the_spec_stands_in_its_object() -> None:
+    _, errors = read_pod_demand(_limits(150), NAMES, path="spec.template.spec")
+    assert [error.path for error in errors] == [
+        f"spec.template.spec.containers[0].resources.limits[{CORE}]"
+    ]
+
+
+def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
+    demand, errors = read_pod_demand(_limits("150", "x"), NAMES)
+    assert errors
+    assert demand.containers == (ContainerDemand("c", MAIN, 0, Demand(150, 0)),)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        [],
+        "spec",
+        {},
+        {"containers": None},
+        {"containers": {"name": "c"}},
+        {"containers": [None, "c", 1, []]},
+        {"containers": [{}]},
+        {"containers": [{"resources": None}]},
+        {"containers": [{"resources": [CORE]}]},
+        {"containers": [{"resources": {"limits": CORE, "requests": [MEMORY]}}]},
+        {"ephemeralContainers": [{"resources": {"limits": {CORE: "50"}}}]},
+    ],
+)
+def test_what_is_no_spec_with_our_resources_asks_for_nothing(spec: object) -> None:
+    assert read_pod_demand(spec, NAMES) == (PodDemand(), ())
+    assert not asks_for_gpus(spec, NAMES)
+
+
+def test_a_container_without_a_name_is_read_all_the_same() -> None:
+    spec = {"containers": [{"name": 7, "resources": {"limits": {CORE: "100"}}}]}
+    assert parse_pod_demand(spec, NAMES).containers[0].name == ""
+
+
+@pytest.mark.parametrize("field", ["limits", "requests"])
+@pytest.mark.parametrize("resource", [CORE, MEMORY])
+@pytest.mark.parametrize("count", ["50", None, "nonsense", 0])
+def test_a_container_that_mentions_a_resource_asks_for_gpus_valid_or_not(
+    field: str, resource: str, count: object
+) -> None:
+    assert asks_for_gpus(_spec({field: {resource: count}}), NAMES)
+
+
+# --- whatever comes ------------------------------------------------------------------
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+_counts = _json | st.sampled_from(["50", "100", "150", "4", "1k", "1.5", "-1", 7, 10**400])
+_listings = _json | st.dictionaries(st.sampled_from([CORE, MEMORY, "cpu"]), _counts)
+_resources = _json | st.fixed_dictionaries(
+    {}, optional={"limits": _listings, "requests": _listings}
+)
+_containers = _json | st.lists(
+    _json
+    | st.fixed_dictionaries(
+        {}, optional={"name": _json, "restartPolicy": _json, "resources": _resources}
+    ),
+    max_size=3,
+)
+_specs = _json | st.fixed_dictionaries(
+    {}, optional={"initContainers": _containers, "containers": _containers}
+)
+
+
+@given(_specs)
+def test_no_spec_however_hostile_raises(spec: object) -> None:
+    demand, errors = read_pod_demand(spec, NAMES)
+    if not asks_for_gpus(spec, NAMES):
+        assert (demand, errors) == (PodDemand(), ())
+    else:
+        assert demand or errors
+    for each in demand.containers:
+        assert 0 <= each.demand.cores <= LARGEST_COUNT
+        assert 0 <= each.demand.memory <= LARGEST_COUNT
+        assert each.demand.cores or each.demand.memory
+    for error in errors:
+        assert str(error).startswith(f"{error.path}: {error.fault.value}: ")
+        assert "\n" not in str(error)
+        assert bool(error.value) == (error.fault is Fault.INVALID)
+
+
+@given(_specs)
+def test_what_is_accepted_can_be_served(spec: object) -> None:
+    try:
+        demand = parse_pod_demand(spec, NAMES)
+    except InvalidDemand as error:
+        assert error.errors  # noqa: PT017 -- either outcome is right, each with its own promise
+        return
+    for each in demand.containers:
+        assert each.demand.cards >= 1
+        assert sum(each.demand.memory_per_card()) == each.demand.memory
+        if each.demand.is_share:
+            assert each.demand.memory >= 1
+        else:
+            assert each.demand.cores % 100 == 0
+
+
+@given(st.integers(1, LARGEST_COUNT), st.integers(0, LARGEST_COUNT))
+def test_the_rules_accept_exactly_shares_with_memory_and_whole_cards(
+    cores: int, memory: int
+) -> None:
+    limits: Mapping[str, int] = {CORE: cores} | ({MEMORY: memory} if memory else {})
+    _, errors = read_pod_demand(_spec({"limits": limits}), NAMES)
+    valid = cores % 100 == 0 or (cores < 100 and memory > 0)
+    assert (not errors) == valid

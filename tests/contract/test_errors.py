@@ -1,0 +1,57 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.errors import ContractError, Fault, FieldError, InvalidDemand, quote
+
+
+@pytest.mark.parametrize(
+    ("value", "quoted"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (150, "150"),
+        (1.5, "1.5"),
+        ("150", '"150"'),
+        ('a"b\n', '"a\\"b\\n"'),
+        ("x" * 64, json.dumps("x" * 64)),
+        ("x" * 65, json.dumps("x" * 64) + "..."),
+        ({"a": 1}, "a mapping"),
+        ([1], "a list"),
+        ((1,), "a list"),
+        (1 << 255, str(1 << 255)),
+        (1 << 256, "a number of 257 bits"),
+        pytest.param(10**10_000, "a number of 33220 bits", id="huge"),
+        ("\ud800", '"\\ud800"'),
+    ],
+)
+def test_a_value_is_quoted_on_one_bounded_line(value: object, quoted: str) -> None:
+    assert quote(value) == quoted
+
+
+@given(st.none() | st.booleans() | st.integers() | st.floats() | st.text())
+def test_a_quote_never_breaks_the_line_nor_floods_it(value: object) -> None:
+    assert quote(value).isprintable()
+    assert len(quote(value)) <= 64 * 12 + 5  # a pair of escapes for each astral character
+
+
+def test_an_invalid_value_is_shown_between_the_fault_and_the_rule() -> None:
+    error = FieldError("spec.x", Fault.INVALID, "must be 1", "some-rule", quote(2))
+    assert str(error) == "spec.x: Invalid value: 2: must be 1"
+
+
+def test_a_required_value_shows_no_value() -> None:
+    error = FieldError("spec.x", Fault.REQUIRED, "say it", "some-rule")
+    assert str(error) == "spec.x: Required value: say it"
+
+
+def test_an_invalid_demand_tells_all_findings_in_one_line() -> None:
+    first = FieldError("a", Fault.INVALID, "must be 1", "r", "2")
+    second = FieldError("b", Fault.REQUIRED, "say it", "r")
+    error = InvalidDemand(iter([first, second]))
+    assert error.errors == (first, second)
+    assert str(error) == "a: Invalid value: 2: must be 1; b: Required value: say it"
+    assert isinstance(error, ContractError)
+    assert isinstance(error, ValueError)

@@ -1,0 +1,249 @@
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import stamps as module
+from contract.errors import InvalidStamp
+from contract.stamps import OrderStamp, Stamper, decode_time, writer_name
+
+TIME = 1_700_000_000_000_000_000
+LATEST = 2**63 - 1
+
+_writers = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=48)
+_stamps = st.builds(
+    OrderStamp,
+    st.integers(1, LATEST) | st.integers(TIME, TIME + 3),
+    _writers | st.sampled_from(["a", "ab", "a0", "b"]),
+    st.integers(0, 99_999_999) | st.integers(0, 3),
+)
+
+
+def _clock(times: Iterable[int]) -> Callable[[], int]:
+    left = iter(times)
+    return lambda: next(left)
+
+
+def test_a_stamp_is_20_digits_a_writer_and_8_digits() -> None:
+    assert OrderStamp(TIME, "web1", 42).encode() == "01700000000000000000-web1-00000042"
+
+
+@given(_stamps)
+def test_a_stamp_survives_encoding(stamp: OrderStamp) -> None:
+    assert OrderStamp.decode(stamp.encode()) == stamp
+
+
+@given(_stamps, _stamps)
+def test_the_text_has_the_order_of_the_stamps(one: OrderStamp, other: OrderStamp) -> None:
+    assert (one.encode() < other.encode()) == (one < other)
+    assert (one.encode() == other.encode()) == (one == other)
+
+
+@given(st.lists(_stamps))
+def test_the_order_of_stamps_is_total(listed: list[OrderStamp]) -> None:
+    assert [each.encode() for each in sorted(listed)] == sorted(each.encode() for each in listed)
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "writer", "count", "message"),
+    [
+        (0, "w", 0, "time: Invalid value: 0: must be 1 to 2^63-1 ns"),
+        (-1, "w", 0, "time: Invalid value: -1: must be 1 to 2^63-1 ns"),
+        (2**63, "w", 0, "time: Invalid value: 9223372036854775808: must be 1 to 2^63-1 ns"),
+        (1, "", 0, 'writer: Invalid value: "": must be 1 to 48 of a-z and 0-9'),
+        (1, "a-b", 0, 'writer: Invalid value: "a-b": must be 1 to 48 of a-z and 0-9'),
+        (1, "A", 0, 'writer: Invalid value: "A": must be 1 to 48 of a-z and 0-9'),
+        (1, "a\n", 0, 'writer: Invalid value: "a\\n": must be 1 to 48 of a-z and 0-9'),
+        (
+            1,
+            "a" * 49,
+            0,
+            'writer: Invalid value: "' + "a" * 49 + '": must be 1 to 48 of a-z and 0-9',
+        ),
+        (1, "w", -1, "count: Invalid value: -1: must be 0 to 99999999"),
+        (1, "w", 100_000_000, "count: Invalid value: 100000000: must be 0 to 99999999"),
+    ],
+)
+def test_a_stamp_that_could_not_be_encoded_is_refused(
+    time_ns: int, writer: str, count: int, message: str
+) -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        OrderStamp(time_ns, writer, count)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "1700000000000000000-web1-00000042",  # 19 digits
+        "001700000000000000000-web1-00000042",  # 21 digits
+        "01700000000000000000-web1-0000042",  # 7 digits
+        "01700000000000000000-web1-000000042",
+        "01700000000000000000--00000042",
+        "01700000000000000000-Web1-00000042",
+        "01700000000000000000-we-b1-00000042",
+        "01700000000000000000_web1_00000042",
+        " 01700000000000000000-web1-00000042",
+        "01700000000000000000-web1-00000042 ",
+        "01700000000000000000-web1-00000042\n",
+        "0170000000000000000\u0660-web1-00000042",
+        "+1700000000000000000-web1-00000042",
+    ],
+)
+def test_a_text_that_no_stamp_encodes_to_is_refused(text: str) -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        OrderStamp.decode(text)
+    assert str(caught.value).startswith("order stamp: Invalid value: ")
+    assert str(caught.value).endswith(
+        ": must be 20 digits of ns, a writer and 8 digits of count, joined by '-'"
+    )
+
+
+def test_the_refusal_of_a_stamp_shows_the_text_found() -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        OrderStamp.decode("yesterday")
+    assert str(caught.value) == (
+        'order stamp: Invalid value: "yesterday": must be 20 digits of ns, '
+        "a writer and 8 digits of count, joined by '-'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("00000000000000000000-w-00000000", "0"), ("99999999999999999999-w-00000000", "9" * 20)],
+)
+def test_a_stamp_out_of_range_is_refused_though_its_form_is_right(text: str, shown: str) -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        OrderStamp.decode(text)
+    assert str(caught.value) == f"time: Invalid value: {shown}: must be 1 to 2^63-1 ns"
+
+
+@given(st.text() | st.from_regex(r"\A[0-9]{18,22}-[a-z0-9]{0,3}-[0-9]{7,9}\Z"))
+def test_decoding_accepts_exactly_what_encoding_writes(text: str) -> None:
+    try:
+        stamp = OrderStamp.decode(text)
+    except InvalidStamp:
+        return
+    assert stamp.encode() == text
+
+
+@pytest.mark.parametrize("text", ["1", str(TIME), str(LATEST)])
+def test_a_predicate_time_is_read(text: str) -> None:
+    assert decode_time(text) == int(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "01",
+        "-1",
+        "+1",
+        "1.5",
+        "1e18",
+        " 1",
+        "1\n",
+        "now",
+        "\u0661",
+        str(LATEST + 1),
+        "9" * 20,
+        pytest.param("9" * 5000, id="long"),
+    ],
+)
+def test_a_predicate_time_that_does_not_parse_is_an_error_and_never_a_zero(text: str) -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        decode_time(text)
+    assert str(caught.value).startswith("predicate time: Invalid value: ")
+    assert str(caught.value).endswith(": must be unix time in ns, decimal")
+
+
+@pytest.mark.parametrize(
+    ("host", "entropy", "expected"),
+    [
+        ("webhook-7d9f-x2x", "0a1b", "webhook7d9fx2x0a1b"),
+        ("Node_1.Example", "FF", "node1exampleff"),
+        ("", "0a1b", "0a1b"),
+        ("\u00fcber", "1", "ber1"),
+        ("a" * 40 + "b", "c" * 20, "a" * 31 + "b" + "c" * 16),
+    ],
+)
+def test_a_writer_is_readable_and_keeps_its_entropy(host: str, entropy: str, expected: str) -> None:
+    assert writer_name(host, entropy) == expected
+
+
+@given(st.text(), st.text("0123456789abcdef", min_size=1, max_size=16))
+def test_every_host_gives_a_writer_a_stamp_can_carry(host: str, entropy: str) -> None:
+    writer = writer_name(host, entropy)
+    assert writer.endswith(entropy)
+    assert OrderStamp(TIME, writer, 0).writer == writer
+
+
+def test_a_stamper_stamps_with_the_time_of_its_clock() -> None:
+    stamper = Stamper(clock=_clock([TIME, TIME + 5]), writer="w")
+    assert [stamper.next(), stamper.next()] == [
+        OrderStamp(TIME, "w", 0),
+        OrderStamp(TIME + 5, "w", 0),
+    ]
+
+
+def test_a_stamper_counts_while_its_clock_stands_still_or_steps_back() -> None:
+    stamper = Stamper(clock=_clock([TIME, TIME, TIME - 10, 0, TIME + 1]), writer="w")
+    assert [stamper.next() for _ in range(5)] == [
+        OrderStamp(TIME, "w", 0),
+        OrderStamp(TIME, "w", 1),
+        OrderStamp(TIME, "w", 2),
+        OrderStamp(TIME, "w", 3),
+        OrderStamp(TIME + 1, "w", 0),
+    ]
+
+
+def test_a_stamper_whose_count_is_full_goes_on_in_the_next_nanosecond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LARGEST_COUNT", 1)
+    stamper = Stamper(clock=lambda: TIME, writer="w")
+    assert [stamper.next() for _ in range(3)] == [
+        OrderStamp(TIME, "w", 0),
+        OrderStamp(TIME, "w", 1),
+        OrderStamp(TIME + 1, "w", 0),
+    ]
+
+
+def test_a_stamper_refuses_a_writer_that_no_stamp_can_carry() -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        Stamper(clock=lambda: TIME, writer="web-1")
+    assert str(caught.value) == 'writer: Invalid value: "web-1": must be 1 to 48 of a-z and 0-9'
+
+
+@given(st.lists(st.integers(-(2**63), LATEST), min_size=1, max_size=50))
+def test_a_stamper_never_goes_back_whatever_its_clock_does(times: list[int]) -> None:
+    stamper = Stamper(clock=_clock(times), writer="w")
+    made = [stamper.next() for _ in times]
+    assert all(earlier < later for earlier, later in itertools.pairwise(made))
+    assert [OrderStamp.decode(each.encode()) for each in made] == made
+
+
+def test_threads_that_share_a_stamper_never_get_the_same_stamp() -> None:
+    threads, each = 8, 300
+    steps: Iterator[int] = iter([TIME, TIME - 1, TIME + 1] * threads * each)
+    stamper = Stamper(clock=lambda: next(steps), writer="w")
+    made: list[list[OrderStamp]] = [[] for _ in range(threads)]
+    barrier = threading.Barrier(threads)
+
+    def work(mine: list[OrderStamp]) -> None:
+        barrier.wait(timeout=20)
+        mine.extend(stamper.next() for _ in range(each))
+
+    workers = [threading.Thread(target=work, args=(mine,)) for mine in made]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=20)
+    assert all(mine == sorted(mine) for mine in made)
+    assert len({stamp for mine in made for stamp in mine}) == threads * each

@@ -106,9 +106,14 @@ def _only(entry: Mapping[str, Any], known: set[str], path: str) -> None:
     for key in entry:
         if key not in known:
             raise SettingsError(
-                f"{path}{'.' if path else ''}{key}: unknown field, known are "
+                f"{path}{'.' if path else ''}{_plain(key)}: unknown field, known are "
                 + ", ".join(sorted(known))
             )
+
+
+def _plain(key: object) -> str:
+    """Write a key as it stands, unless it could not be told on one line."""
+    return key if isinstance(key, str) and key.isprintable() else quote(key)
 
 
 def _parse_card(entry: object, path: str) -> Card:
@@ -157,6 +162,10 @@ def _text(entry: Mapping[str, Any], field: str, path: str, *, default: str) -> s
     return value
 
 
+def _is_one(index: object, known: set[int]) -> bool:
+    return isinstance(index, int) and not isinstance(index, bool) and index in known
+
+
 def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
     if listed is None:
         return ()
@@ -170,7 +179,11 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
             raise SettingsError(f"{path}: must be a mapping with the keys cards and kind")
         _only(entry, {"cards", "kind"}, path)
         pair, kind = entry.get("cards"), entry.get("kind")
-        if not isinstance(pair, list) or len(pair) != 2 or not set(pair) <= known:
+        if (
+            not isinstance(pair, list)
+            or len(pair) != 2
+            or not all(_is_one(each, known) for each in pair)
+        ):
             raise SettingsError(
                 f"{path}.cards: Invalid value: must be the indices of two cards of this file"
             )

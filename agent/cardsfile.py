@@ -7,6 +7,10 @@ import yaml
 from agent.cards import Inventory, parse_inventory
 from agent.errors import SettingsError
 
+# What PyYAML's constructors let through for scalars they cannot convert, such as a 13th
+# month or ``!!bool maybe``, and its recursive parser for deep nesting.
+_LEAKS = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
 
 def load_inventory(path: Path) -> Inventory:
     """Read and parse the cards file at *path*.
@@ -20,7 +24,7 @@ def load_inventory(path: Path) -> Inventory:
         raise SettingsError(f"cards: cannot read {path}: {error}") from error
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *_LEAKS) as error:
         reason = " ".join(str(error).split())
         raise SettingsError(f"cards: {path} is not YAML: {reason}") from error
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from agent.podview import PodId
 from agent.tickets import Resource
-from agent.witness import Identified
+from agent.witness import Identified, ListedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 
@@ -70,6 +70,8 @@ class Ledger:
         self._owners: dict[tuple[Resource, str], PodId] = {}
         self._by_pod: dict[PodId, set[Claim]] = {}
         self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
+        # Entries found to agree with the book, which has not changed for their pods since.
+        self._agreed: dict[PodId, ListedPod] = {}
 
     @property
     def owners(self) -> Mapping[tuple[Resource, str], PodId]:
@@ -130,6 +132,7 @@ class Ledger:
     ) -> None:
         """Book *holding*, in place of what the container held of *resource* before."""
         self._drop(claim, resource)
+        self._agreed.pop(claim.pod, None)
         self._kinds[claim] = kind
         self._holdings.setdefault(claim, {})[resource] = holding
         self._by_pod.setdefault(claim.pod, set()).add(claim)
@@ -196,6 +199,7 @@ class Ledger:
                 for resource, ids in container.held.items():
                     if ids:
                         truth[Claim(each.pod, container.name), resource] = ids
+        self._agreed = {pod: entry for pod, entry in self._agreed.items() if pod in settled}
         self.adopt_names(present)
         corrections = self._corrections(truth, settled)
         self._forget_unseen(truth, present, listed, settled)
@@ -256,6 +260,8 @@ class Ledger:
 
         A pod with an ordinary init container never agrees: ``List`` does not show it (K4).
         """
+        if self._agreed.get(entry.pod) is entry.listed:
+            return True
         claims = self._by_pod.get(entry.pod, _NO_CLAIMS)
         booked = 0
         for container in entry.listed.containers:
@@ -272,7 +278,10 @@ class Ledger:
             if self._kinds[claim] is ContainerKind.INIT:
                 return False
             booked += 1
-        return booked == len(claims)
+        if booked != len(claims):
+            return False
+        self._agreed[entry.pod] = entry.listed
+        return True
 
     def _corrections(
         self,
@@ -312,6 +321,7 @@ class Ledger:
         held = self._holdings.get(claim, {}).pop(resource, None)
         if held is None:
             return
+        self._agreed.pop(claim.pod, None)
         if not self._holdings[claim]:
             del self._holdings[claim]
             del self._kinds[claim]

@@ -86,7 +86,11 @@ def resolve(
         # which List omits (K4), can make it look as if it waited to an agent that restarted.
         done = passed | {view.id for view in views if _recorded(view)}
         fresh = [each for each in waiting if each.pod not in done]
-        waiting = fresh or waiting  # a wrong guess may have put a pod among the passed
+        # One that holds something and lacks the rest is being admitted right now (K1, K3),
+        # also when a wrong guess has put it among the passed.
+        holding = {each.pod for each in listed if each.listed.all_held()}
+        begun = [each for each in waiting if each.pod in holding]
+        waiting = begun or fresh or waiting
         evidence = Evidence.WITNESS if len(waiting) == 1 else Evidence.ORDER
     if not waiting:
         raise ResolutionError(_nothing_fits(ask, views, served, listed))

@@ -103,6 +103,7 @@ class Turnstile:
         )
         self._plans: dict[Claim, tuple[str, ...]] = {}
         self._passed: frozenset[PodId] = frozenset()
+        self._lacking: frozenset[PodId] = frozenset()  # as the last List that settled a call
 
     # --- the three calls -------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class Turnstile:
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
         with self._lock:
-            self._passed = frozenset()
+            self._passed = self._lacking = frozenset()
             self._reservations.clear()
 
     def catch_up(self, view: PodView) -> None:
@@ -260,6 +261,8 @@ class Turnstile:
             listed, finished=finished, live=live, offered=scene.offered
         ):
             self._journal.corrected(correction)
+            # The guessed pod was lacking while the proven one was served: it had its turn (K8).
+            self._passed |= {correction.guessed.pod} & self._lacking
         present = live | {each.pod for each in listed}
         self._plans = {claim: plan for claim, plan in self._plans.items() if claim.pod in present}
         return listed
@@ -295,11 +298,8 @@ class Turnstile:
         resolution = resolve(
             ask, views=views, served=self._served, listed=listed, passed=self._passed
         )
-        if listed is not None:
-            self._passed |= {
-                each.pod for each in listed if each.pod != resolution.pod and _lacks(each)
-            }
-            self._passed -= {resolution.pod}
+        self._lacking = frozenset(each.pod for each in listed or () if _lacks(each))
+        self._passed = (self._passed | self._lacking) - {resolution.pod}
         view = next((each for each in views if each.id == resolution.pod), None)
         return resolution, view
 

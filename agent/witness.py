@@ -1,6 +1,6 @@
 """What the kubelet's ``List`` shows, as plain data, and which pods its entries are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.podview import PodId, PodView
@@ -37,12 +37,14 @@ class ListedPod:
 
     def all_held(self) -> frozenset[tuple[Resource, str]]:
         """Give everything any of its containers holds."""
-        return frozenset(
-            (resource, device_id)
-            for container in self.containers
-            for resource, ids in container.held.items()
-            for device_id in ids
-        )
+        return frozenset(self.each_held())
+
+    def each_held(self) -> Iterator[tuple[Resource, str]]:
+        """Walk what its containers hold."""
+        for container in self.containers:
+            for resource, ids in container.held.items():
+                for device_id in ids:
+                    yield resource, device_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def identify(
     found: list[Identified] = []
     for key, group_entries in entries.items():
         found += _identify_group(key, group_entries, by_key.get(key, []), owners)
-    return tuple(sorted(found, key=lambda each: each.pod))
+    # As text, not as dataclasses: hundreds of pods are sorted in every call of the kubelet.
+    return tuple(sorted(found, key=lambda each: (each.pod.namespace, each.pod.name, each.pod.uid)))
 
 
 def _identify_group(
@@ -138,5 +141,8 @@ def _stopping(
     owners: Mapping[tuple[Resource, str], PodId],
 ) -> bool:
     """Tell whether the entry is an older pod whose successor of the same name is all we see."""
+    held = next(entry.each_held(), None)
+    if held is None or owners.get(held) == view.id:  # nearly always, and much faster
+        return False
     owner = _owner(key, entry, owners)
     return owner is not None and owner != view.id

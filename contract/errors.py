@@ -50,8 +50,10 @@ def quote(value: object) -> str:
     """Show *value* as it stood in the object: JSON, on one line, cut to a bounded length."""
     if isinstance(value, dict):
         return "a mapping"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set | frozenset):
         return "a list"
+    if not isinstance(value, str | int | float | None):  # YAML knows dates and bytes as well
+        value = str(value)
     if isinstance(value, int) and value.bit_length() > 4 * _LONGEST_QUOTE:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str) and len(value) > _LONGEST_QUOTE:

@@ -39,8 +39,10 @@ def parse_quantity(value: object) -> Fraction | None:
     if len(text) < 19 and text.isascii() and text.isdigit():  # nearly always, and much faster
         return Fraction(int(text))
     match = _QUANTITY.match(text) if len(text) <= _LONGEST_TEXT else None
-    if match is None:
-        return None
+    return None if match is None else _scale(match)
+
+
+def _scale(match: re.Match[str]) -> Fraction | None:
     number = Fraction(match["sign"] + match["number"])
     suffix = match["suffix"] or ""
     if suffix in _BINARY:

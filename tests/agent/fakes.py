@@ -283,6 +283,7 @@ class Node:
         }
         self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
         self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
+        self.forced = False  # the last choice was the kubelet's: nothing else was left
         self.restart_agent()
 
     def restart_agent(self) -> None:
@@ -340,9 +341,10 @@ class Node:
         """Make the calls for one resource of one container, and book what was answered."""
         size = count_of(container.demand, resource)
         reusable = self.reusable.get((view.id, resource), [])
+        self.forced = len(reusable) + len(self.free[resource]) == size > len(reusable)
         if len(reusable) >= size:
             chosen = reusable[:size]  # silently (K2, K7)
-        elif len(reusable) + len(self.free[resource]) == size:
+        elif self.forced:
             chosen = [*reusable, *self.free[resource]]
         else:
             chosen = self.prefer(resource, size, reusable)

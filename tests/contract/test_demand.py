@@ -221,8 +221,8 @@ def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask
 def test_a_share_needs_memory(cores: str) -> None:
     assert _refusals(_limits(cores)) == [
         (
-            f"{MEMORY_LIMIT}: Required value: a shared card needs memory: {cores} of 100 cores share "
-            "a card with others, say how many memory blocks to take, at least 1"
+            f"{MEMORY_LIMIT}: Required value: a shared card needs memory: {cores} of 100 cores "
+            "share a card with others, say how many memory blocks to take, at least 1"
         )
     ]
 
@@ -230,8 +230,8 @@ def test_a_share_needs_memory(cores: str) -> None:
 def test_memory_needs_cores() -> None:
     assert _refusals(_limits(memory="4")) == [
         (
-            f"{CORE_LIMIT}: Required value: memory (4) without cores: add 1 to 99 cores for a share "
-            "of one card, or a multiple of 100 for whole cards"
+            f"{CORE_LIMIT}: Required value: memory (4) without cores: add 1 to 99 cores for a "
+            "share of one card, or a multiple of 100 for whole cards"
         )
     ]
 

@@ -1,4 +1,5 @@
 import json
+from datetime import date
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,9 @@ from contract.errors import ContractError, Fault, FieldError, InvalidDemand, quo
         ({"a": 1}, "a mapping"),
         ([1], "a list"),
         ((1,), "a list"),
+        ({1}, "a list"),
+        (date(2026, 10, 5), '"2026-10-05"'),
+        (b"ab", "\"b'ab'\""),
         (1 << 255, str(1 << 255)),
         (1 << 256, "a number of 257 bits"),
         pytest.param(10**10_000, "a number of 33220 bits", id="huge"),

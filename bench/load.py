@@ -1,0 +1,95 @@
+"""What stands on a node when a container arrives: cards of 141 GiB, live pods, and the next ones.
+
+Pure: both sides of a measurement, which are two processes, make the same from the same numbers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent.cards import Inventory, parse_inventory
+from agent.podview import PodId, PodView
+from agent.tickets import Resource, TicketBook
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from simulator.demo import cards_file
+
+BLOCK = 256 << 20
+CARD_MEMORY = "141Gi"
+ARRIVING = Demand(1, 4)
+
+_FILLED = 0.75
+"""How much of the cores live containers take at most; the rest is for those that arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A node's load.
+
+    Attributes:
+        cards: how many cards.
+        live: how many containers live on it, one a pod.
+        arriving: how many will come.
+    """
+
+    cards: int
+    live: int
+    arriving: int
+
+    def inventory(self) -> Inventory:
+        """Make the cards."""
+        return parse_inventory(cards_file(self.cards, CARD_MEMORY))
+
+    def book(self) -> TicketBook:
+        """Make the tickets."""
+        return TicketBook(self.inventory(), BLOCK)
+
+    @property
+    def settled(self) -> int:
+        """How many live containers really fit: at least one core each."""
+        return min(self.live, int(self.cards * CORES_PER_CARD * _FILLED))
+
+    def views(self) -> tuple[PodView, ...]:
+        """Give the pods as the API shows them: the live ones, then those to come."""
+        demand = self._live_demand()
+        live = [_view(f"live-{number:04}", number, demand) for number in range(self.settled)]
+        more = [
+            _view(f"new-{number:04}", self.settled + number, ARRIVING)
+            for number in range(self.arriving)
+        ]
+        return (*live, *more)
+
+    def held(self) -> Iterator[tuple[PodView, dict[Resource, tuple[str, ...]]]]:
+        """Give what each live pod holds: places of one card, cards in turn."""
+        book, demand = self.book(), self._live_demand()
+        free = {
+            resource: {card.uuid: iter(range(CARD_PLACES)) for card in book.inventory.cards}
+            for resource in Resource
+        }
+        cards = book.inventory.cards
+        counts = {Resource.CORE: demand.cores, Resource.MEMORY: demand.memory}
+        for number, view in enumerate(self.views()[: self.settled]):
+            card = cards[number % len(cards)].uuid
+            yield (
+                view,
+                {
+                    resource: tuple(
+                        f"{card}::{next(free[resource][card])}" for _ in range(counts[resource])
+                    )
+                    for resource in Resource
+                },
+            )
+
+    def _live_demand(self) -> Demand:
+        """Share most of the node out over the live containers."""
+        a_card = -(-max(self.settled, 1) // self.cards)
+        memory = self.book().places(Resource.MEMORY, self.inventory().cards[0])
+        return Demand(int(CORES_PER_CARD * _FILLED) // a_card or 1, int(memory * _FILLED) // a_card)
+
+
+CARD_PLACES = 1 << 20
+"""More places than any card has; how many are taken is up to the demand."""
+
+
+def _view(name: str, number: int, demand: Demand) -> PodView:
+    uid = f"uid-{name}"
+    container = ContainerDemand("main", ContainerKind.MAIN, 0, demand)
+    return PodView(PodId("default", name, uid), PodDemand((container,)), (number, "", "", 0, uid))

@@ -1,0 +1,152 @@
+"""What a container waits for on its node: our agent against a bare plugin, in one run.
+
+A container costs six calls over unix sockets: for each of its two resources a preferred
+call, an ``Allocate`` and a ``PreStartContainer``. The bare plugin gets the very same messages
+and echoes IDs. The two take turns, container by container, so that a noisy machine is
+equally noisy to both.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from agent.podview import PodView
+from agent.tickets import Resource, count_of
+from bench.caller import KubeletRecord, Plugin, serving
+from bench.load import ARRIVING, Load
+from bench.result import Cell, Goal, Result, Table
+from contract.names import Names
+
+NAME = "nodepath"
+
+_GOAL_CARDS = 8
+_CALLS = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
+Times = dict[str, list[float]]
+
+
+def run(
+    *,
+    cards: Sequence[int] = (1, 8, 16),
+    live: Sequence[int] = (0, 100, 400),
+    containers: int = 20,
+    seed: int = 1,
+) -> Result:
+    """Measure.
+
+    Args:
+        cards: how many cards, of 141 GiB each.
+        live: how many containers live on the node already.
+        containers: how many are measured for each.
+        seed: of the order in which a container's resources are asked for (fact K1).
+
+    Raises:
+        PluginFailed: a plugin's process did not come up.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    calls: list[tuple[Cell, ...]] = []
+    ours: dict[tuple[int, int], float] = {}
+    ratios: dict[tuple[int, int], float] = {}
+    fetched = 0
+    for count in cards:
+        for living in live:
+            load = Load(count, living, containers + 1)
+            times, asked, size, lists = measure(load, seed=seed)
+            fetched += asked
+            mine, bare = (1000 * median(times[each]["container"]) for each in ("ours", "bare"))
+            ours[count, living], ratios[count, living] = mine, mine / bare
+            rows.append((count, load.settled, mine, bare, mine / bare, size // 1024, lists))
+            calls += [
+                (count, load.settled, call, *(1000 * median(times[p][call]) for p in times))
+                for call in _CALLS
+            ]
+    goals = [Goal("API calls on the path, all containers", 0, fetched)]
+    if _GOAL_CARDS in cards:
+        most = max(ratio for (count, _), ratio in ratios.items() if count == _GOAL_CARDS)
+        goals.append(Goal(f"ours over bare at {_GOAL_CARDS} cards, worst", 3.0, most))
+        growth = ours[_GOAL_CARDS, max(live)] / ours[_GOAL_CARDS, min(live)]
+        goals.append(Goal(f"growth from {min(live)} to {max(live)} live containers", 1.5, growth))
+    return Result(
+        NAME,
+        (
+            Table(
+                f"Node path: milliseconds a container (six calls), median of {containers}",
+                ("cards", "live", "ours", "bare", "ratio", "List KiB", "Lists a container"),
+                rows,
+                (
+                    "A card has 100 cores: on one card no more than 75 containers live, the rest is for those that arrive.",
+                ),
+            ),
+            Table(
+                "The same by call, milliseconds", ("cards", "live", "call", "ours", "bare"), calls
+            ),
+        ),
+        goals,
+    )
+
+
+def measure(load: Load, *, seed: int) -> tuple[dict[str, Times], int, int, float]:
+    """Measure one load.
+
+    Returns:
+        Seconds by plugin and call, API calls on the path, bytes of a ``List`` answer, and
+        ``List`` calls a container.
+    """
+    random = Random(seed)  # noqa: S311 -- an order is to be repeatable
+    times: dict[str, Times] = {name: defaultdict(list) for name in ("ours", "bare")}
+    with tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp") as made:  # noqa: S108
+        folder = Path(made)
+        with serving(load, folder, Names()) as record:
+            plugins = [Plugin(name, load, folder) for name in times]
+            try:
+                for plugin in plugins:
+                    for _, held in load.held():
+                        for resource, ids in held.items():
+                            plugin.take(resource, ids)
+                first, *arriving = load.views()[load.settled :]
+                warm: Times = defaultdict(list)
+                for plugin in plugins:
+                    _admit(plugin, first, list(Resource), record, warm)
+                before = record.asked
+                for view in arriving:
+                    order = random.sample(list(Resource), 2)
+                    for plugin in random.sample(plugins, 2):
+                        _admit(plugin, view, order, record, times[plugin.name])
+                lists = (record.asked - before) / len(arriving)
+                size = record.size
+            finally:
+                fetched = sum(plugin.stop()[0] for plugin in plugins)
+    return times, fetched, size, lists
+
+
+def _admit(
+    plugin: Plugin,
+    view: PodView,
+    order: Sequence[Resource],
+    record: KubeletRecord,
+    times: Times,
+) -> None:
+    """Make the six calls for one container; only our plugin's answers go into the record."""
+    shown = plugin.name == "ours"
+    held: dict[Resource, Sequence[str]] = {}
+    total = 0.0
+    if shown:
+        record.show(view, held)
+    for resource in order:
+        took, ids = plugin.prefer(resource, count_of(ARRIVING, resource))
+        times["GetPreferredAllocation"].append(took)
+        total += took
+        took = plugin.allocate(resource, ids)
+        times["Allocate"].append(took)
+        total += took
+        plugin.take(resource, ids)
+        held[resource] = ids
+        if shown:
+            record.show(view, held)
+    for resource, ids in held.items():
+        took = plugin.prestart(resource, ids)
+        times["PreStartContainer"].append(took)
+        total += took
+    times["container"].append(total)

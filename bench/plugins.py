@@ -1,0 +1,130 @@
+"""The two plugins that the node path compares, each a process of its own.
+
+``ours`` is the agent's turnstile with its gRPC server, log and metrics. ``bare`` answers the
+same messages with the IDs it was asked about, which is the least a device plugin can do in
+this language.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from agent.inject import Answer, Injection, inject
+from agent.journal import LogJournal
+from agent.logs import configure
+from agent.metrics import Metrics
+from agent.podresources import PodResources
+from agent.podview import PodView
+from agent.server import Calls, DevicePluginService, PluginServer
+from agent.tickets import Resource, TicketBook
+from agent.turnstile import Turnstile
+from bench.load import Load
+from contract.allocation import Allocation
+from contract.names import Names
+
+
+class LoadedPods:
+    """A pod source that knows all pods of a load, and counts what an API would be asked."""
+
+    def __init__(self, views: Sequence[PodView]) -> None:
+        """Know *views*."""
+        self._views = tuple(views)
+        self.fetched = 0
+
+    def views(self) -> Sequence[PodView]:
+        """Give all."""
+        return self._views
+
+    def fetch(self, namespace: str, name: str) -> PodView | None:  # noqa: ARG002 -- the Protocol's
+        """Count a question to the API."""
+        self.fetched += 1
+        return None
+
+
+class CountingOutbox:
+    """Counts what would be written to the API, which happens off the path."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.count = 0
+
+    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:  # noqa: ARG002 -- the Protocol's
+        """Count."""
+        self.count += 1
+
+
+class Echo:
+    """The bare plugin: no decision, no record."""
+
+    def prefer(
+        self,
+        resource: Resource,  # noqa: ARG002 -- the Protocol's
+        available: Sequence[str],
+        must: Sequence[str],  # noqa: ARG002 -- the Protocol's
+        size: int,
+    ) -> list[str]:
+        """Give the first."""
+        return list(available[:size])
+
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+        """Give the card's name, as every GPU plugin must."""
+        if resource is Resource.MEMORY:
+            return Answer()
+        return Answer({"NVIDIA_VISIBLE_DEVICES": device_ids[0].partition("::")[0]})
+
+    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """Do nothing."""
+
+
+@click.command(context_settings={"auto_envvar_prefix": "GPU_TURNSTILE_BENCH"})
+@click.option("--plugin", type=click.Choice(["ours", "bare"]), required=True, show_envvar=True)
+@click.option("--cards", type=int, required=True, show_envvar=True)
+@click.option("--live", type=int, required=True, show_envvar=True)
+@click.option("--arriving", type=int, required=True, show_envvar=True)
+@click.option("--folder", type=click.Path(path_type=Path), required=True, show_envvar=True)
+def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> None:
+    """Serve until standard input ends; then tell what was asked of the API."""
+    load, names = Load(cards, live, arriving), Names()
+    book, pods, outbox = load.book(), LoadedPods(load.views()), CountingOutbox()
+    configure("info")
+    calls: Calls = Echo()
+    if plugin == "ours":
+        calls = _turnstile(book, pods, outbox, folder / "r.sock", names)
+    servers = [
+        PluginServer(
+            DevicePluginService(resource=resource, book=book, calls=calls),
+            folder / f"{plugin}-{resource.value}.sock",
+        )
+        for resource in Resource
+    ]
+    click.echo("serving")
+    sys.stdout.flush()
+    sys.stdin.read()
+    click.echo(f"{pods.fetched} {outbox.count}")
+    sys.stdout.flush()
+    for server in servers:
+        server.stop()
+
+
+def _turnstile(
+    book: TicketBook, pods: LoadedPods, outbox: CountingOutbox, record: Path, names: Names
+) -> Turnstile:
+    inventory = book.inventory
+    turnstile = Turnstile(
+        book=book,
+        pods=pods,
+        record=PodResources(
+            record, resources={names.core: Resource.CORE, names.memory: Resource.MEMORY}
+        ),
+        outbox=outbox,
+        journal=LogJournal(Metrics()),
+        answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
+    )
+    turnstile.rebuild()
+    return turnstile
+
+
+if __name__ == "__main__":
+    main()

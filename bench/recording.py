@@ -1,0 +1,165 @@
+"""The recorded burst of a real kubelet, parsed: who was asking, and what ``List`` showed."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent.tickets import Resource
+from agent.witness import ListedContainer, ListedPod
+from bench.rules import Candidate, Request
+from contract.demand import parse_pod_demand
+from contract.names import Names
+
+RECORDING = Path(__file__).parents[1] / "tests" / "data" / "kubelet-1.36-burst80.json.gz"
+
+_CALLS_OF_A_CONTAINER = 4
+"""A preferred call and an ``Allocate`` for each of the two resources (facts K1, K2)."""
+
+
+class InvalidRecording(ValueError):
+    """The recording does not hold what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What ``List`` showed in a preferred call: the pods that still lacked something.
+
+    ``None`` in place of a sight: the kubelet's rate limit turned the ``List`` away (fact K5).
+    """
+
+    lacking: tuple[ListedPod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One resource of one container: the preferred call, and the ``Allocate`` after it.
+
+    Attributes:
+        request: the ``Allocate``.
+        sight: what the preferred call could see.
+    """
+
+    request: Request
+    sight: Sight | None
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """A burst.
+
+    Attributes:
+        pods: who was created.
+        calls: what the kubelet asked, in order.
+    """
+
+    pods: tuple[Candidate, ...]
+    calls: tuple[Recorded, ...]
+
+
+def load_burst(path: Path, names: Names) -> Burst:
+    """Read and parse a recording.
+
+    Raises:
+        OSError: it cannot be read.
+        InvalidRecording: it does not hold what it should.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            document = json.load(file)
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise InvalidRecording(f"{path}: not gzipped JSON: {error}") from error
+    return parse_burst(document, names)
+
+
+def parse_burst(document: Mapping[str, Any], names: Names) -> Burst:
+    """Parse a decoded recording.
+
+    The calls of one container come together (fact K1): where the ``List`` of one of them was
+    turned away, the others say whose they are.
+
+    Raises:
+        InvalidRecording: calls are missing, or nothing shows whose they are.
+    """
+    pods = tuple(_candidate(each, names) for each in document["pods"])
+    resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
+    calls = [each for each in document["calls"] if each["rpc"] != "PreStartContainer"]
+    if len(calls) % _CALLS_OF_A_CONTAINER:
+        raise InvalidRecording(f"calls: {len(calls)} are no whole number of containers")
+    found: list[Recorded] = []
+    for begin in range(0, len(calls), _CALLS_OF_A_CONTAINER):
+        group = calls[begin : begin + _CALLS_OF_A_CONTAINER]
+        pod, container = _whose(group, begin, pods)
+        for prefer, allocate in (group[:2], group[2:]):
+            if (prefer["rpc"], allocate["rpc"]) != ("GetPreferredAllocation", "Allocate"):
+                raise InvalidRecording(f"calls[{begin}]: not pairs of a preference and an Allocate")
+            request = Request(
+                resources[allocate["resource"]],
+                allocate["ids"],
+                document["first_call_ns"] + int(allocate["ms"] * 1e6),
+                pod,
+                container,
+            )
+            found.append(Recorded(request, _sight(prefer, pods, resources)))
+    return Burst(pods, tuple(found))
+
+
+def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
+    spec = {
+        "containers": [
+            {"name": each["name"], "resources": {"limits": each["limits"]}}
+            for each in pod["containers"]
+        ]
+    }
+    return Candidate(
+        pod["pod"],
+        pod["uid"],
+        pod["bind_ns"],
+        int(datetime.fromisoformat(pod["creationTimestamp"]).timestamp()) * 1_000_000_000,
+        parse_pod_demand(spec, names).containers,
+    )
+
+
+def _whose(
+    group: Sequence[Mapping[str, Any]], begin: int, pods: Sequence[Candidate]
+) -> tuple[str, str]:
+    """Tell for which container four calls were made: the first that lacked what was asked."""
+    by_name = {each.pod: each for each in pods}
+    for call in group:
+        for pod, containers in call.get("lacking", {}).items():
+            lacking = [
+                each.name
+                for each in by_name[pod].containers
+                if call["resource"] not in containers.get(each.name, ())
+            ]
+            if lacking:
+                return pod, lacking[0]
+    raise InvalidRecording(f"calls[{begin}]: nothing shows whose these are")
+
+
+def _sight(
+    call: Mapping[str, Any], pods: Sequence[Candidate], resources: Mapping[str, Resource]
+) -> Sight | None:
+    return Sight(tuple(_listed(call["lacking"], resources))) if "lacking" in call else None
+
+
+def _listed(
+    lacking: Mapping[str, Mapping[str, Sequence[str]]], resources: Mapping[str, Resource]
+) -> Iterator[ListedPod]:
+    """Make listed pods; the recording says of which resources a container held devices."""
+    for key, containers in lacking.items():
+        namespace, _, name = key.partition("/")
+        yield ListedPod(
+            namespace,
+            name,
+            tuple(
+                ListedContainer(
+                    container,
+                    {resources[each]: frozenset({f"{key}/{container}"}) for each in held},
+                )
+                for container, held in containers.items()
+            ),
+        )

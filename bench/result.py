@@ -1,0 +1,100 @@
+"""What a question answers with: tables for people, figures for programs."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+Cell = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its title, the columns, the rows, and what is to be said below it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A goal that the project has set itself, and what was measured."""
+
+    what: str
+    limit: float
+    measured: float
+
+    @property
+    def met(self) -> bool:
+        """Whether what was measured is within the limit."""
+        return self.measured <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to one question.
+
+    Attributes:
+        name: the question's name.
+        tables: what was measured.
+        goals: what was to be reached.
+        figures: further numbers, for the JSON alone.
+    """
+
+    name: str
+    tables: Sequence[Table]
+    goals: Sequence[Goal] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self, machine: "Machine", seconds: float) -> dict[str, Any]:
+        """Give what goes into the JSON file."""
+        return {
+            "name": self.name,
+            "machine": asdict(machine),
+            "seconds": round(seconds, 1),
+            "tables": [asdict(each) for each in self.tables],
+            "goals": [{**asdict(each), "met": each.met} for each in self.goals],
+            "figures": dict(self.figures),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the numbers were measured on."""
+
+    cpu: str
+    cores: int
+    python: str
+    system: str
+
+    def __str__(self) -> str:
+        """Write on one line."""
+        return f"{self.cpu}, {self.cores} cores, Python {self.python}, {self.system}"
+
+
+def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
+    """Describe this machine; cores are those this process may run on."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    return Machine(
+        cpu_model(text) or platform.processor() or platform.machine(),
+        len(os.sched_getaffinity(0)),
+        ".".join(map(str, sys.version_info[:3])),
+        f"{platform.system()} {platform.release()}",
+    )
+
+
+def cpu_model(cpuinfo: str) -> str:
+    """Read the model out of ``/proc/cpuinfo``; empty when it is not there (not every CPU says)."""
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return ""

@@ -1,0 +1,240 @@
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cards import Card, Inventory, Link, parse_inventory
+from agent.errors import SettingsError
+
+Json = dict[str, Any]
+DOCUMENT: Json = {
+    "cards": [
+        {
+            "uuid": "GPU-b",
+            "index": 1,
+            "minor": 7,
+            "model": "NVIDIA A10",
+            "memory": "24Gi",
+            "numa": 1,
+            "busId": "0000:41:00.0",
+        },
+        {"uuid": "GPU-a", "index": 0, "memory": 1 << 30},
+    ],
+    "links": [{"cards": [1, 0], "kind": "NV12"}],
+}
+
+
+def _document(**changes: object) -> Json:
+    """The full document with fields of its second card changed; ``...`` leaves one out."""
+    document = copy.deepcopy(DOCUMENT)
+    card = document["cards"][1]
+    for field, value in changes.items():
+        if value is ...:
+            del card[field]
+        else:
+            card[field] = value
+    return document
+
+
+def _linked(links: object) -> Json:
+    return copy.deepcopy(DOCUMENT) | {"links": links}
+
+
+def _refusal(document: object) -> str:
+    with pytest.raises(SettingsError) as caught:
+        parse_inventory(document)
+    return str(caught.value)
+
+
+def test_a_full_document_is_read_cards_by_index() -> None:
+    inventory = parse_inventory(DOCUMENT)
+    assert inventory == Inventory(
+        (
+            Card("GPU-a", 0, 0, "unknown", 1 << 30, None, "", "/dev/nvidia0"),
+            Card("GPU-b", 1, 7, "NVIDIA A10", 24 << 30, 1, "0000:41:00.0", "/dev/nvidia7"),
+        ),
+        (Link((0, 1), "NV12"),),
+    )
+
+
+def test_a_card_is_found_by_its_uuid() -> None:
+    inventory = parse_inventory(DOCUMENT)
+    assert inventory.card("GPU-b") == inventory.cards[1]
+    assert inventory.card("GPU-c") is None
+
+
+def test_links_may_be_missing() -> None:
+    assert parse_inventory({"cards": DOCUMENT["cards"]}).links == ()
+    assert parse_inventory(_linked(None)).links == ()
+
+
+def test_links_stand_in_order_of_their_cards() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["cards"].append({"uuid": "GPU-c", "index": 2, "memory": "1Gi"})
+    document["links"] = [
+        {"cards": [2, 1], "kind": "SYS"},
+        {"cards": [0, 2], "kind": "PHB"},
+        {"cards": [1, 0], "kind": "NV4"},
+    ]
+    assert parse_inventory(document).links == (
+        Link((0, 1), "NV4"),
+        Link((0, 2), "PHB"),
+        Link((1, 2), "SYS"),
+    )
+
+
+def test_cards_with_device_nodes_of_their_own_may_share_a_minor() -> None:
+    document = _document(device="/dev/null", minor=7)
+    assert [card.device for card in parse_inventory(document).cards] == [
+        "/dev/null",
+        "/dev/nvidia7",
+    ]
+
+
+@pytest.mark.parametrize("numa", [None, 0, 3])
+def test_an_unknown_numa_node_is_none(numa: int | None) -> None:
+    assert parse_inventory(_document(numa=numa)).cards[0].numa == numa
+
+
+@pytest.mark.parametrize(
+    "uuid",
+    [
+        "G",
+        "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
+        "MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6.1",
+        "x" * 56,
+    ],
+)
+def test_a_uuid_that_fits_a_device_id_is_accepted(uuid: str) -> None:
+    assert parse_inventory(_document(uuid=uuid)).cards[0].uuid == uuid
+
+
+_WHOLE = "must be a whole number, 0 or more"
+_BYTES = "must be a number of bytes such as 24Gi"
+_UUID = "must be a card UUID of at most 56 letters, digits, '-', '.' and '_'"
+_KNOWN = "unknown field, known are busId, device, index, memory, minor, model, numa, uuid"
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (None, "the cards file must be a mapping with the keys cards and links"),
+        ([], "the cards file must be a mapping with the keys cards and links"),
+        ("cards", "the cards file must be a mapping with the keys cards and links"),
+        ({}, "cards: Required value: a list of at least one card"),
+        ({"cards": []}, "cards: Required value: a list of at least one card"),
+        ({"cards": {}}, "cards: Required value: a list of at least one card"),
+        ({"gpus": []}, "gpus: unknown field, known are cards, links"),
+        ({"a\nb": []}, '"a\\nb": unknown field, known are cards, links'),
+        ({None: []}, "null: unknown field, known are cards, links"),
+        ({"cards": ["GPU-a"]}, "cards[0]: must be a mapping"),
+        (_document(colour="red"), f"cards[1].colour: {_KNOWN}"),
+        (_document(uuid=...), f"cards[1].uuid: Invalid value: null: {_UUID}"),
+        (_document(uuid=""), f'cards[1].uuid: Invalid value: "": {_UUID}'),
+        (_document(uuid="a::b"), f'cards[1].uuid: Invalid value: "a::b": {_UUID}'),
+        (_document(uuid="-a"), f'cards[1].uuid: Invalid value: "-a": {_UUID}'),
+        (_document(uuid="a-"), f'cards[1].uuid: Invalid value: "a-": {_UUID}'),
+        (_document(uuid="a\n"), f'cards[1].uuid: Invalid value: "a\\n": {_UUID}'),
+        (_document(uuid="x" * 57), f'cards[1].uuid: Invalid value: "{"x" * 57}": {_UUID}'),
+        (_document(uuid=1), f"cards[1].uuid: Invalid value: 1: {_UUID}"),
+        (_document(index=...), f"cards[1].index: Invalid value: null: {_WHOLE}"),
+        (_document(index=-1), f"cards[1].index: Invalid value: -1: {_WHOLE}"),
+        (_document(index="0"), f'cards[1].index: Invalid value: "0": {_WHOLE}'),
+        (_document(index=True), f"cards[1].index: Invalid value: true: {_WHOLE}"),
+        (_document(index=2**31), f"cards[1].index: Invalid value: 2147483648: {_WHOLE}"),
+        (_document(minor=None), f"cards[1].minor: Invalid value: null: {_WHOLE}"),
+        (_document(minor=0.5), f"cards[1].minor: Invalid value: 0.5: {_WHOLE}"),
+        (_document(numa=-1), f"cards[1].numa: Invalid value: -1: {_WHOLE}"),
+        (_document(memory=...), f"cards[1].memory: Invalid value: null: {_BYTES}"),
+        (_document(memory="24GB"), f'cards[1].memory: Invalid value: "24GB": {_BYTES}'),
+        (_document(memory="0"), f'cards[1].memory: Invalid value: "0": {_BYTES}'),
+        (_document(memory=-5), f"cards[1].memory: Invalid value: -5: {_BYTES}"),
+        (_document(memory="1500m"), f'cards[1].memory: Invalid value: "1500m": {_BYTES}'),
+        (_document(model=4), "cards[1].model: Invalid value: 4: must be text"),
+        (_document(busId=None), "cards[1].busId: Invalid value: null: must be text"),
+        (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),
+        (_document(uuid="GPU-b"), 'cards: uuid "GPU-b" stands twice'),
+        (_document(index=1), "cards: index 1 stands twice"),
+        (_document(minor=7), "cards: minor 7 stands twice"),
+        (_linked("NV12"), "links: must be a list"),
+        (_linked([["NV12"]]), "links[0]: must be a mapping with the keys cards and kind"),
+        (
+            _linked([{"cards": [0, 1], "kind": "SYS", "width": 1}]),
+            "links[0].width: unknown field, known are cards, kind",
+        ),
+        *(
+            (
+                _linked([{"cards": pair, "kind": "SYS"}]),
+                "links[0].cards: Invalid value: must be the indices of two cards of this file",
+            )
+            for pair in (None, "01", [], [0], [0, 1, 1], [0, 2], [0, "1"], [0, None], [True, 0])
+        ),
+        (
+            _linked([{"cards": [1, 1], "kind": "SYS"}]),
+            "links[0].cards: a card has no link to itself",
+        ),
+        *(
+            (
+                _linked([{"cards": [0, 1], "kind": kind}]),
+                f"links[0].kind: Invalid value: {shown}: must be NV<n>, PIX, PXB, PHB, NODE or SYS",
+            )
+            for kind, shown in ((None, "null"), ("X", '"X"'), ("NV", '"NV"'), (4, "4"))
+        ),
+        (
+            _linked([{"cards": [0, 1], "kind": "SYS"}, {"cards": [1, 0], "kind": "NV4"}]),
+            "links[1].cards: the link of 0 and 1 stands twice",
+        ),
+    ],
+)
+def test_a_document_that_breaks_a_rule_is_refused_by_field(document: object, message: str) -> None:
+    assert _refusal(document) == message
+
+
+@pytest.mark.parametrize("pair", [[[0], 1], [{}, 1]])
+def test_a_link_of_nested_values_is_refused_like_any_other(pair: object) -> None:
+    assert _refusal(_linked([{"cards": pair, "kind": "SYS"}])) == (
+        "links[0].cards: Invalid value: must be the indices of two cards of this file"
+    )
+
+
+_yaml = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3) | st.integers() | st.none(), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+_indices = st.integers(0, 3) | _yaml
+_cards = st.fixed_dictionaries(
+    {
+        "uuid": st.sampled_from(["GPU-a", "GPU-b", "GPU-c"]) | _yaml,
+        "index": _indices,
+        "memory": st.sampled_from(["1Gi", 1024]) | _yaml,
+    },
+    optional={"minor": _indices, "numa": _indices, "model": _yaml, "device": _yaml},
+)
+_links = st.fixed_dictionaries(
+    {"cards": st.lists(_indices, max_size=3), "kind": st.sampled_from(["NV1", "SYS"]) | _yaml}
+)
+
+
+@given(
+    _yaml
+    | st.fixed_dictionaries(
+        {"cards": st.lists(_cards | _yaml, max_size=3)},
+        optional={"links": st.lists(_links | _yaml, max_size=3) | _yaml},
+    )
+)
+def test_a_hostile_document_is_read_or_refused_and_nothing_else_happens(document: object) -> None:
+    try:
+        inventory = parse_inventory(document)
+    except SettingsError as error:
+        assert "\n" not in str(error)  # noqa: PT017 -- either outcome is right
+        return
+    indices = [card.index for card in inventory.cards]
+    assert indices == sorted(set(indices))
+    assert len({card.uuid for card in inventory.cards}) == len(indices)
+    assert all(link.cards[0] < link.cards[1] for link in inventory.links)

@@ -1,0 +1,87 @@
+"""Who was right: what the kubelet, the pod's record and the container itself say. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.tickets import Resource, Ticket, count_of
+from contract.allocation import Allocation
+from contract.demand import ContainerDemand, ContainerKind
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One container by everybody's word.
+
+    Attributes:
+        pod: its pod's name.
+        container: what it asks for.
+        held: the device IDs the kubelet's own record shows it with.
+        recorded: what ``gpu-allocation`` says of it.
+        visible: the cards in its environment, as it printed them; ``None`` if it has not.
+    """
+
+    pod: str
+    container: ContainerDemand
+    held: Mapping[Resource, frozenset[str]]
+    recorded: Allocation | None
+    visible: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        return f"{self.pod} {self.container.name}"
+
+
+def findings(containers: Sequence[Seen], *, init_recorded: bool = True) -> list[str]:
+    """Find everything that does not fit together.
+
+    Args:
+        containers: all containers that have started.
+        init_recorded: whether ordinary init containers must be recorded. The kubelet's
+            record omits them, so an agent that was killed cannot know those it had served.
+    """
+    found = [f"{each}: {wrong}" for each in containers for wrong in _wrong(each, init_recorded)]
+    owners: dict[tuple[Resource, str], Seen] = {}
+    for each in containers:
+        for resource, ids in each.held.items():
+            for device_id in sorted(ids):
+                other = owners.setdefault((resource, device_id), each)
+                if other is not each:
+                    found.append(f"{device_id} of {resource} is held by {other} and {each}")
+    return found
+
+
+def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
+    asked, recorded = seen.container.demand, seen.recorded
+    init = seen.container.kind is ContainerKind.INIT
+    wrong = []
+    if seen.visible is None:
+        wrong.append("has not said which cards it sees")
+    if not init:
+        cards = {
+            resource: {Ticket.parse(each).card for each in seen.held.get(resource, ())}
+            for resource in Resource
+        }
+        for resource in Resource:
+            held = len(seen.held.get(resource, ()))
+            if held != count_of(asked, resource):
+                wrong.append(f"asked for {count_of(asked, resource)} of {resource}, holds {held}")
+        if asked.memory and cards[Resource.MEMORY] != cards[Resource.CORE]:
+            wrong.append(
+                f"has its cores on {sorted(cards[Resource.CORE])} "
+                f"and its memory on {sorted(cards[Resource.MEMORY])}"
+            )
+        if seen.visible is not None and set(seen.visible) != cards[Resource.CORE]:
+            wrong.append(f"sees {seen.visible}, the kubelet gave it {sorted(cards[Resource.CORE])}")
+        if asked.is_share and len(cards[Resource.CORE]) > 1:
+            wrong.append(f"its share is split: {sorted(cards[Resource.CORE])}")
+    if recorded is None:
+        if init_recorded or not init:
+            wrong.append("is not recorded")
+        return wrong
+    if (recorded.cores, recorded.memory_blocks) != (asked.cores, asked.memory):
+        wrong.append(
+            f"asked for {asked.cores} cores and {asked.memory} blocks, "
+            f"{recorded.cores} cores and {recorded.memory_blocks} blocks are recorded"
+        )
+    if seen.visible is not None and recorded.cards != seen.visible:
+        wrong.append(f"sees {seen.visible}, recorded {recorded.cards}")
+    return wrong

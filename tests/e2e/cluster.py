@@ -1,0 +1,145 @@
+"""The cluster's API as the suite uses it: raw JSON. The only importer of ``kubernetes`` here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+
+Json = dict[str, Any]
+
+_SECONDS = 30
+
+
+class ApiError(Exception):
+    """The API server said no.
+
+    Attributes:
+        code: the HTTP status.
+        status: the ``Status`` object of the answer, empty when there was none.
+    """
+
+    def __init__(self, code: int, status: Json) -> None:
+        self.code = code
+        self.status = status
+        super().__init__(f"{code}: {status.get('message')}")
+
+
+class Unreachable(Exception):
+    """There is no API server where the kubeconfig says."""
+
+
+class Cluster:
+    """One cluster, and the namespace the suite works in. Safe to share between threads."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        configuration = client.Configuration()
+        config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+        configuration.retries = False
+        configuration.connection_pool_maxsize = 32
+        self._client = client.ApiClient(configuration)
+        self._core = client.CoreV1Api(self._client)
+        self._hooks = client.AdmissionregistrationV1Api(self._client)
+        self.namespace = namespace
+
+    def close(self) -> None:
+        self._client.rest_client.pool_manager.clear()
+
+    def nodes(self) -> list[Json]:
+        found: list[Json] = self._call(self._core.list_node)["items"]
+        return found
+
+    def node(self, name: str) -> Json:
+        return self._call(self._core.read_node, name)
+
+    def create_namespace(self) -> None:
+        self._call(self._core.create_namespace, {"metadata": {"name": self.namespace}})
+
+    def has_namespace(self) -> bool:
+        return self._exists(self._core.read_namespace, self.namespace)
+
+    def has_service_account(self) -> bool:
+        return self._exists(self._core.read_namespaced_service_account, "default", self.namespace)
+
+    def delete_namespace(self) -> None:
+        self._delete(self._core.delete_namespace, self.namespace)
+
+    def create_webhooks(self, configuration: Json) -> None:
+        self._call(self._hooks.create_mutating_webhook_configuration, configuration)
+
+    def delete_webhooks(self, name: str) -> None:
+        self._delete(self._hooks.delete_mutating_webhook_configuration, name)
+
+    def create(self, pod: Json, *, dry_run: bool = False) -> Json:
+        options = {"dry_run": "All"} if dry_run else {}
+        return self._call(self._core.create_namespaced_pod, self.namespace, pod, **options)
+
+    def pods(self) -> dict[str, Json]:
+        listed = self._call(self._core.list_namespaced_pod, self.namespace)["items"]
+        return {each["metadata"]["name"]: each for each in listed}
+
+    def delete(self, name: str) -> None:
+        self._delete(self._core.delete_namespaced_pod, name, self.namespace, grace_period_seconds=0)
+
+    def delete_pods(self) -> None:
+        self._call(
+            self._core.delete_collection_namespaced_pod, self.namespace, grace_period_seconds=0
+        )
+
+    def events(self, pod: str) -> list[Json]:
+        found: list[Json] = self._call(
+            self._core.list_namespaced_event,
+            self.namespace,
+            field_selector=f"involvedObject.name={pod}",
+        )["items"]
+        return found
+
+    def log(self, pod: str, container: str) -> str:
+        """Give what a container has printed; nothing when it has not started yet."""
+        try:
+            return self._request(
+                self._core.read_namespaced_pod_log, pod, self.namespace, container=container
+            ).decode("utf-8", errors="replace")
+        except ApiError as error:
+            if error.code in (400, 404, 500):  # waiting to start, or its log not there yet
+                return ""
+            raise
+
+    def _exists(self, method: Any, *args: Any) -> bool:
+        try:
+            self._call(method, *args)
+        except ApiError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
+
+    def _delete(self, method: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            self._call(method, *args, **kwargs)
+        except ApiError as error:
+            if error.code not in (404, 409):  # gone, or going
+                raise
+
+    def _call(self, method: Any, *args: Any, **kwargs: Any) -> Json:
+        decoded: Json = json.loads(self._request(method, *args, **kwargs))
+        return decoded
+
+    def _request(self, method: Any, *args: Any, **kwargs: Any) -> bytes:
+        try:
+            answer = method(*args, _preload_content=False, _request_timeout=_SECONDS, **kwargs)
+            data: bytes = answer.data
+        except client.ApiException as error:
+            raise ApiError(error.status or 0, _status(error)) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"API server: {error}") from error
+        return data
+
+
+def _status(error: client.ApiException) -> Json:
+    try:
+        decoded = json.loads(error.body or "")
+    except ValueError:
+        return {"message": error.body}
+    return decoded if isinstance(decoded, dict) else {}

@@ -1,0 +1,129 @@
+"""What the suite creates: cards that need no GPU, pods that tell what they see, webhooks."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from contract.names import Names
+from simulator.cluster import webhook_configuration
+from tests.e2e.cluster import Json
+
+CARDS = 12
+BLOCKS = 96
+"""Memory blocks of 256 MiB on each card."""
+
+_SAYS = "NVIDIA_VISIBLE_DEVICES"
+_TELL = f'echo "{_SAYS}=${_SAYS}"; exec '
+
+
+def cards_file() -> Json:
+    """Make an inventory whose device nodes are there on every host."""
+    return {
+        "cards": [
+            {
+                "uuid": f"GPU-{index:08d}-e2e0-e2e0-e2e0-e2e0e2e0e2e0",
+                "index": index,
+                "model": "none",
+                "memory": f"{BLOCKS * 256}Mi",
+                "numa": index % 2,
+                "device": "/dev/null",
+            }
+            for index in range(CARDS)
+        ]
+    }
+
+
+def visible(log: str) -> tuple[str, ...] | None:
+    """Read off a container's log which cards it sees; ``None`` when it has not said yet."""
+    said = [line for line in log.splitlines() if line.startswith(f"{_SAYS}=")]
+    return tuple(said[-1].partition("=")[2].split(",")) if said else None
+
+
+class Maker:
+    """Makes pods that run *image*."""
+
+    def __init__(self, *, node: str, image: str, names: Names) -> None:
+        self._node = node
+        self._image = image
+        self._names = names
+
+    def plain(self, name: str) -> Json:
+        """Make a pod that asks for no GPU."""
+        return self.pod(name, [self._container("main")])
+
+    def single(self, name: str, cores: object, memory: object = None) -> Json:
+        """Make a pod of one container."""
+        return self.pod(name, [self.container("main", cores, memory)])
+
+    def container(
+        self,
+        name: str,
+        cores: object,
+        memory: object = None,
+        *,
+        run: str = "sleep 3600",
+        **more: Any,
+    ) -> Json:
+        limits = {self._names.core: cores, self._names.memory: memory}
+        asked = {key: str(value) for key, value in limits.items() if value is not None}
+        return self._container(name, run=run, resources={"limits": asked}, **more)
+
+    def pod(self, name: str, containers: Sequence[Json], **spec: Any) -> Json:
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": 0,
+                "affinity": {"nodeAffinity": _only_on(self._node)},
+                "tolerations": [{"operator": "Exists"}],
+                "containers": list(containers),
+                **spec,
+            },
+        }
+
+    def burst(self, count: int, *, seed: int) -> list[Json]:
+        """Draw pods of one to three containers, many equal in cores and not in memory.
+
+        One in seven has an ordinary init container, one in seven a sidecar.
+        """
+        random = Random(seed)
+        return [self._draw(f"burst-{number}", random) for number in range(count)]
+
+    def _draw(self, name: str, random: Random) -> Json:
+        cores, memory = (5, 10), (4, 8)
+        containers = [
+            self.container(f"c{each}", random.choice(cores), random.choice(memory))
+            for each in range(random.choice((1, 1, 2, 3)))
+        ]
+        init = []
+        if random.random() < 1 / 7:
+            init.append(self.container("init", random.choice(cores), 4, run="true"))
+        if random.random() < 1 / 7:
+            init.append(self.container("sidecar", 5, 4, restartPolicy="Always"))
+        return self.pod(name, containers, initContainers=init)
+
+    def _container(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
+        return {
+            "name": name,
+            "image": self._image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", _TELL + run],
+            **more,
+        }
+
+
+def _only_on(node: str) -> Json:
+    """Name one node, whatever its labels are."""
+    fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [fields]}}
+
+
+def webhooks(name: str, url: str, ca: bytes, names: Names) -> Json:
+    """Make a webhook configuration that reaches no further than the namespace *name*."""
+    made = webhook_configuration(url, ca, names)
+    made["metadata"]["name"] = name
+    for each in made["webhooks"]:
+        each["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    return made

@@ -1,0 +1,70 @@
+"""What the suite is told by environment variables; README.md lists them."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SWITCH = "GPU_TURNSTILE_E2E"
+"""Set to 1, it lets a run that was not started with ``-m e2e`` use the cluster."""
+
+
+class NotAsked(Exception):
+    """The suite is not to run; the message is the reason it is skipped with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which cluster, and what is where on its node.
+
+    Attributes:
+        kubeconfig: credentials that may create namespaces, pods and webhook configurations.
+        node: the node's name; ``None`` takes the only node, or the one named as this host.
+        image: an image with ``sh`` and ``sleep``; pulled only when the node lacks it.
+        plugin_dir: the kubelet's device plugin directory.
+        pod_resources_socket: the kubelet's PodResources socket.
+        restart_kubelet: a command that restarts the kubelet; empty when there is none.
+        webhook_host: the IP address at which the API server reaches this host.
+    """
+
+    kubeconfig: Path
+    node: str | None
+    image: str
+    plugin_dir: Path
+    pod_resources_socket: Path
+    restart_kubelet: tuple[str, ...]
+    webhook_host: str
+
+
+def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
+    """Read the settings.
+
+    Args:
+        environ: the environment.
+        marks: what pytest's ``-m`` selects.
+
+    Raises:
+        NotAsked: nobody asked for this suite, or it has nothing to run on. A cluster that
+            merely happens to be in ``$KUBECONFIG`` is never touched.
+    """
+    if marks.strip() != "e2e" and environ.get(SWITCH) != "1":
+        raise NotAsked(f"uses a real cluster: run it with `make e2e`, or set {SWITCH}=1")
+    if not environ.get("KUBECONFIG"):
+        raise NotAsked("KUBECONFIG is not set: no cluster to run against")
+    if "PYTEST_XDIST_WORKER" in environ:
+        raise NotAsked("the suite needs its node for itself: run it without --numprocesses")
+
+    def get(name: str, default: str = "") -> str:
+        return environ.get(f"{SWITCH}_{name}") or default
+
+    return Settings(
+        kubeconfig=Path(environ["KUBECONFIG"]),
+        node=get("NODE") or None,
+        image=get("IMAGE", "busybox:1"),
+        plugin_dir=Path(get("PLUGIN_DIR", "/var/lib/kubelet/device-plugins")),
+        pod_resources_socket=Path(
+            get("POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock")
+        ),
+        restart_kubelet=tuple(shlex.split(get("RESTART_KUBELET"))),
+        webhook_host=get("WEBHOOK_HOST", "127.0.0.1"),
+    )

@@ -1,0 +1,89 @@
+"""The way in: what the API server lets through, what it stamps, and what it answers."""
+
+import pytest
+
+from contract.demand import read_pod_demand
+from contract.stamps import OrderStamp, decode_time
+from tests.e2e.cluster import ApiError, Json
+from tests.e2e.stage import Stage, phase, wait
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def test_a_share_sees_its_card_and_nothing_else(stage: Stage) -> None:
+    pods = stage.run(stage.make.single("single", 30, 8))
+
+    (seen,) = stage.audit("one share", pods)
+    assert seen.visible == (stage.cards[0],)
+
+
+def test_a_pod_is_stamped_with_its_place_in_line(admitting: Stage) -> None:
+    names = admitting.names
+    pods = admitting.run(*(admitting.make.single(f"p{number}", 5, 4) for number in range(20)))
+
+    notes = [each["metadata"]["annotations"] for each in pods.values()]
+    stamps = [OrderStamp.decode(each[names.admission_order]) for each in notes]
+    assert len(set(stamps)) == 20
+    assert [stamp.time_ns for stamp in stamps] == [
+        decode_time(each[names.predicate_time]) for each in notes
+    ]
+    assert {each[names.gpu_assigned] for each in notes} == {"true"}
+    assert {each[names.predicate_gpu_idx(0)] for each in notes} == {"0"}
+
+
+def test_stamps_copied_from_a_running_pod_are_overwritten(admitting: Stage) -> None:
+    copied = admitting.make.single("copied", 10, 4)
+    copied["metadata"]["annotations"] = {
+        admitting.names.predicate_time: "1",
+        admitting.names.gpu_assigned: "true",
+        admitting.names.gpu_allocation: "{}",
+        admitting.names.predicate_gpu_idx(0): "7",
+    }
+
+    pods = admitting.run(copied)
+
+    assert pods["copied"]["metadata"]["annotations"][admitting.names.predicate_gpu_idx(0)] == "0"
+    admitting.audit("a copied manifest", pods)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory"),
+    [(150, 4), (10, None), (None, 4)],
+    ids=["a card and a half", "a share without memory", "memory without cores"],
+)
+def test_what_can_never_be_served_is_refused_in_words(
+    admitting: Stage, cores: int | None, memory: int | None
+) -> None:
+    pod = admitting.make.single("refused", cores, memory)
+
+    with pytest.raises(ApiError) as raised:
+        admitting.cluster.create(pod)
+
+    _, errors = read_pod_demand(pod["spec"], admitting.names)
+    assert raised.value.code == 422
+    assert raised.value.status["reason"] == "Invalid"
+    assert raised.value.status["message"] == (
+        'admission webhook "pods.gpu-turnstile.io" denied the request: '
+        + "; ".join(str(error) for error in errors)
+    )
+    assert _causes(raised.value) == [
+        (error.path, str(error).removeprefix(f"{error.path}: ")) for error in errors
+    ]
+    assert errors
+
+
+def test_plain_pods_pass_while_the_webhook_is_down_and_gpu_pods_do_not(admitting: Stage) -> None:
+    admitting.webhook.stop()
+
+    admitting.cluster.create(admitting.make.plain("plain"))
+    with pytest.raises(ApiError, match=r'failed calling webhook "pods\.gpu-turnstile\.io"'):
+        admitting.cluster.create(admitting.make.single("gpu", 10, 4))
+
+    wait("the plain pod runs", lambda: phase(admitting.cluster.pods()["plain"]) == "Running")
+    admitting.start_webhook()
+    admitting.audit("after the webhook is back", admitting.run(admitting.make.single("gpu", 10, 4)))
+
+
+def _causes(error: ApiError) -> list[tuple[str, str]]:
+    causes: list[Json] = error.status["details"]["causes"]
+    return [(each["field"], each["message"]) for each in causes]

@@ -1,0 +1,107 @@
+"""Many pods at once, and the agent or the kubelet gone in the middle of it."""
+
+import signal
+from collections import Counter
+
+import pytest
+
+from contract.demand import ContainerKind
+from tests.e2e.cluster import Json
+from tests.e2e.stage import Stage, phase, wait
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+
+PODS = 60
+UNDER_WAY = 30
+"""Allocates after which a burst of 60 pods, each with two or more, is well under way."""
+
+
+def test_every_container_of_a_burst_gets_exactly_its_own(stage: Stage) -> None:
+    pods = stage.run(*stage.make.burst(PODS, seed=1))
+
+    assert stage.refused(pods) == {}
+    seen = stage.audit("burst", pods)
+    assert {each.container.kind for each in seen} == set(ContainerKind)
+    assert len(seen) > PODS
+
+
+def test_pods_deleted_midway_disturb_nobody(stage: Stage) -> None:
+    made = stage.make.burst(PODS, seed=2)
+    names = [each["metadata"]["name"] for each in made]
+    leaving = names[::3]
+    creating = stage.submit(made)
+    for name, done in zip(names, creating, strict=True):
+        done.result(60)
+        if name in leaving:  # before, while and after the kubelet admits it
+            stage.cluster.delete(name)
+
+    pods = stage.settled(set(names) - set(leaving))
+
+    assert stage.refused(pods) == {}
+    stage.audit("pods deleted midway", pods)
+
+
+def test_a_name_that_comes_back_is_another_pod(stage: Stage) -> None:
+    made = [stage.make.single(f"again-{number}", 5, 4) for number in range(20)]
+    first = stage.run(*made)
+    for name in first:
+        stage.cluster.delete(name)
+    wait("the first pods' end", lambda: not stage.cluster.pods())
+
+    bigger = [stage.make.single(f"again-{number}", 10, 8) for number in range(20)]
+    second = stage.run(*bigger)
+
+    assert stage.refused(second) == {}
+    stage.audit("names that come back", second)
+
+
+@pytest.mark.parametrize("allocates", [1, 15, 40])
+def test_an_agent_killed_midway_comes_back_and_is_right(stage: Stage, allocates: int) -> None:
+    """What was bound while no plugin was there, the kubelet refuses; all others run."""
+    made = stage.make.burst(PODS, seed=3)
+    before, after = made[: PODS // 2], made[PODS // 2 :]
+    creating = stage.submit(before)
+    wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= allocates)
+    stage.agent.stop(signal.SIGKILL)
+    stage.agent.start()
+    creating += stage.submit(after)
+    for done in creating:
+        done.result(60)
+
+    pods = stage.settled(each["metadata"]["name"] for each in made)
+
+    _only_the_kubelet_refused(stage, "agent killed", pods)
+    stage.audit("agent killed", pods, init_recorded=False)
+    stage.wait_for_cards()
+    later = stage.run(*(stage.make.single(f"later-{number}", 5, 4) for number in range(10)))
+    assert stage.refused(later) == {}
+    stage.audit("after the kill", pods | later, init_recorded=False)
+
+
+def test_a_kubelet_restarted_midway_loses_nothing(stage: Stage) -> None:
+    if not stage.settings.restart_kubelet:
+        pytest.skip("GPU_TURNSTILE_E2E_RESTART_KUBELET names no command")
+    made = stage.make.burst(PODS, seed=4)
+    creating = stage.submit(made)
+    wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= UNDER_WAY)
+    stage.restart_kubelet()
+    for done in creating:
+        done.result(60)
+
+    pods = stage.settled(each["metadata"]["name"] for each in made)
+
+    _only_the_kubelet_refused(stage, "kubelet restarted", pods)
+    stage.audit("kubelet restarted", pods)
+    stage.wait_for_cards()
+    later = stage.run(*(stage.make.single(f"later-{number}", 5, 4) for number in range(10)))
+    assert stage.refused(later) == {}
+    stage.audit("after the restart", pods | later)
+
+
+def _only_the_kubelet_refused(stage: Stage, what: str, pods: dict[str, Json]) -> None:
+    """While no plugin was there the kubelet refuses, in its own words; the agent never does."""
+    messages = stage.refused(pods)
+    for message, count in Counter(messages.values()).most_common():
+        stage.report(f"{what}: {count} pods: {message}")
+    assert [each for each in messages.values() if "gpu-turnstile" in each] == []
+    assert any(phase(each) == "Running" for each in pods.values())

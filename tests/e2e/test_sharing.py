@@ -1,0 +1,142 @@
+"""Who gets what: whole cards, shares beside each other, and places that come back."""
+
+import re
+
+import pytest
+
+from agent.tickets import Resource, Ticket
+from contract.demand import Demand
+from tests.e2e.manifests import BLOCKS, CARDS
+from tests.e2e.stage import Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
+    pods = stage.run(
+        stage.make.single("share", 5, 4),
+        stage.make.single("one", 100),
+        stage.make.single("two", 200, 10),
+        stage.make.single("three", 300, BLOCKS * 3),
+    )
+
+    seen = {each.pod: each for each in stage.audit("whole cards", pods)}
+    given = [card for each in seen.values() for card in each.visible or ()]
+    assert len(given) == len(set(given)) == 7
+    for name in ("one", "two", "three"):
+        sight = list(seen[name].visible or ())
+        assert sight == sorted(sight)
+        assert all(_places(seen[name].held[Resource.CORE], card) == 100 for card in sight)
+    blocks = seen["two"].held[Resource.MEMORY]
+    assert [_places(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
+
+
+def test_containers_equal_in_cores_get_each_their_own_memory(stage: Stage) -> None:
+    make = stage.make
+    pods = stage.run(
+        *(
+            make.pod(
+                f"pair-{number}",
+                [make.container("a", 5, 4), make.container("b", 5, 8)][:: (-1) ** number],
+            )
+            for number in range(20)
+        )
+    )
+
+    seen = stage.audit("equal cores, different memory", pods)
+    assert len(seen) == 40
+    for each in seen:
+        expected = Demand(5, 4 if each.container.name == "a" else 8)
+        assert each.container.demand == expected
+        assert each.recorded is not None
+        assert each.recorded.memory_blocks == expected.memory == len(each.held[Resource.MEMORY])
+
+
+def test_a_place_that_was_freed_is_given_out_again(stage: Stage) -> None:
+    pods = stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS)))
+    seen = stage.audit("a full node", pods)
+    assert {each.visible for each in seen} == {(card,) for card in stage.cards}
+    (freed,) = (each.visible for each in seen if each.pod == "whole-4")
+
+    stage.cluster.delete("whole-4")
+    again = stage.run(stage.make.single("again", 40, BLOCKS))
+
+    (seen_again,) = stage.audit("the freed card", again)
+    assert seen_again.visible == freed
+
+
+def test_exactly_what_is_left_is_given_asked_for_a_preference_or_not(stage: Stage) -> None:
+    """A kubelet may leave the preferred call out when there is nothing to choose (fact K2)."""
+    stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS - 1)))
+    stage.agent.mark()
+
+    pods = stage.run(stage.make.single("last", 100, BLOCKS))
+
+    (seen,) = stage.audit("exactly what is left", pods)
+    assert len(seen.visible or ()) == 1
+    preferred = {each["resource"] for each in stage.agent.events("prefer")}
+    evidence = {each["resource"]: each["evidence"] for each in stage.agent.events("allocate")}
+    stage.report(f"exactly what is left: preferred calls for {sorted(preferred)}")
+    assert evidence == {
+        each.value: "ticket" if each in preferred else "witness" for each in Resource
+    }
+
+
+def test_a_share_that_only_fits_over_two_cards_is_refused_in_words(stage: Stage) -> None:
+    """The scheduler counts places, not cards: it sends what no card has room for."""
+    stage.run(
+        *(stage.make.single(f"whole-{number}", 100) for number in range(CARDS - 2)),
+        stage.make.single("most-0", 60, 4),
+        stage.make.single("most-1", 60, 4),
+    )
+
+    pods = stage.run(stage.make.single("split", 80, 4))
+
+    message = stage.refused(pods)["split"]
+    stage.report(f"a share over two cards: {message}")
+    assert message.startswith("Pod was rejected: Allocate failed due to ")
+    assert re.search(
+        r"code = FailedPrecondition desc = gpu-turnstile: "
+        r"(no card fits 80 cores and 4 memory blocks: "
+        r"|a share of 80 cores is split over cards: 40 on )",
+        message,
+    )
+    fits = stage.run(stage.make.single("fits", 40, 4))
+    stage.audit("what fits after a refusal", fits)
+
+
+def test_places_of_an_init_container_are_handed_on(stage: Stage) -> None:
+    """Fact K7: what an ordinary init container had goes to the containers after it."""
+    make = stage.make
+    small, large = make.container("main", 10, 4), make.container("main", 30, 12)
+    pods = stage.run(
+        make.pod(
+            "more-before", [small], initContainers=[make.container("init", 30, 12, run="true")]
+        ),
+        make.pod(
+            "less-before", [large], initContainers=[make.container("init", 10, 4, run="true")]
+        ),
+        make.pod(
+            "with-sidecar",
+            [small],
+            initContainers=[
+                make.container("first", 10, 4, run="true"),
+                make.container("sidecar", 5, 4, restartPolicy="Always"),
+                make.container("second", 20, 8, run="true"),
+            ],
+        ),
+    )
+
+    assert stage.refused(pods) == {}
+    assert len(stage.audit("init containers and sidecars", pods)) == 8
+
+
+def test_a_node_emptied_at_once_is_filled_again_at_once(stage: Stage) -> None:
+    for _ in range(3):
+        pods = stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS)))
+        assert stage.refused(pods) == {}
+        stage.clear()
+
+
+def _places(ids: frozenset[str], card: str) -> int:
+    return sum(Ticket.parse(each).card == card for each in ids)

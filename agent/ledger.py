@@ -186,8 +186,7 @@ class Ledger:
         """
         truth: dict[tuple[Claim, Resource], frozenset[str]] = {}
         listed = {each.pod for each in identified}
-        given_back = {self._owners[each] for each in offered & self._owners.keys()}
-        present = (listed | (live - given_back)) - finished
+        present = (listed | live) - finished
         # Nearly every pod is as it was: what is booked already need not be booked again.
         settled = listed - {
             each.pod for each in identified if each.pod in finished or not self._agrees(each)
@@ -201,6 +200,7 @@ class Ledger:
                         truth[Claim(each.pod, container.name), resource] = ids
         self._agreed = {pod: entry for pod, entry in self._agreed.items() if pod in settled}
         self.adopt_names(present)
+        self._take_back(offered, listed)
         corrections = self._corrections(truth, settled)
         self._forget_unseen(truth, present, listed, settled)
         for (claim, resource), ids in sorted(truth.items()):
@@ -282,6 +282,25 @@ class Ledger:
             return False
         self._agreed[entry.pod] = entry.listed
         return True
+
+    def _take_back(
+        self, offered: AbstractSet[tuple[Resource, str]], listed: AbstractSet[PodId]
+    ) -> None:
+        """Forget the containers of pods that are not listed whose places the kubelet offers.
+
+        Containers, not pods: the kubelet writes its checkpoint once a container has all it
+        asks for, so one that died in between still books the pod's earlier containers.
+        """
+        free = offered & self._owners.keys()
+        for pod in sorted({self._owners[each] for each in free} - listed):
+            for claim in self.pod_claims(pod):
+                given_back = any(
+                    (resource, device_id) in free
+                    for resource, held in self._holdings[claim].items()
+                    for device_id in held.ids
+                )
+                if given_back:
+                    self.release_container(claim)
 
     def _corrections(
         self,

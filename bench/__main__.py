@@ -1,45 +1,69 @@
-"""``python -m bench [NAME ...]``: measure, print, and write one JSON file a question."""
+"""``python -m bench [NAME ...]``: measure, print, and write JSON."""
 
 import json
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
 
-from bench import attribution, nodepath
+from bench import attribution, nodepath, soak
+from bench.caller import PluginFailed
+from bench.node import NodeStuck
+from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
 
-QUESTIONS: dict[str, Callable[[], Result]] = {
-    "attribution": attribution.run,
-    "nodepath": nodepath.run,
+QUESTIONS: Mapping[str, Callable[[], Result]] = {
+    attribution.NAME: attribution.run,
+    nodepath.NAME: nodepath.run,
+    soak.NAME: soak.run,
 }
 
 
-@click.command(context_settings={"show_default": True})
-@click.argument("names", nargs=-1, type=click.Choice(list(QUESTIONS)))
+@click.command(
+    context_settings={
+        "show_default": True,
+        "max_content_width": 100,
+        "auto_envvar_prefix": "GPU_TURNSTILE_BENCH",
+    },
+    epilog="Questions: " + ", ".join(QUESTIONS),
+)
+@click.argument("names", nargs=-1, type=click.Choice(list(QUESTIONS)), metavar="[NAME]...")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("build/bench"),
-    envvar="GPU_TURNSTILE_BENCH_OUT",
+    default="build/bench",
     show_envvar=True,
-    help="Where the JSON files go.",
+    help="Where a JSON file for every question is written.",
 )
 def main(names: tuple[str, ...], out: Path) -> None:
-    """Answer the questions named, or all. A goal that is missed is said, and is no error."""
-    machine, report = this_machine(), Report()
+    """Answer the questions named, or all; exit with 1 when a goal is missed."""
+    report, machine = Report(), this_machine()
     report.machine(machine)
-    out.mkdir(parents=True, exist_ok=True)
-    for name in names or tuple(QUESTIONS):
+    missed = False
+    for name in names or QUESTIONS:
         began = time.monotonic()
         result = QUESTIONS[name]()
         seconds = time.monotonic() - began
         report.result(result, seconds)
-        text = json.dumps(result.as_json(machine, seconds), indent=1)
-        (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(result.as_json(machine, seconds), indent=2) + "\n"
+        (out / f"{name}.json").write_text(text, encoding="utf-8")
+        missed = missed or any(not goal.met for goal in result.goals)
+    if missed:
+        sys.exit(1)
+
+
+def entry() -> None:
+    """Run the command line; an error is one line, not a stack trace."""
+    try:
+        main()
+    except (InvalidRecording, NodeStuck, PluginFailed, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":
-    main()
+    entry()

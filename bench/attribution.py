@@ -130,8 +130,7 @@ def _recorded(burst: Burst) -> tuple[Table, int]:
         ("rule", "calls", "right", "wrong", "refused"),
         rows,
         (
-            f"{turned_away} of the {len(requests)} List calls were turned away by the kubelet's "
-            "rate limit and are not made again here.",
+            f"{turned_away} of {len(requests)} List calls had been turned away (fact K5).",
             _OPEN,
         ),
     )

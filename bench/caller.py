@@ -168,7 +168,9 @@ class Plugin:
         return int(fetched), int(written)
 
     def _call(self, resource: Resource, method: str, request: bytes) -> tuple[float, bytes]:
-        call = self._channels[resource].unary_unary(f"/v1beta1.DevicePlugin/{method}")
+        call = self._channels[resource].unary_unary(
+            f"/v1beta1.DevicePlugin/{method}", request_serializer=None, response_deserializer=None
+        )
         began = time.perf_counter()
         answer: bytes = call(request, timeout=_START_S)
         return time.perf_counter() - began, answer

@@ -5,6 +5,7 @@ Pure: both sides of a measurement, which are two processes, make the same from t
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from agent.cards import Inventory, parse_inventory
 from agent.podview import PodId, PodView
@@ -17,7 +18,7 @@ CARD_MEMORY = "141Gi"
 ARRIVING = Demand(1, 4)
 
 _FILLED = 0.75
-"""How much of the cores live containers take at most; the rest is for those that arrive."""
+"""How much of a node live containers take at most; the rest is for those that arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,7 @@ class Load:
         """Give what each live pod holds: places of one card, cards in turn."""
         book, demand = self.book(), self._live_demand()
         free = {
-            resource: {card.uuid: iter(range(CARD_PLACES)) for card in book.inventory.cards}
-            for resource in Resource
+            resource: {card.uuid: count() for card in book.inventory.cards} for resource in Resource
         }
         cards = book.inventory.cards
         counts = {Resource.CORE: demand.cores, Resource.MEMORY: demand.memory}
@@ -83,10 +83,6 @@ class Load:
         a_card = -(-max(self.settled, 1) // self.cards)
         memory = self.book().places(Resource.MEMORY, self.inventory().cards[0])
         return Demand(int(CORES_PER_CARD * _FILLED) // a_card or 1, int(memory * _FILLED) // a_card)
-
-
-CARD_PLACES = 1 << 20
-"""More places than any card has; how many are taken is up to the demand."""
 
 
 def _view(name: str, number: int, demand: Demand) -> PodView:

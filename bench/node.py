@@ -264,7 +264,7 @@ class Node:
         self._inventory: Inventory = parse_inventory(cards_file(options.cards, "80Gi"))
         self._book = TicketBook(self._inventory, BLOCK)
         # Sockets need a short path: 107 bytes at most.
-        self._folder = tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp")  # noqa: S108
+        self._folder = tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp")
         root = Path(self._folder.name)
         self._plugins = root / "p"
         self._socket = root / "r.sock"

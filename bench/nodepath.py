@@ -75,9 +75,7 @@ def run(
                 f"Node path: milliseconds a container (six calls), median of {containers}",
                 ("cards", "live", "ours", "bare", "ratio", "List KiB", "Lists a container"),
                 rows,
-                (
-                    "A card has 100 cores: on one card no more than 75 containers live, the rest is for those that arrive.",
-                ),
+                ("A card has 100 cores: no more than 75 containers live on one here.",),
             ),
             Table(
                 "The same by call, milliseconds", ("cards", "live", "call", "ours", "bare"), calls
@@ -96,7 +94,7 @@ def measure(load: Load, *, seed: int) -> tuple[dict[str, Times], int, int, float
     """
     random = Random(seed)  # noqa: S311 -- an order is to be repeatable
     times: dict[str, Times] = {name: defaultdict(list) for name in ("ours", "bare")}
-    with tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp") as made:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp") as made:
         folder = Path(made)
         with serving(load, folder, Names()) as record:
             plugins = [Plugin(name, load, folder) for name in times]
@@ -145,8 +143,8 @@ def _admit(
         held[resource] = ids
         if shown:
             record.show(view, held)
-    for resource, ids in held.items():
-        took = plugin.prestart(resource, ids)
+    for resource, given in held.items():
+        took = plugin.prestart(resource, given)
         times["PreStartContainer"].append(took)
         total += took
     times["container"].append(total)

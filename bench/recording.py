@@ -103,7 +103,7 @@ def parse_burst(document: Mapping[str, Any], names: Names) -> Burst:
                 pod,
                 container,
             )
-            found.append(Recorded(request, _sight(prefer, pods, resources)))
+            found.append(Recorded(request, _sight(prefer, resources)))
     return Burst(pods, tuple(found))
 
 
@@ -140,9 +140,7 @@ def _whose(
     raise InvalidRecording(f"calls[{begin}]: nothing shows whose these are")
 
 
-def _sight(
-    call: Mapping[str, Any], pods: Sequence[Candidate], resources: Mapping[str, Resource]
-) -> Sight | None:
+def _sight(call: Mapping[str, Any], resources: Mapping[str, Resource]) -> Sight | None:
     return Sight(tuple(_listed(call["lacking"], resources))) if "lacking" in call else None
 
 

@@ -4,7 +4,6 @@ import logging
 import re
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +28,6 @@ _API_VERSION = "v1beta1"
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 _DIAL_S = 10.0
-_POLL_S = 0.1
 PRE_START_S = 30.0
 """A plugin's time for PreStartContainer (K10)."""
 _CALL_S = 120.0
@@ -65,7 +63,6 @@ class PluginClient:
 
     def __init__(self, resource: str, socket: Path) -> None:
         self.resource = resource
-        self._closed = False
         self._channel = grpc.insecure_channel(
             f"unix://{socket}",
             options=(
@@ -83,20 +80,12 @@ class PluginClient:
         Raises:
             CallFailed: nobody answers.
         """
-        ready = grpc.channel_ready_future(self._channel)
-        deadline = time.monotonic() + _DIAL_S
-        while not self._closed:
-            try:
-                ready.result(timeout=_POLL_S)
-                break
-            except grpc.FutureTimeoutError as error:
-                if time.monotonic() > deadline:
-                    ready.cancel()
-                    raise CallFailed(
-                        "failed to dial device plugin: context deadline exceeded"
-                    ) from error
+        # Waiting for the channel to be ready would leave a thread of gRPC's behind that fails
+        # when the channel is closed meanwhile; a call that waits ends with the channel.
         with _translated("failed to get device plugin options: "):
-            return read_options(self._stub.GetDevicePluginOptions(pb.Empty(), timeout=_DIAL_S))
+            return read_options(
+                self._stub.GetDevicePluginOptions(pb.Empty(), timeout=_DIAL_S, wait_for_ready=True)
+            )
 
     def watch(self) -> Iterator[tuple[Device, ...]]:
         """Give each list of devices the plugin sends; ends when the stream breaks."""
@@ -155,7 +144,6 @@ class PluginClient:
 
     def close(self) -> None:
         """Hang up; calls under way fail, a dial under way ends."""
-        self._closed = True
         self._channel.close()
 
 

@@ -172,20 +172,19 @@ class Stage:
         allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
         return int(allocatable.get(self.names.core, "0"))
 
+    def registered(self) -> bool:
+        """Tell whether the agent says that the kubelet knows it."""
+        assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
+        try:
+            url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
     def wait_for_cards(self) -> None:
         """Wait until the agent is registered and the node offers all its places."""
-
-        def ready() -> bool:
-            assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
-            try:
-                url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
-                with urllib.request.urlopen(url, timeout=2) as answer:
-                    registered = answer.status == 200
-            except (urllib.error.URLError, OSError):
-                return False
-            return registered and self.offered() == CARDS * 100
-
-        wait("the node's cards", ready)
+        wait("the node's cards", lambda: self.registered() and self.offered() == CARDS * 100)
 
     def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
         """Read the kubelet's own record: (pod, container) -> device IDs."""

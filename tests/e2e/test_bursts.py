@@ -64,6 +64,7 @@ def test_an_agent_killed_midway_comes_back_and_is_right(stage: Stage, allocates:
     wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= allocates)
     stage.agent.stop(signal.SIGKILL)
     stage.agent.start()
+    wait("the agent is registered", stage.registered)
     creating += stage.submit(after)
     for done in creating:
         done.result(60)
@@ -72,6 +73,7 @@ def test_an_agent_killed_midway_comes_back_and_is_right(stage: Stage, allocates:
 
     _only_the_kubelet_refused(stage, "agent killed", pods)
     stage.audit("agent killed", pods, init_recorded=False)
+    assert any(phase(pods[each["metadata"]["name"]]) == "Running" for each in after)
     stage.wait_for_cards()
     later = stage.run(*(stage.make.single(f"later-{number}", 5, 4) for number in range(10)))
     assert stage.refused(later) == {}
@@ -104,4 +106,3 @@ def _only_the_kubelet_refused(stage: Stage, what: str, pods: dict[str, Json]) ->
     for message, count in Counter(messages.values()).most_common():
         stage.report(f"{what}: {count} pods: {message}")
     assert [each for each in messages.values() if "gpu-turnstile" in each] == []
-    assert any(phase(each) == "Running" for each in pods.values())

@@ -1,0 +1,35 @@
+"""The node path in a tiny configuration: real processes, real sockets."""
+
+from agent.tickets import Resource
+from bench import nodepath
+from bench.load import Load
+
+
+def test_both_plugins_are_measured_and_the_api_is_never_asked() -> None:
+    times, fetched, size, lists = nodepath.measure(Load(1, 3, 3), seed=1)
+    assert times.keys() == {"ours", "bare"}
+    for measured in times.values():
+        assert len(measured["container"]) == 2
+        assert all(len(measured[call]) == 4 for call in ("GetPreferredAllocation", "Allocate"))
+        assert len(measured["PreStartContainer"]) == 4
+    assert fetched == 0
+    assert size > 0
+    assert lists <= 3
+
+
+def test_live_containers_leave_room_for_those_that_arrive() -> None:
+    assert Load(1, 400, 20).settled == 75
+    assert Load(8, 400, 20).settled == 400
+
+
+def test_what_live_containers_hold_is_what_they_ask_for_and_nothing_twice() -> None:
+    load = Load(8, 100, 1)
+    places: set[tuple[Resource, str]] = set()
+    for view, held in load.held():
+        (container,) = view.demand.containers
+        counts = [len(held[resource]) for resource in held]
+        assert counts == [container.demand.cores, container.demand.memory]
+        for resource, ids in held.items():
+            assert load.book().read(resource, ids)
+            assert not places & {(resource, each) for each in ids}
+            places |= {(resource, each) for each in ids}

@@ -1,0 +1,115 @@
+"""The recording, and what is refused of one."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.tickets import Resource
+from bench.recording import RECORDING, InvalidRecording, Recorded, load_burst, parse_burst
+from bench.rules import Request
+from contract.names import Names
+
+NAMES = Names()
+
+
+def recording(*calls: dict[str, Any]) -> dict[str, Any]:
+    """One pod of one container."""
+    return {
+        "pods": [
+            {
+                "pod": "default/a",
+                "uid": "1",
+                "bind_ns": 5,
+                "creationTimestamp": "2026-11-21T03:09:18Z",
+                "containers": [{"name": "c0", "limits": {NAMES.core: "10", NAMES.memory: "4"}}],
+            }
+        ],
+        "first_call_ns": 1_000_000_000,
+        "calls": calls,
+    }
+
+
+def pair(resource: str, ids: int, **seen: Any) -> list[dict[str, Any]]:
+    """A preferred call, and the Allocate after it."""
+    return [
+        {"rpc": "GetPreferredAllocation", "resource": resource, "size": ids, "ms": 1.0, **seen},
+        {"rpc": "Allocate", "resource": resource, "ids": ids, "ms": 2.0, **seen},
+    ]
+
+
+def test_the_burst_of_a_real_kubelet_is_read_whole() -> None:
+    burst = load_burst(RECORDING, NAMES)
+    assert len(burst.pods) == 80
+    assert len(burst.calls) == 268
+    asked = Counter((each.request.pod, each.request.container) for each in burst.calls)
+    assert set(asked.values()) == {2}
+    assert asked.keys() == {(pod.pod, each.name) for pod in burst.pods for each in pod.containers}
+
+
+def test_in_the_recording_every_call_asks_for_what_its_container_asks_for() -> None:
+    burst = load_burst(RECORDING, NAMES)
+    demands = {(pod.pod, each.name): each.demand for pod in burst.pods for each in pod.containers}
+    for request in (each.request for each in burst.calls):
+        demand = demands[request.pod, request.container]
+        wanted = demand.cores if request.resource is Resource.CORE else demand.memory
+        assert request.size == wanted
+
+
+def test_a_call_whose_list_was_turned_away_is_told_by_its_neighbours() -> None:
+    calls = [
+        *pair(NAMES.core, 10, list="RESOURCE_EXHAUSTED: rejected by rate limit"),
+        *pair(NAMES.memory, 4, lacking={"default/a": {"c0": [NAMES.core]}}),
+    ]
+    core, memory = parse_burst(recording(*calls), NAMES).calls
+    request = Request(Resource.CORE, 10, 1_002_000_000, "default/a", "c0")
+    assert core == Recorded(request, None)
+    assert memory.request.pod == "default/a"
+    assert memory.sight is not None
+    assert memory.sight.lacking[0].held("c0", Resource.CORE)
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        (pair(NAMES.core, 10), "calls: 2 are no whole number of containers"),
+        (
+            [*pair(NAMES.core, 10), *pair(NAMES.memory, 4)],
+            "calls[0]: nothing shows whose these are",
+        ),
+        (
+            [
+                *pair(NAMES.core, 10, lacking={"default/a": {"c0": []}})[::-1],
+                *pair(NAMES.memory, 4),
+            ],
+            "calls[0]: not pairs of a preference and an Allocate",
+        ),
+    ],
+)
+def test_a_recording_that_does_not_add_up_is_refused(
+    calls: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(InvalidRecording) as refused:
+        parse_burst(recording(*calls), NAMES)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"no json")])
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "burst.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(InvalidRecording, match="not gzipped JSON"):
+        load_burst(path, NAMES)
+
+
+def test_a_recording_survives_being_written_and_read(tmp_path: Path) -> None:
+    calls = [
+        *pair(NAMES.core, 10, lacking={"default/a": {"c0": []}}),
+        *pair(NAMES.memory, 4, lacking={"default/a": {"c0": [NAMES.core]}}),
+    ]
+    path = tmp_path / "burst.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(recording(*calls)).encode()))
+    assert load_burst(path, NAMES) == parse_burst(recording(*calls), NAMES)

@@ -1,0 +1,86 @@
+"""Results, and how they are printed and written."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from bench import __main__ as command
+from bench.report import Report, describe_goal, show
+from bench.result import Goal, Machine, Result, Table, cpu_model, this_machine
+
+MACHINE = Machine("Some CPU", 2, "3.11.7", "Linux 6")
+RESULT = Result(
+    "colour",
+    (Table("Colours", ("name", "ms"), (("red", 1.2345), ("blue", 2)), ("A note.",)),),
+    (Goal("blue", 2, 3.0), Goal("red", 2, 1.2345)),
+    {"further": [1]},
+)
+
+
+def test_a_result_is_printed_with_its_goals() -> None:
+    out = io.StringIO()
+    Report(Console(file=out)).result(RESULT, 3.2)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines == [
+        "",
+        "Colours",
+        "name     ms",
+        "red    1.23",
+        "blue      2",
+        "A note.",
+        "MISSED: blue: 3, at most 2",
+        "met: red: 1.23, at most 2",
+        "colour: 3 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"), [(3, "3"), ("x", "x"), (123.4, "123"), (0.01234, "0.0123"), (12.34, "12.3")]
+)
+def test_three_digits_are_shown(cell: str | float, text: str) -> None:
+    assert show(cell) == text
+
+
+def test_a_goal_that_is_just_reached_is_met() -> None:
+    assert describe_goal(Goal("ratio", 3.0, 3.0)) == "met: ratio: 3, at most 3"
+
+
+def test_the_cpu_model_is_read_where_the_kernel_tells_it(tmp_path: Path) -> None:
+    assert cpu_model("processor\t: 0\nmodel name\t: Fast CPU: X\n") == "Fast CPU: X"
+    assert cpu_model("processor\t: 0\n") == ""
+    machine = this_machine(tmp_path / "missing")
+    assert machine.cpu
+    assert machine.cores >= 1
+
+
+@pytest.mark.parametrize(("limit", "status"), [(2.0, 0), (1.0, 1)])
+def test_the_command_writes_json_and_fails_when_a_goal_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, status: int
+) -> None:
+    result = Result("soak", (), (Goal("wrong", limit, 2.0),), {"n": 1})
+    monkeypatch.setattr(command, "QUESTIONS", {"soak": lambda: result})
+    done = CliRunner().invoke(command.main, ["soak", "--out", str(tmp_path / "made")])
+    assert done.exit_code == status
+    written = json.loads((tmp_path / "made" / "soak.json").read_text())
+    assert written["goals"] == [
+        {"what": "wrong", "limit": limit, "measured": 2.0, "met": not status}
+    ]
+    assert written["figures"] == {"n": 1}
+    assert written["machine"]["cores"] >= 1
+
+
+def test_an_unknown_question_is_refused_with_those_there_are() -> None:
+    done = CliRunner().invoke(command.main, ["speed"])
+    assert done.exit_code == 2
+    assert "attribution" in done.output
+
+
+def test_help_names_every_flag_and_its_environment_variable() -> None:
+    done = CliRunner().invoke(command.main, ["--help"])
+    assert "--out" in done.output
+    assert "GPU_TURNSTILE_BENCH_OUT" in done.output
+    assert "Questions: attribution, nodepath, soak" in done.output

@@ -208,6 +208,7 @@ class Ledger:
             if held is not None and held.ids == ids:
                 self.prove(claim, resource)
             else:
+                self._give_way(claim, resource, ids)
                 kind = self._kinds.get(claim, ContainerKind.MAIN)
                 self.record(claim, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
         return corrections
@@ -315,6 +316,19 @@ class Ledger:
                 if wrong and truth.get((guessed, resource)) != ids:
                     found.append(Correction(resource, ids, guessed, claim))
         return found
+
+    def _give_way(self, claim: Claim, resource: Resource, ids: frozenset[str]) -> None:
+        """Forget whom else the book has for places that the record shows with *claim*.
+
+        That is a pod which is not listed yet and was guessed while there was no witness.
+        """
+        pods = {self._owners[key] for each in ids if (key := (resource, each)) in self._owners}
+        for pod in sorted(pods):
+            for other in self.pod_claims(pod):
+                handed_on = pod == claim.pod and self._kinds[other] is ContainerKind.INIT
+                held = self.holding(other, resource)
+                if held is not None and not handed_on and not held.ids.isdisjoint(ids):
+                    self._drop(other, resource)
 
     def _forget_unseen(
         self,

@@ -1,7 +1,7 @@
 """The book of held places, by example and against a model that says the rules in sets."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 from agent.ledger import Claim, Correction, Holding, Ledger
 from agent.podview import PodId, PodView
 from agent.tickets import Resource
-from agent.witness import Identified
+from agent.witness import Identified, ListedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import (
@@ -224,11 +224,13 @@ def test_a_sidecar_stays_a_sidecar() -> None:
 def test_the_record_speaks_each_time_and_not_only_the_first() -> None:
     ledger = Ledger()
     entry = identified(view("p"), listed("p", c0={CORE: A}))
-    _reconcile(ledger, entry)
-    _reconcile(ledger, entry)
+    for _ in range(3):
+        _reconcile(ledger, entry)
     ledger.release_container(Claim(P, "c0"))
     _reconcile(ledger, entry)
     assert _book(ledger) == {("u-p", "c0", CORE): A}
+    for _ in range(2):
+        _reconcile(ledger, entry)
     hold(ledger, P, "c1", CORE, B)
     _reconcile(ledger, entry)
     assert _book(ledger) == {("u-p", "c0", CORE): A}
@@ -341,6 +343,35 @@ def test_places_handed_on_by_an_init_container_are_no_correction() -> None:
     assert _book(ledger) == {("u-p", "init", CORE): A, ("u-p", "c0", CORE): A}
 
 
+def test_a_guess_for_a_pod_that_is_not_listed_yet_gives_way_to_the_record() -> None:
+    """Guessed while there was no witness: the pod is live and not admitted."""
+    ledger = Ledger()
+    guessed = hold(ledger, P, "c0", CORE, A, evidence=Evidence.ORDER)
+    hold(ledger, P, "c1", CORE, B)
+    entry = identified(view("q"), listed("q", c0={CORE: A}))
+    assert _reconcile(ledger, entry, live={P, Q}) == [Correction(CORE, A, guessed, Claim(Q, "c0"))]
+    assert _book(ledger) == {("u-q", "c0", CORE): A, ("u-p", "c1", CORE): B}
+
+
+def test_a_pod_forgets_only_what_of_its_places_the_kubelet_offers_container_by_container() -> None:
+    """A kubelet that died before its checkpoint was written books the earlier containers."""
+    ledger = Ledger()
+    hold(ledger, P, "c0", CORE, A)
+    hold(ledger, P, "c1", CORE, B)
+    _reconcile(ledger, live={P}, offered={(CORE, each) for each in B})
+    assert _book(ledger) == {("u-p", "c0", CORE): A}
+
+
+def test_a_container_that_is_listed_and_booked_as_init_is_looked_at_each_time() -> None:
+    """A name the book has as an init container, shown by List: never taken for granted."""
+    ledger = Ledger()
+    hold(ledger, P, "c0", CORE, A, kind=INIT)
+    entry = identified(view("p"), listed("p", c0={CORE: A}))
+    for _ in range(2):
+        _reconcile(ledger, entry)
+    assert _book(ledger) == {("u-p", "c0", CORE): A}
+
+
 def test_places_that_overlap_a_wrong_guess_only_in_part_end_with_whom_the_record_shows() -> None:
     ledger = Ledger()
     hold(ledger, P, "c0", CORE, A | B)
@@ -383,6 +414,44 @@ def test_a_pod_of_another_name_does_not_adopt() -> None:
     assert _book(ledger) == {("", "c0", CORE): A}
 
 
+# --- whatever a list shows -----------------------------------------------------------
+
+_some = st.frozensets(st.sampled_from(sorted(A | B)), max_size=3)
+_holdings = st.none() | st.dictionaries(st.sampled_from(Resource), _some)
+_lists = st.lists(
+    st.builds(
+        lambda name, uid, held: identified(pod_id(name, uid), listed(name, **held)),
+        st.sampled_from("pq"),
+        st.sampled_from(["", "u1", "u2"]),
+        st.dictionaries(st.sampled_from(["init", "c0", "c1"]), _holdings),
+    ),
+    max_size=3,
+    unique_by=lambda each: each.pod,
+)
+_pod_sets = st.frozensets(st.builds(pod_id, st.sampled_from("pq"), st.sampled_from(["u1", "u2"])))
+
+
+@given(
+    st.lists(st.tuples(_lists, _pod_sets, _pod_sets), max_size=4),
+    st.lists(st.tuples(st.sampled_from(Resource), _some), max_size=2),
+)
+def test_no_list_however_contradictory_breaks_the_book(
+    lists: list[tuple[list[Identified], frozenset[PodId], frozenset[PodId]]],
+    first: list[tuple[Resource, frozenset[str]]],
+) -> None:
+    """Not even one that shows a place with two containers: the last one has it."""
+    ledger = Ledger()
+    for resource, held in first:
+        if held:
+            hold(ledger, pod_id("p", "u1"), "init", resource, held, kind=INIT)
+    for entries, live, finished in lists:
+        ledger.reconcile(entries, live=live, finished=finished)
+        ledger.check()
+        for claim, _, holdings in ledger.claims():
+            assert holdings
+            assert claim in ledger.pod_claims(claim.pod)
+
+
 # --- against a model -----------------------------------------------------------------
 
 _PODS = [view("p"), view("q"), view("r"), view("p", uid="u-p2")]
@@ -406,6 +475,7 @@ class KubeletAndLedger(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.kubelet: dict[_Key, frozenset[str]] = {}
         self.live: dict[PodId, PodView] = {}
+        self.shown: dict[PodId, ListedPod] = {}
 
     @initialize(target=pods)
     def first(self) -> PodView:
@@ -434,7 +504,10 @@ class KubeletAndLedger(RuleBasedStateMachine):
                 for name, kind in _CONTAINERS.items()
                 if kind is not INIT
             }
-            found.append(identified(seen, listed(pod.name, **shown)))
+            entry = listed(pod.name, **shown)
+            if self.shown.get(pod) != entry:  # what has not changed is the same object again
+                self.shown[pod] = entry
+            found.append(identified(seen, self.shown[pod]))
         return found
 
     @rule(target=pods, pod=st.sampled_from(_PODS))
@@ -460,11 +533,22 @@ class KubeletAndLedger(RuleBasedStateMachine):
         self.kubelet[pod.id, name, resource] = held
         hold(self.ledger, pod.id, name, resource, held, kind=_CONTAINERS[name], evidence=evidence)
 
-    @rule(pod=pods, wrong=pods, resource=st.sampled_from(Resource), data=st.data())
+    @rule(
+        pod=pods,
+        wrong=pods,
+        resource=st.sampled_from(Resource),
+        is_listed=st.booleans(),
+        data=st.data(),
+    )
     def allocate_and_guess_wrong(
-        self, pod: PodView, wrong: PodView, resource: Resource, data: st.DataObject
+        self,
+        pod: PodView,
+        wrong: PodView,
+        resource: Resource,
+        is_listed: bool,
+        data: st.DataObject,
     ) -> None:
-        """The agent books to another pod; the next reconciliation tells it so."""
+        """The agent books to another pod, listed or not; the next reconciliation tells it so."""
         free = [each for each in self._free(pod.id, resource) if each in self._unheld(resource)]
         if (
             pod.id == wrong.id
@@ -477,7 +561,8 @@ class KubeletAndLedger(RuleBasedStateMachine):
         held = data.draw(st.frozensets(st.sampled_from(free), min_size=1, max_size=3))
         self.kubelet[pod.id, "c0", resource] = held
         guessed = hold(self.ledger, wrong.id, "c0", resource, held)
-        found = self.ledger.reconcile(self._entries(), live=set(self.live))
+        entries = [each for each in self._entries() if is_listed or each.pod != wrong.id]
+        found = self.ledger.reconcile(entries, live=set(self.live))
         assert found == [Correction(resource, held, guessed, Claim(pod.id, "c0"))]
         self._agrees()
 
@@ -547,6 +632,11 @@ class KubeletAndLedger(RuleBasedStateMachine):
             for resource, held in holdings.items()
         }
         assert booked == self.kubelet
+
+    @invariant()
+    def _counts_what_is_held(self) -> None:
+        for resource in Resource:
+            assert self.ledger.held(resource) == set(_PLACES) - self._unheld(resource)
 
     @invariant()
     def _tells_what_is_within_reach(self) -> None:

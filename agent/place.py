@@ -56,8 +56,16 @@ def need_of(pod: PodDemand, container: ContainerDemand) -> Need:
 
     The kubelet hands the places of an ordinary init container to the containers after it
     (fact K7), so these are bound to its card: the card must fit what they ask beyond that.
+
+    Raises:
+        PlacementError: *container* asks for what the webhook refuses.
     """
     demand = container.demand
+    if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
+        raise PlacementError(  # a pod created while there was no webhook to refuse it
+            f"{demand.cores} cores and {demand.memory} memory blocks fit no card: a share of one "
+            f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
+        )
     if not demand.is_share:
         # A card may get one block more than another: memory_per_card gives it to the first.
         return Need(

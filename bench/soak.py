@@ -46,7 +46,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("no faults", faults=False, witness=True),
     Scenario("faults", faults=True, witness=True),
-    Scenario("no faults, without List", faults=False, witness=False),
+    Scenario("without List", faults=False, witness=False),
 )
 
 
@@ -197,14 +197,16 @@ def soak(scenario: Scenario, seed: int, pods: int) -> Outcome:
 def _submit_with_faults(node: Node, manifests: Sequence[Json], random: Random) -> None:
     """Bind a burst piece by piece; something happens while a piece is being admitted.
 
-    A kubelet rejects every pod that it comes to while its plugin is away, so not many may be
-    waiting when the agent is restarted: three of each piece.
+    A kubelet rejects every pod that it comes to while its plugin is away, so few may be waiting
+    when the agent is restarted: each piece begins with an idle kubelet, and three pods of it
+    are under way.
     """
     faults = [node.restart_agent, node.restart_kubelet]
     bound: list[str] = []
     size = max(len(manifests) // _PIECES, 1)
     for begin in range(0, len(manifests), size):
         piece = manifests[begin : begin + size]
+        node.settle()
         for place, manifest in enumerate(piece):
             if place == 3 and random.random() < 0.5:
                 random.choice(faults)()

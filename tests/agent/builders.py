@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from hypothesis import settings
+
 from agent.cards import Card, Inventory
 from agent.ledger import Claim, Holding, Ledger
 from agent.podview import PodId, PodView
@@ -13,6 +15,9 @@ from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 BLOCK = 256 << 20
+
+patient = settings(deadline=None)
+"""For property tests: a busy machine is no failure."""
 
 
 def demand(cores: int = 50, memory: int = 4) -> Demand:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from agent.cards import Card, Inventory, Link, parse_inventory
 from agent.errors import SettingsError
+from tests.agent.builders import patient
 
 Json = dict[str, Any]
 DOCUMENT: Json = {
@@ -221,6 +222,7 @@ _links = st.fixed_dictionaries(
 )
 
 
+@patient
 @given(
     _yaml
     | st.fixed_dictionaries(

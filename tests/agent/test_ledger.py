@@ -28,6 +28,7 @@ from tests.agent.builders import (
     identified,
     ids,
     listed,
+    patient,
     pod_id,
     view,
 )
@@ -431,6 +432,7 @@ _lists = st.lists(
 _pod_sets = st.frozensets(st.builds(pod_id, st.sampled_from("pq"), st.sampled_from(["u1", "u2"])))
 
 
+@patient
 @given(
     st.lists(st.tuples(_lists, _pod_sets, _pod_sets), max_size=4),
     st.lists(st.tuples(st.sampled_from(Resource), _some), max_size=2),
@@ -656,4 +658,4 @@ class KubeletAndLedger(RuleBasedStateMachine):
 
 
 TestKubeletAndLedger = KubeletAndLedger.TestCase
-TestKubeletAndLedger.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestKubeletAndLedger.settings = settings(patient, max_examples=100, stateful_step_count=40)

@@ -8,7 +8,7 @@ from agent.errors import PlacementError
 from agent.place import CardState, Need, Policy, need_of, pick, place
 from agent.tickets import Resource, Ticket
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, container
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, container, patient
 
 
 def _state(index: int, cores: int = 100, memory: int = 10, *, healthy: bool = True) -> CardState:
@@ -181,6 +181,7 @@ def test_whole_cards_need_every_core_and_the_largest_part_of_the_memory() -> Non
     assert _need(300, 0).per_card == {CORE: 100, MEMORY: 0}
 
 
+@patient
 @given(
     st.lists(
         st.builds(
@@ -275,6 +276,7 @@ _demands = st.builds(Demand, st.sampled_from([1, 10, 50, 99, 100, 200, 300]), st
 _cards = st.lists(st.builds("GPU-{}".format, st.integers(0, 7)), max_size=2, unique=True)
 
 
+@patient
 @given(
     demand=_demands,
     states=_states,

@@ -10,7 +10,7 @@ from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.demand import Demand
 from contract.names import Names
 from contract.stamps import OrderStamp
-from tests.agent.builders import container
+from tests.agent.builders import container, patient
 
 NAMES = Names()
 TIME = 1_700_000_000_000_000_000
@@ -214,6 +214,7 @@ _annotations = st.dictionaries(
 )
 
 
+@patient
 @given(_annotations)
 def test_no_annotation_however_hostile_raises(annotations: dict[str, str]) -> None:
     pod = copy.deepcopy(POD)

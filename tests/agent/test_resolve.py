@@ -24,6 +24,7 @@ from tests.agent.builders import (
     identified,
     ids,
     listed,
+    patient,
     pod_id,
     view,
 )
@@ -498,6 +499,7 @@ def _situations(draw: st.DrawFn) -> Situation:
     return Situation(ask, views, entries, got, draw(st.frozensets(_pod_ids)))
 
 
+@patient
 @given(_situations())
 def test_every_situation_gets_an_answer_that_fits_it_or_a_refusal(situation: Situation) -> None:
     answer = situation.answer()
@@ -519,6 +521,7 @@ def test_every_situation_gets_an_answer_that_fits_it_or_a_refusal(situation: Sit
         assert answer.pod in {each.pod for each in situation.listed}
 
 
+@patient
 @given(_situations(), st.data())
 def test_the_order_of_pods_and_entries_does_not_matter(
     situation: Situation, data: st.DataObject
@@ -533,6 +536,7 @@ def test_the_order_of_pods_and_entries_does_not_matter(
     assert shuffled.answer() == situation.answer()
 
 
+@patient
 @given(
     st.lists(
         st.tuples(st.sampled_from([10, 50, 100]), st.sampled_from([4, 8])), min_size=1, max_size=5

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import PlacementError
@@ -26,6 +26,7 @@ from tests.agent.builders import (
     every_id,
     hold,
     ids,
+    patient,
     pod_id,
     view,
 )
@@ -320,6 +321,7 @@ def _fits(asked: ContainerDemand, ledger: Ledger, node: TicketBook) -> bool:
     return len(fitting) >= asked.demand.cards
 
 
+@settings(patient, max_examples=50)
 @given(
     pods=st.lists(st.tuples(_containers, st.booleans()), max_size=8),
     policy=st.sampled_from(Policy),
@@ -412,6 +414,7 @@ class Kubelet:
             self.reusable[resource] -= taken
 
 
+@patient
 @given(containers=_containers, core_first=st.lists(st.booleans(), min_size=3, max_size=3))
 def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
     containers: list[tuple[Any, tuple[int, int]]], core_first: list[bool]

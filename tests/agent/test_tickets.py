@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from agent.cards import Inventory
 from agent.errors import GrantError, SettingsError
 from agent.tickets import Resource, Ticket, TicketBook, count_of, per_card, summarize
-from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, demand
+from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, demand, patient
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,7 @@ def test_a_device_id_that_is_no_ticket_is_refused(device_id: str, shown: str) ->
     )
 
 
+@patient
 @given(st.text() | st.from_regex(r"\A[a-z:]{0,3}::[0-9]{0,3}\Z"))
 def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
     try:
@@ -127,6 +128,7 @@ def test_a_device_id_of_no_place_of_this_node_is_refused(
     assert str(caught.value) == message
 
 
+@patient
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), unique=True))
 def test_the_order_of_the_ids_does_not_matter(
     places: list[tuple[int, int]],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agent.podview import PodId, PodView
 from agent.tickets import Resource
 from agent.witness import Identified, ListedPod, identify
-from tests.agent.builders import CORE, MEMORY, ids, listed, pod_id, snapshot, view
+from tests.agent.builders import CORE, MEMORY, ids, listed, patient, pod_id, snapshot, view
 
 Owners = dict[tuple[Resource, str], PodId]
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
@@ -153,6 +153,7 @@ _given = st.dictionaries(
 )
 
 
+@patient
 @given(_entries, _views, _given)
 def test_every_entry_is_one_pod_and_no_pod_known_to_the_api_is_two_entries(
     entries: list[ListedPod], views: list[PodView], owners: Owners
@@ -168,6 +169,7 @@ def test_every_entry_is_one_pod_and_no_pod_known_to_the_api_is_two_entries(
         assert each.view is None or each.view in views
 
 
+@patient
 @given(_entries, _views, _given, st.data())
 def test_the_order_in_which_pods_are_known_does_not_matter(
     entries: list[ListedPod], views: list[PodView], owners: Owners, data: st.DataObject

@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.demand import (
@@ -18,6 +18,8 @@ from contract.demand import (
 )
 from contract.errors import Fault, InvalidDemand
 from contract.names import Names
+
+patient = settings(deadline=None)  # a busy machine is no failure
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -180,6 +182,7 @@ def test_memory_is_shared_out_over_the_cards(
     assert demand.memory_per_card() == per_card
 
 
+@patient
 @given(st.integers(1, 16), st.integers(0, 5000))
 def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memory: int) -> None:
     each = Demand(cards * 100, memory).memory_per_card()
@@ -429,6 +432,7 @@ _specs = _json | st.fixed_dictionaries(
 )
 
 
+@patient
 @given(_specs)
 def test_no_spec_however_hostile_raises(spec: object) -> None:
     demand, errors = read_pod_demand(spec, NAMES)
@@ -446,6 +450,7 @@ def test_no_spec_however_hostile_raises(spec: object) -> None:
         assert bool(error.value) == (error.fault is Fault.INVALID)
 
 
+@patient
 @given(_specs)
 def test_what_is_accepted_can_be_served(spec: object) -> None:
     try:
@@ -462,6 +467,7 @@ def test_what_is_accepted_can_be_served(spec: object) -> None:
             assert each.demand.cores % 100 == 0
 
 
+@patient
 @given(st.integers(1, LARGEST_COUNT), st.integers(0, LARGEST_COUNT))
 def test_the_rules_accept_exactly_shares_with_memory_and_whole_cards(
     cores: int, memory: int

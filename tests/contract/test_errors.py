@@ -2,10 +2,12 @@ import json
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.errors import ContractError, Fault, FieldError, InvalidDemand, quote
+
+patient = settings(deadline=None)  # a busy machine is no failure
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,7 @@ def test_a_value_is_quoted_on_one_bounded_line(value: object, quoted: str) -> No
     assert quote(value) == quoted
 
 
+@patient
 @given(st.none() | st.booleans() | st.integers() | st.floats() | st.text())
 def test_a_quote_never_breaks_the_line_nor_floods_it(value: object) -> None:
     assert quote(value).isprintable()

@@ -4,10 +4,12 @@ from decimal import Context, Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.quantity import parse_quantity
+
+patient = settings(deadline=None)  # a busy machine is no failure
 
 _FACTORS = {
     "": Decimal(1),
@@ -124,6 +126,7 @@ def test_what_is_no_quantity_is_none(value: object) -> None:
     assert parse_quantity(value) is None
 
 
+@patient
 @given(_signs, _numbers, st.sampled_from(sorted(_FACTORS)))
 def test_a_quantity_with_a_suffix_equals_decimal_arithmetic(
     sign: str, number: str, suffix: str
@@ -132,6 +135,7 @@ def test_a_quantity_with_a_suffix_equals_decimal_arithmetic(
     assert parse_quantity(sign + number + suffix) == Fraction(expected)
 
 
+@patient
 @given(_signs, _numbers, st.sampled_from("eE"), st.integers(-99, 99))
 def test_a_quantity_with_an_exponent_equals_decimal_arithmetic(
     sign: str, number: str, letter: str, exponent: int
@@ -140,6 +144,7 @@ def test_a_quantity_with_an_exponent_equals_decimal_arithmetic(
     assert parse_quantity(text) == Fraction(Decimal(text))
 
 
+@patient
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_json_number_is_read_as_it_was_written(value: float) -> None:
     expected = Fraction(Decimal(repr(value)))
@@ -147,6 +152,7 @@ def test_a_json_number_is_read_as_it_was_written(value: float) -> None:
     assert parse_quantity(value) == (expected if small else None)
 
 
+@patient
 @given(st.integers())
 def test_a_whole_json_number_is_that_number(value: int) -> None:
     assert parse_quantity(value) == value
@@ -156,6 +162,7 @@ def test_a_huge_json_number_costs_nothing_and_is_read() -> None:
     assert parse_quantity(10**10_000) == 10**10_000
 
 
+@patient
 @given(st.text() | st.text("0123456789+-.eEkKMGTPimun", max_size=80))
 def test_no_text_raises(text: str) -> None:
     found = parse_quantity(text)

@@ -72,7 +72,17 @@ def _audit(cluster: Cluster, pods: list[Json]) -> None:
     )
     # A call that was answered just before a SIGKILL may be missing from the log: that is a
     # line lost, not a wrong name.
-    assert [each for each in wrong if each[1] is not None] == []
+    # A call answered just before the kubelet died is in the agent's log and not in the trace,
+    # and its places may have been given to another container since: the log has both lines.
+    said = {
+        (line["resource"], line["ids"], line["pod"], line["container"])
+        for line in cluster.agent_log()
+        if line.get("event") == "allocate"
+    }
+    words = {NAMES.core: "core", NAMES.memory: "memory"}
+    for call, named in wrong:
+        truth = (words[call.resource], summarize(call.ids), "/".join(call.who[:2]), call.who[2])
+        assert named is None or truth in said
 
 
 def test_an_agent_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(

@@ -41,12 +41,21 @@ class LogJournal:
             },
         )
 
-    def refused(self, call: str, resource: Resource, size: int, reason: str) -> None:
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
         """A call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
         log.warning(
             "refused",
-            extra={"call": call, "resource": resource.value, "count": size, "reason": reason},
+            extra={
+                "call": call,
+                "pod": str(claim.pod) if claim else "",
+                "container": claim.container if claim else "",
+                "resource": resource.value,
+                "count": size,
+                "reason": reason,
+            },
         )
 
     def corrected(self, correction: Correction) -> None:

@@ -60,8 +60,10 @@ class Journal(Protocol):
         """A call was settled."""
         ...
 
-    def refused(self, call: str, resource: Resource, size: int, reason: str) -> None:
-        """A call was refused."""
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
+        """A call was refused; *claim* is ``None`` when nobody could be found that asks for it."""
         ...
 
     def corrected(self, correction: Correction) -> None:

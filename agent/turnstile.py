@@ -115,6 +115,7 @@ class Turnstile:
         Raises:
             Refusal: nobody can be asking this, or nothing fits.
         """
+        claim: Claim | None = None
         try:
             must_tickets = self._book.read(resource, must)
             with self._lock:  # what nobody holds cannot have been given back
@@ -143,7 +144,7 @@ class Turnstile:
                 if len(self._reservations) > _MOST_RESERVATIONS:
                     self._reservations.popitem(last=False)
         except Refusal as error:
-            self._journal.refused("prefer", resource, size, str(error))
+            self._journal.refused("prefer", claim, resource, size, str(error))
             raise
         self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
         return [str(ticket) for ticket in tickets]
@@ -155,6 +156,7 @@ class Turnstile:
             Refusal: the IDs make no sense together, or another container holds them.
         """
         ids = frozenset(device_ids)
+        claim: Claim | None = None
         try:
             tickets = self._book.read(resource, device_ids)
             with self._lock:
@@ -166,11 +168,12 @@ class Turnstile:
                     resolution, view = self._resolve(resource, len(device_ids), device_ids, scene)
                 reservation = Reservation(resolution, view)
                 evidence = resolution.evidence
+            claim = Claim(reservation.resolution.pod, reservation.resolution.container.name)
             with self._lock:
-                grant, claim = self._book_in(reservation, resource, tickets)
+                grant = self._book_in(claim, reservation, resource, tickets)
                 finished = self._finished(reservation.view)
         except Refusal as error:
-            self._journal.refused("allocate", resource, len(device_ids), str(error))
+            self._journal.refused("allocate", claim, resource, len(device_ids), str(error))
             raise
         self._journal.decided("allocate", claim, resource, evidence, ids)
         if finished is not None:
@@ -195,7 +198,7 @@ class Turnstile:
             with self._lock:
                 self._check_start(claim)
         except Refusal as error:
-            self._journal.refused("prestart", resource, len(device_ids), str(error))
+            self._journal.refused("prestart", claim, resource, len(device_ids), str(error))
             raise
         self._journal.decided("prestart", claim, resource, Evidence.RECORD, ids)
 
@@ -314,10 +317,13 @@ class Turnstile:
     # --- booking ---------------------------------------------------------------------
 
     def _book_in(
-        self, reservation: Reservation, resource: Resource, tickets: Sequence[Ticket]
-    ) -> tuple[Grant, Claim]:
+        self,
+        claim: Claim,
+        reservation: Reservation,
+        resource: Resource,
+        tickets: Sequence[Ticket],
+    ) -> Grant:
         resolution = reservation.resolution
-        claim = Claim(resolution.pod, resolution.container.name)
         ids = frozenset(str(ticket) for ticket in tickets)
         check_free(
             resource,
@@ -333,7 +339,7 @@ class Turnstile:
         self._ledger.record(
             claim, resolution.container.kind, resource, Holding(ids, resolution.evidence)
         )
-        return grant, claim
+        return grant
 
     def _finished(self, view: PodView | None) -> tuple[PodView, dict[str, Allocation]] | None:
         """Give a pod's allocations once they are complete and its record does not show them."""

@@ -10,10 +10,10 @@ import click
 
 from bench import attribution, nodepath, soak
 from bench.caller import PluginFailed
-from bench.node import NodeStuck
 from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
+from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
     attribution.NAME: attribution.run,

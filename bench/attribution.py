@@ -13,7 +13,6 @@ from agent.resolve import Ask, resolve
 from agent.tickets import Resource
 from agent.witness import Snapshot, identify
 from bench.bursts import draw_burst
-from bench.node import Node, NodeOptions
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table
 from bench.rules import (
@@ -21,7 +20,6 @@ from bench.rules import (
     Named,
     Request,
     Rule,
-    Verdict,
     by_bind_time,
     by_creation_time,
     gpu_manager,
@@ -32,6 +30,9 @@ from bench.rules import (
 )
 from contract.demand import PodDemand
 from contract.names import Names
+from simulator.node.judge import Admission, Verdict
+from simulator.node.node import Node
+from simulator.node.options import NodeOptions
 
 NAME = "attribution"
 
@@ -151,7 +152,7 @@ def _simulated(pods: int, seeds: Sequence[int]) -> tuple[Table, int]:
         with Node(NodeOptions(seed=seed)) as node:
             admissions = node.admit(manifests)
             candidates = [_candidate(each) for each in node.views()]
-        requests = [each.request for each in admissions]
+        requests = [_request(each) for each in admissions]
         calls += len(requests)
         _add(totals, ("gpu-turnstile", "both"), Counter(each.verdict for each in admissions))
         for name, resource, rule in _RULES:
@@ -165,6 +166,12 @@ def _simulated(pods: int, seeds: Sequence[int]) -> tuple[Table, int]:
     )
     ours = totals["gpu-turnstile", "both"]
     return table, ours[Verdict.WRONG] + ours[Verdict.REFUSED]
+
+
+def _request(admission: Admission) -> Request:
+    event = admission.event
+    at_ns = int(event.unix_ms * 1e6)
+    return Request(admission.resource, len(event.ids), at_ns, admission.pod, event.container)
 
 
 def _candidate(view: PodView) -> Candidate:

@@ -10,10 +10,10 @@ None of them looks at ordinary init containers or sidecars (``spec.containers`` 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from agent.tickets import Resource, count_of
 from contract.demand import ContainerDemand, ContainerKind
+from simulator.node.judge import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,6 @@ class Named:
 
     pod: str
     container: str | None
-
-
-class Verdict(StrEnum):
-    """How an answer compares with the truth."""
-
-    RIGHT = "right"
-    WRONG = "wrong"
-    REFUSED = "refused"
 
 
 Stamp = Callable[[Candidate], int]

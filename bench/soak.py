@@ -14,9 +14,10 @@ from multiprocessing import get_context
 from random import Random
 
 from bench.bursts import Json, draw_burst
-from bench.node import Node, NodeOptions
 from bench.result import Cell, Goal, Result, Table
-from bench.rules import Verdict
+from simulator.node.judge import Verdict
+from simulator.node.node import Node
+from simulator.node.options import NodeOptions
 
 NAME = "soak"
 

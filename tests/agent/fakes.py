@@ -226,6 +226,7 @@ class FakeJournal:
         default_factory=list
     )
     refusals: list[tuple[str, Resource, int, str]] = field(default_factory=list)
+    refused_claims: list[Claim | None] = field(default_factory=list)
     corrections: list[Correction] = field(default_factory=list)
     unproven_starts: list[tuple[Claim | None, frozenset[str], str]] = field(default_factory=list)
     blinds: list[str] = field(default_factory=list)
@@ -240,8 +241,11 @@ class FakeJournal:
     ) -> None:
         self.decisions.append((call, claim, resource, evidence, frozenset(ids)))
 
-    def refused(self, call: str, resource: Resource, size: int, reason: str) -> None:
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
         self.refusals.append((call, resource, size, reason))
+        self.refused_claims.append(claim)
 
     def corrected(self, correction: Correction) -> None:
         self.corrections.append(correction)

@@ -63,11 +63,18 @@ def test_a_decision(
 
 
 def test_a_refusal(journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
-    journal.refused("allocate", MEMORY, 8, "no card fits")
+    journal.refused("allocate", CLAIM, MEMORY, 8, "no card fits")
     assert told(caplog) == (
         "WARNING",
         "refused",
-        {"call": "allocate", "resource": "memory", "count": 8, "reason": "no card fits"},
+        {
+            "call": "allocate",
+            "pod": str(CLAIM.pod),
+            "container": CLAIM.container,
+            "resource": "memory",
+            "count": 8,
+            "reason": "no card fits",
+        },
     )
     assert value(metrics, "refusals_total", call="allocate", resource="memory") == 1
 

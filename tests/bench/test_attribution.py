@@ -2,8 +2,9 @@
 
 from bench import attribution
 from bench.recording import RECORDING, load_burst
-from bench.rules import Verdict, judge
+from bench.rules import judge
 from contract.names import Names
+from simulator.node.judge import Verdict
 
 
 def test_our_resolver_names_every_container_of_the_recorded_burst() -> None:

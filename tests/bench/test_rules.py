@@ -8,7 +8,6 @@ from bench.rules import (
     Named,
     Request,
     Rule,
-    Verdict,
     by_bind_time,
     by_creation_time,
     gpu_manager,
@@ -18,6 +17,7 @@ from bench.rules import (
     volcano,
 )
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from simulator.node.judge import Verdict
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bench import soak
-from bench.rules import Verdict
 from bench.soak import Outcome, Scenario
+from simulator.node.judge import Verdict
 
 
 @pytest.mark.parametrize("scenario", soak.SCENARIOS[:2], ids=lambda each: each.name)

@@ -1,0 +1,74 @@
+"""What the agent of a node in this process says: a journal that remembers."""
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from agent.ledger import Claim, Correction
+from agent.tickets import Resource
+from contract.allocation import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One decision of the agent."""
+
+    at_ms: float
+    claim: Claim
+    resource: Resource
+    evidence: Evidence
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One refusal of the agent; *claim* is ``None`` where it found nobody asking."""
+
+    at_ms: float
+    call: str
+    claim: Claim | None
+    resource: Resource
+    size: int
+    reason: str
+
+
+class Diary:
+    """A :class:`agent.ports.Journal` that remembers and counts."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.said: list[Said] = []
+        self.refusals: list[Refused] = []
+        self.counts: Counter[str] = Counter()
+
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
+        """A call was settled."""
+        self.counts[f"{call} by {evidence.value}"] += 1
+        if call == "allocate":
+            self.said.append(Said(self._clock(), claim, resource, evidence, frozenset(ids)))
+
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
+        """A call was refused."""
+        self.counts[f"{call} refused"] += 1
+        self.refusals.append(Refused(self._clock(), call, claim, resource, size, reason))
+
+    def corrected(self, correction: Correction) -> None:  # noqa: ARG002 -- the Protocol's
+        """A guess was wrong."""
+        self.counts["corrected"] += 1
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:  # noqa: ARG002 -- the Protocol's
+        """A container started without proof."""
+        self.counts["unproven"] += 1
+
+    def blind(self, reason: str) -> None:  # noqa: ARG002 -- the Protocol's
+        """The record could not be had."""
+        self.counts["blind"] += 1

@@ -2,33 +2,55 @@
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from agent.cards import Discovery
+from agent.cardsfile import dump_discovery
+from agent.cardsource import look, none_served
 from agent.errors import SettingsError
 from agent.inject import Injection
 from agent.logs import configure
 from agent.place import Policy
-from agent.settings import Settings, parse_memory_block
+from agent.settings import Settings, parse_application_xids, parse_memory_block, parse_period
 from agent.supervisor import Agent
+from agent.topology_text import describe
+from agent.xids import APPLICATION_XIDS
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names
 
 
-@click.command(
+def _cards_from(_context: click.Context, _option: click.Parameter, value: str) -> Path | None:
+    """Read where cards come from; a file is opened later, where its errors are told."""
+    return None if value == "nvml" else Path(value)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """End with one line and exit code 2 when a setting cannot be used."""
+    try:
+        yield
+    except (SettingsError, ContractError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+@click.group(
+    invoke_without_command=True,
     context_settings={
         "show_default": True,
         "max_content_width": 100,
         "auto_envvar_prefix": "GPU_TURNSTILE",
-    }
+    },
 )
 @click.option(
     "--node-name",
-    required=True,
     envvar=["GPU_TURNSTILE_NODE_NAME", "NODE_NAME"],
     show_envvar=True,
-    help="This node's name in the API.",
+    help="This node's name in the API.  [required to serve]",
 )
 @click.option(
     "--kubeconfig",
@@ -52,10 +74,25 @@ from contract.names import DEFAULT_DOMAIN, Names
 )
 @click.option(
     "--cards",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
+    metavar="nvml|FILE",
+    callback=_cards_from,
+    default="nvml",
     show_envvar=True,
-    help="A YAML file that lists the node's cards.",
+    help="Where the node's cards are known from: the driver, or a YAML file that lists them.",
+)
+@click.option(
+    "--recovery-quiet",
+    default="5m",
+    show_envvar=True,
+    help="How long an unhealthy card must be without a fault before it may come back.",
+)
+@click.option(
+    "--application-xids",
+    default="",
+    show_default="none",
+    show_envvar=True,
+    help="Further Xids that are an application's fault and not the card's, comma-separated, "
+    "besides " + ", ".join(str(xid) for xid in sorted(APPLICATION_XIDS)) + ".",
 )
 @click.option(
     "--memory-block",
@@ -104,13 +141,17 @@ from contract.names import DEFAULT_DOMAIN, Names
     show_envvar=True,
     help="What is logged, to standard error.",
 )
+@click.pass_context
 def main(  # noqa: PLR0913 -- one argument per flag
+    context: click.Context,
     *,
-    node_name: str,
+    node_name: str | None,
     kubeconfig: Path | None,
     plugin_dir: Path,
     pod_resources_socket: Path,
-    cards: Path,
+    cards: Path | None,
+    recovery_quiet: str,
+    application_xids: str,
     memory_block: str,
     domain: str,
     policy: str,
@@ -120,11 +161,17 @@ def main(  # noqa: PLR0913 -- one argument per flag
     log_level: str,
 ) -> None:
     """Serve this node's GPUs to its kubelet, knowing which container each call is for."""
+    context.obj = cards
+    if context.invoked_subcommand is not None:
+        return
+    if node_name is None:
+        param = next(each for each in context.command.params if each.name == "node_name")
+        raise click.MissingParameter(ctx=context, param=param)
     configure(log_level)
     # Blocked in every thread started from here on, so that the one wait below gets them.
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
+    with _one_line():
         agent = Agent(
             Settings(
                 node_name=node_name,
@@ -138,14 +185,67 @@ def main(  # noqa: PLR0913 -- one argument per flag
                 inject=Injection(inject),
                 http_host=http_host,
                 http_port=http_port,
+                recovery_quiet=parse_period("recovery-quiet", recovery_quiet),
+                application_xids=parse_application_xids(application_xids),
             )
         )
         agent.start()
-    except (SettingsError, ContractError) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
     signal.sigwait(signals)
     agent.stop()
+
+
+@main.group("cards")
+def cards_group() -> None:
+    """Look at this node's cards."""
+
+
+@cards_group.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    show_envvar=True,
+    help="Where to write.  [default: standard output]",
+)
+def dump(output: Path | None) -> None:
+    """Write the cards that NVML knows as a cards file."""
+    with _one_line():
+        found = look(None)
+        if not found.inventory.cards:
+            raise SettingsError(f"cards: {none_served(found)}")
+        text = dump_discovery(found)
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            try:
+                output.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise SettingsError(f"output: cannot write {output}: {error}") from error
+    _warn(found)
+
+
+@cards_group.command()
+@click.option(
+    "--cards",
+    metavar="nvml|FILE",
+    callback=_cards_from,
+    default="nvml",
+    envvar="GPU_TURNSTILE_CARDS",
+    show_envvar=True,
+    help="The driver, or a cards file.",
+)
+@click.pass_context
+def show(context: click.Context, cards: Path | None) -> None:
+    """Show cards, and a matrix of their links as nvidia-smi topo -m does."""
+    if context.get_parameter_source("cards") is click.core.ParameterSource.DEFAULT:
+        cards = context.obj  # python -m agent --cards FILE cards show
+    with _one_line():
+        click.echo(describe(look(cards)), nl=False)
+
+
+def _warn(found: Discovery) -> None:
+    for each in (*found.faults, *found.skipped):
+        click.echo(f"warning: card {each.index} is left out: {each.reason}", err=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """What the ledger says a container, or a whole pod, has got."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from agent.grant import Grant, translate
 from agent.ledger import Claim, Ledger
 from agent.podview import PodId, PodView
@@ -37,6 +40,28 @@ def allocations_of(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str,
         elif container.kind is not ContainerKind.INIT or not _past(ledger, view, container):
             return None
     return found
+
+
+def is_news(found: Mapping[str, Allocation], recorded: Mapping[str, Allocation]) -> bool:
+    """Tell whether *found* says something that the record on the pod does not.
+
+    Evidence that is only newer is no news: an agent that was restarted has everything from the
+    kubelet's record. A guess by order that was proven is.
+    """
+    for name, new in found.items():
+        old = recorded.get(name)
+        if old is None or replace(old, evidence=new.evidence) != new:
+            return True
+        if old.evidence is Evidence.ORDER and new.evidence is not Evidence.ORDER:
+            return True
+    return False
+
+
+def served_inits(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation]:
+    """Give what each ordinary init container of a pod got, of those that have all they ask for."""
+    inits = (each for each in view.demand.containers if each.kind is ContainerKind.INIT)
+    allocations = ((each.name, _allocation(ledger, book, view.id, each)) for each in inits)
+    return {name: allocation for name, allocation in allocations if allocation is not None}
 
 
 def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:

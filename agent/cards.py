@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from agent.errors import SettingsError
@@ -65,6 +66,44 @@ class Inventory:
         """Find a card by UUID."""
         return next((card for card in self.cards if card.uuid == uuid), None)
 
+    def unlinked(self) -> tuple[tuple[int, int], ...]:
+        """Give the pairs of indices, ascending, whose link is not known."""
+        known = {link.cards for link in self.links}
+        pairs = combinations((card.index for card in self.cards), 2)
+        return tuple(pair for pair in pairs if pair not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class CardFault:
+    """A card of the node that is not in its inventory.
+
+    Attributes:
+        index: its index in NVML's order.
+        uuid: its UUID, ``None`` when it could not be read.
+        reason: why it is left out, for people.
+    """
+
+    index: int
+    uuid: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a look at the node's cards found.
+
+    Attributes:
+        inventory: the cards that can be served.
+        driver: the driver's version, empty when a cards file was read.
+        faults: the cards that could not be read.
+        skipped: the cards that work but are not served: those in MIG mode.
+    """
+
+    inventory: Inventory
+    driver: str = ""
+    faults: tuple[CardFault, ...] = ()
+    skipped: tuple[CardFault, ...] = ()
+
 
 def parse_inventory(document: object) -> Inventory:
     """Read the content of a cards file.
@@ -82,15 +121,52 @@ def parse_inventory(document: object) -> Inventory:
     if not isinstance(listed, list) or not listed:
         raise SettingsError("cards: Required value: a list of at least one card")
     cards = sorted(
-        (_parse_card(entry, f"cards[{place}]") for place, entry in enumerate(listed)),
+        (parse_card(entry, f"cards[{place}]") for place, entry in enumerate(listed)),
         key=lambda card: card.index,
     )
+    check_distinct(cards)
+    return Inventory(tuple(cards), _parse_links(document.get("links"), cards))
+
+
+def write_inventory(inventory: Inventory) -> dict[str, Any]:
+    """Give the document that :func:`parse_inventory` reads back to the equal inventory.
+
+    What a reader fills in by itself is left out.
+    """
+    return {
+        "cards": [_write_card(card) for card in inventory.cards],
+        "links": [{"cards": list(link.cards), "kind": link.kind} for link in inventory.links],
+    }
+
+
+def _write_card(card: Card) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "uuid": card.uuid,
+        "index": card.index,
+        "minor": card.minor,
+        "model": card.model,
+        "memory": card.memory,
+    }
+    if card.numa is not None:
+        entry["numa"] = card.numa
+    if card.bus_id:
+        entry["busId"] = card.bus_id
+    if card.device != _device(card.minor):
+        entry["device"] = card.device
+    return entry
+
+
+def check_distinct(cards: Sequence[Card]) -> None:
+    """Check what must differ between the cards of a node.
+
+    Raises:
+        SettingsError: with the field and the value that stands twice.
+    """
     for field in ("uuid", "index", "minor"):
         values = [getattr(card, field) for card in cards]
         for value in values:
             if values.count(value) > 1 and (field != "minor" or _default_devices(cards)):
                 raise SettingsError(f"cards: {field} {quote(value)} stands twice")
-    return Inventory(tuple(cards), _parse_links(document.get("links"), cards))
 
 
 def _default_devices(cards: Sequence[Card]) -> bool:
@@ -116,7 +192,12 @@ def _plain(key: object) -> str:
     return key if isinstance(key, str) and key.isprintable() else quote(key)
 
 
-def _parse_card(entry: object, path: str) -> Card:
+def parse_card(entry: object, path: str) -> Card:
+    """Read one card of the list, which stands at *path*.
+
+    Raises:
+        SettingsError: with the path of the field, the rule and the value.
+    """
     if not isinstance(entry, Mapping):
         raise SettingsError(f"{path}: must be a mapping")
     _only(entry, _CARD_FIELDS, path)

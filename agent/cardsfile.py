@@ -1,10 +1,11 @@
-"""Reading a cards file: YAML in, decoded document out. The only importer of PyYAML here."""
+"""A cards file: YAML in and out. The only importer of PyYAML here."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from agent.cards import Inventory, parse_inventory
+from agent.cards import Discovery, Inventory, parse_inventory, write_inventory
 from agent.errors import SettingsError
 
 # What PyYAML's constructors let through for scalars they cannot convert, such as a 13th
@@ -31,3 +32,38 @@ def load_inventory(path: Path) -> Inventory:
         return parse_inventory(document)
     except SettingsError as error:
         raise SettingsError(f"cards: {path}: {error}") from error
+
+
+def dump_discovery(found: Discovery) -> str:
+    """Write what was found as a cards file, with what is not in it as comments."""
+    lines = ["# The cards of one node, as NVML describes them; a cards file of gpu-turnstile."]
+    if found.driver:
+        lines.append(f"# driver {_comment(found.driver)}")
+    lines += [
+        f"# left out: card {each.index} ({_comment(each.uuid or 'no UUID')}): "
+        + _comment(each.reason)
+        for each in sorted((*found.faults, *found.skipped), key=lambda each: each.index)
+    ]
+    document = write_inventory(found.inventory)
+    document["links"] = [_Line(link) for link in document["links"]]
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
+    return "\n".join(lines) + "\n" + text
+
+
+class _Line(dict[str, Any]):
+    """A mapping that is written on one line."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that knows such a line."""
+
+
+_Dumper.add_representer(
+    _Line,
+    lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True),
+)
+
+
+def _comment(text: str) -> str:
+    """Keep a foreign text on the comment's line."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -9,6 +9,7 @@
     │   ├── PlacementError    no card fits
     │   └── GrantError        the IDs contradict themselves, the request or other containers
     └── Unavailable       ours or a neighbour's: what we depend on does not answer now
+        └── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
 """
 
 
@@ -33,4 +34,8 @@ class GrantError(Refusal):
 
 
 class Unavailable(Exception):
-    """Something outside does not answer: PodResources or the API server."""
+    """Something outside does not answer: PodResources, the API server or NVML."""
+
+
+class DriverUnloaded(Unavailable):
+    """The GPU driver is not loaded."""

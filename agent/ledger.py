@@ -9,20 +9,21 @@ Invariants, checked by :meth:`Ledger.check`:
 The structure is not safe to share between threads: its owner locks.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from agent.podview import PodId
-from agent.tickets import Resource
-from agent.witness import Identified, ListedPod
+from agent.tickets import Resource, card_of
+from agent.witness import Identified
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Claim:
-    """A container of a pod."""
+class Claim(NamedTuple):
+    """A container of a pod; a tuple for the reason that :class:`PodId` is one."""
 
     pod: PodId
     container: str
@@ -70,8 +71,8 @@ class Ledger:
         self._owners: dict[tuple[Resource, str], PodId] = {}
         self._by_pod: dict[PodId, set[Claim]] = {}
         self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
-        # Entries found to agree with the book, which has not changed for their pods since.
-        self._agreed: dict[PodId, ListedPod] = {}
+        self._counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
+        self._changed: set[PodId] = set()
 
     @property
     def owners(self) -> Mapping[tuple[Resource, str], PodId]:
@@ -81,6 +82,15 @@ class Ledger:
     def held(self, resource: Resource) -> AbstractSet[str]:
         """Give every place of *resource* that somebody holds."""
         return self._held[resource]
+
+    def count(self, resource: Resource) -> Mapping[str, int]:
+        """Count the held places of *resource* by card."""
+        return self._counts[resource]
+
+    def take_changed(self) -> set[PodId]:
+        """Give the pods whose holdings have changed since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def claims(self) -> Iterator[tuple[Claim, ContainerKind, Mapping[Resource, Holding]]]:
         """Walk all containers that hold something, sorted."""
@@ -132,18 +142,24 @@ class Ledger:
     ) -> None:
         """Book *holding*, in place of what the container held of *resource* before."""
         self._drop(claim, resource)
-        self._agreed.pop(claim.pod, None)
+        self._changed.add(claim.pod)
         self._kinds[claim] = kind
         self._holdings.setdefault(claim, {})[resource] = holding
         self._by_pod.setdefault(claim.pod, set()).add(claim)
         for device_id in holding.ids:
             self._owners[resource, device_id] = claim.pod
-        self._held[resource] |= holding.ids
+        fresh = holding.ids - self._held[resource]
+        self._held[resource] |= fresh
+        self._counts[resource].update(map(card_of, fresh))
 
     def prove(self, claim: Claim, resource: Resource) -> None:
         """Note that the kubelet's record shows this holding."""
         held = self._holdings[claim]
         held[resource] = replace(held[resource], proven=True)
+
+    def release(self, claim: Claim, resource: Resource) -> None:
+        """Forget what a container holds of one resource."""
+        self._drop(claim, resource)
 
     def release_container(self, claim: Claim) -> None:
         """Forget one container."""
@@ -157,13 +173,15 @@ class Ledger:
             self.release_container(claim)
         return bool(claims)
 
-    def reconcile(
+    def reconcile(  # noqa: PLR0913 -- what one call of the kubelet brings, by keyword
         self,
         identified: Sequence[Identified],
         *,
+        resting: AbstractSet[PodId] = frozenset(),
         finished: AbstractSet[PodId] = frozenset(),
         live: AbstractSet[PodId] = frozenset(),
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
+        named: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> list[Correction]:
         """Make the book equal to the kubelet's record.
 
@@ -177,19 +195,22 @@ class Ledger:
 
         Args:
             identified: what ``List`` shows.
+            resting: other pods that it shows, known to be booked as it shows them.
             finished: pods that hold nothing any more though they may be listed (K8).
             live: pods that the API shows bound here and not finished.
-            offered: places the kubelet offers in this call.
+            offered: places the kubelet offers for anybody in this call.
+            named: places it has chosen itself, maybe of the same pod's init containers (K7).
 
         Returns:
             The guesses that turned out wrong.
         """
         truth: dict[tuple[Claim, Resource], frozenset[str]] = {}
-        listed = {each.pod for each in identified}
+        listed = {*resting, *(each.pod for each in identified)}
         present = (listed | live) - finished
-        # Nearly every pod is as it was: what is booked already need not be booked again.
-        settled = listed - {
-            each.pod for each in identified if each.pod in finished or not self._agrees(each)
+        # What is booked already need not be booked again.
+        settled = {
+            *resting,
+            *(each.pod for each in identified if each.pod not in finished and self.agrees(each)),
         }
         for each in identified:
             if each.pod in settled:
@@ -198,9 +219,8 @@ class Ledger:
                 for resource, ids in container.held.items():
                     if ids:
                         truth[Claim(each.pod, container.name), resource] = ids
-        self._agreed = {pod: entry for pod, entry in self._agreed.items() if pod in settled}
         self.adopt_names(present)
-        self._take_back(offered, listed)
+        self._take_back(offered, named, listed)
         corrections = self._corrections(truth, settled)
         self._forget_unseen(truth, present, listed, settled)
         for (claim, resource), ids in sorted(truth.items()):
@@ -208,7 +228,7 @@ class Ledger:
             if held is not None and held.ids == ids:
                 self.prove(claim, resource)
             else:
-                self._give_way(claim, resource, ids)
+                self.give_way(claim, resource, ids)
                 kind = self._kinds.get(claim, ContainerKind.MAIN)
                 self.record(claim, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
         return corrections
@@ -247,7 +267,8 @@ class Ledger:
         ]
         if not nameless:
             return
-        by_key = {pod.key: pod for pod in sorted(present) if pod.uid}
+        # One that has a booking of its own is another pod of the same name.
+        by_key = {pod.key: pod for pod in sorted(present) if pod.uid and pod not in self._by_pod}
         for claim in sorted(nameless):
             pod = by_key.get(claim.pod.key)
             if pod is not None:
@@ -256,45 +277,51 @@ class Ledger:
                 for resource, held in holdings.items():
                     self.record(Claim(pod, claim.container), kind, resource, held)
 
-    def _agrees(self, entry: Identified) -> bool:
+    def agrees(self, entry: Identified) -> bool:
         """Tell whether the book has exactly what ``List`` shows of a pod, and as proven.
 
-        A pod with an ordinary init container never agrees: ``List`` does not show it (K4).
+        Of ordinary init containers ``List`` says nothing (K4), whatever is booked for them.
         """
-        if self._agreed.get(entry.pod) is entry.listed:
-            return True
-        claims = self._by_pod.get(entry.pod, _NO_CLAIMS)
-        booked = 0
+        booked = {
+            claim
+            for claim in self._by_pod.get(entry.pod, _NO_CLAIMS)
+            if self._kinds[claim] is not ContainerKind.INIT
+        }
+        shown = 0
         for container in entry.listed.containers:
             if not container.held:
                 continue
             claim = Claim(entry.pod, container.name)
-            holdings = self._holdings.get(claim)
-            if holdings is None or holdings.keys() != container.held.keys():
+            holdings = self._holdings[claim] if claim in booked else {}
+            if holdings.keys() != container.held.keys():
                 return False
             for resource, ids in container.held.items():
                 held = holdings[resource]
-                if not held.proven or (held.ids is not ids and held.ids != ids):
+                if not held.proven or held.ids != ids:
                     return False
-            if self._kinds[claim] is ContainerKind.INIT:
-                return False
-            booked += 1
-        if booked != len(claims):
-            return False
-        self._agreed[entry.pod] = entry.listed
-        return True
+            shown += 1
+        return shown == len(booked)
 
     def _take_back(
-        self, offered: AbstractSet[tuple[Resource, str]], listed: AbstractSet[PodId]
+        self,
+        offered: AbstractSet[tuple[Resource, str]],
+        named: AbstractSet[tuple[Resource, str]],
+        listed: AbstractSet[PodId],
     ) -> None:
-        """Forget the containers of pods that are not listed whose places the kubelet offers.
+        """Forget what ``List`` does not speak of and the kubelet offers all the same.
 
+        That is whatever pods hold that are not listed, and the ordinary init containers of
+        those that are (K4): a kubelet that died while serving one does so again.
         Containers, not pods: the kubelet writes its checkpoint once a container has all it
         asks for, so one that died in between still books the pod's earlier containers.
         """
-        free = offered & self._owners.keys()
-        for pod in sorted({self._owners[each] for each in free} - listed):
+        offered = offered & self._owners.keys()
+        either = offered | (named & self._owners.keys())
+        for pod in sorted({self._owners[each] for each in either}):
+            free = offered if pod in listed else either
             for claim in self.pod_claims(pod):
+                if pod in listed and self._kinds[claim] is not ContainerKind.INIT:
+                    continue
                 given_back = any(
                     (resource, device_id) in free
                     for resource, held in self._holdings[claim].items()
@@ -317,7 +344,7 @@ class Ledger:
                     found.append(Correction(resource, ids, guessed, claim))
         return found
 
-    def _give_way(self, claim: Claim, resource: Resource, ids: frozenset[str]) -> None:
+    def give_way(self, claim: Claim, resource: Resource, ids: frozenset[str]) -> None:
         """Forget whom else the book has for places that the record shows with *claim*.
 
         That is a pod which is not listed yet and was guessed while there was no witness.
@@ -354,7 +381,7 @@ class Ledger:
         held = self._holdings.get(claim, {}).pop(resource, None)
         if held is None:
             return
-        self._agreed.pop(claim.pod, None)
+        self._changed.add(claim.pod)
         if not self._holdings[claim]:
             del self._holdings[claim]
             del self._kinds[claim]
@@ -367,7 +394,12 @@ class Ledger:
             if (kept := self.holding(other, resource)) is not None
             for device_id in kept.ids
         }
-        for device_id in held.ids - still_held:
-            if self._owners.get((resource, device_id)) == claim.pod:
-                del self._owners[resource, device_id]
-                self._held[resource].discard(device_id)
+        free = {
+            each
+            for each in held.ids - still_held
+            if self._owners.get((resource, each)) == claim.pod
+        }
+        for device_id in free:
+            del self._owners[resource, device_id]
+        self._held[resource] -= free
+        self._counts[resource].subtract(map(card_of, free))

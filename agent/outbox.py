@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = (0.1, 30.0)
 _MOST_REMEMBERED = 4096
 
+# Trying again cannot help: malformed, gone, a successor of the same name, against a rule.
+# Anything else may pass: permissions come after the agent (401, 403), servers recover.
+_FINAL = frozenset({400, 404, 409, 410, 413, 422})
+
 
 class PatchApi(Protocol):
     """The part of the API that allocations are written through."""
@@ -45,10 +49,9 @@ def allocation_patch(
         names: the contract's names.
         indices: card UUID -> index.
     """
-    annotations = {
-        names.gpu_assigned: "true",
-        names.gpu_allocation: encode_allocations(allocations),
-    }
+    annotations = {names.gpu_allocation: encode_allocations(allocations)}
+    if is_complete(view, allocations):
+        annotations[names.gpu_assigned] = "true"
     for container in view.demand.containers:
         allocation = allocations.get(container.name)
         if container.kind is ContainerKind.MAIN and allocation is not None:
@@ -56,6 +59,17 @@ def allocation_patch(
                 str(indices[card]) for card in allocation.cards
             )
     return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
+
+
+def is_complete(view: PodView, allocations: Mapping[str, Allocation]) -> bool:
+    """Tell whether these are all of a pod's containers.
+
+    An ordinary init container may be missing once a later container is there: nobody can
+    tell any more what it got (fact K4).
+    """
+    missing = [each for each in view.demand.containers if each.name not in allocations]
+    others = any(each.kind is not ContainerKind.INIT for each in view.demand.containers)
+    return not missing or (others and all(each.kind is ContainerKind.INIT for each in missing))
 
 
 class PatchQueue:
@@ -118,13 +132,14 @@ class PatchQueue:
             try:
                 self._api.patch_pod(pod.namespace, pod.name, patch)
             except (Rejected, Gone) as error:
+                if isinstance(error, Rejected) and error.status not in _FINAL:
+                    self._put_off(pod, error)
+                    continue
                 log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
                 self._done(pod, patch)
                 self._on_result("dropped")
             except Unavailable as error:
-                self._later(pod)
-                log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})
-                self._on_result("retried")
+                self._put_off(pod, error)
             else:
                 self._done(pod, patch)
                 self._on_result("written")
@@ -150,6 +165,11 @@ class PatchQueue:
             self._written[pod] = patch
             while len(self._written) > _MOST_REMEMBERED:
                 del self._written[next(iter(self._written))]
+
+    def _put_off(self, pod: PodId, error: Exception) -> None:
+        log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})
+        self._on_result("retried")
+        self._later(pod)
 
     def _later(self, pod: PodId) -> None:
         with self._changed:

@@ -76,13 +76,20 @@ def need_of(pod: PodDemand, container: ContainerDemand) -> Need:
     if container.kind is ContainerKind.INIT:
         reusable = dict(need)
         after = pod.containers[pod.containers.index(container) + 1 :]
-        for later in (each for each in after if each.demand.is_share):
+        for later in after:
             handed = {
                 resource: min(reusable[resource], count_of(later.demand, resource))
                 for resource in Resource
             }
             if not any(handed.values()):
                 continue
+            if not later.demand.is_share:  # its cards are whole: this must be one of them
+                whole = {
+                    Resource.CORE: CORES_PER_CARD,
+                    Resource.MEMORY: max(later.demand.memory_per_card(), default=0),
+                }
+                need = {resource: max(need[resource], whole[resource]) for resource in Resource}
+                break
             for resource in Resource:
                 grown = count_of(later.demand, resource) - handed[resource]
                 need[resource] += grown

@@ -17,6 +17,9 @@ from agent.witness import ListedContainer, ListedPod, Snapshot
 # The kubelet allows 100 calls a second (fact K5): after this long one more is due.
 _RETRY_SECONDS = 0.012
 
+# The longest pause between attempts to connect (see the options), and a little.
+_BACKOFF_SECONDS = 0.6
+
 # Without these a channel that failed once waits up to two minutes before it tries again;
 # a kubelet is back in seconds. A node with many places lists more than gRPC's 4 MiB default.
 _CHANNEL_OPTIONS = (
@@ -72,6 +75,7 @@ class PodResources:
             clock: seconds, monotonic.
         """
         self._resources = resources
+        self._socket = socket
         self._clock = clock
         self._pause = threading.Event()
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
@@ -92,6 +96,7 @@ class PodResources:
             Unavailable: no answer in time.
         """
         deadline = self._clock() + within
+        patience = self._clock() + _BACKOFF_SECONDS
         while True:
             left = deadline - self._clock()
             if left <= 0:
@@ -99,7 +104,13 @@ class PodResources:
             try:
                 answer = self._ask(podresources_pb2.ListPodResourcesRequest(), timeout=left)
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                # A kubelet that has just come up is there before the channel tries again.
+                coming = (
+                    error.code() is grpc.StatusCode.UNAVAILABLE
+                    and self._clock() < patience
+                    and self._socket.exists()
+                )
+                if not coming and error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                     raise Unavailable(
                         f"PodResources: {error.code().name}: {error.details()}"
                     ) from error

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import PodDemand, read_pod_demand
@@ -14,11 +14,15 @@ from contract.stamps import OrderStamp, decode_time
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PodId:
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+
+
+class PodId(NamedTuple):
     """Which pod: a name can come back, a UID cannot.
 
     The UID is empty only for a pod that the kubelet's record shows and the API has not.
+    A tuple, because pods are looked up and compared by the thousand in every call.
     """
 
     namespace: str
@@ -26,7 +30,7 @@ class PodId:
     uid: str
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """Namespace and name, which is all that PodResources tells."""
         return self.namespace, self.name
 
@@ -45,6 +49,7 @@ class PodView:
         line: its place in line, comparable with that of any other pod.
         terminal: it has succeeded or failed; the kubelet will not admit it any more.
         deleting: its deletion was asked for.
+        running: the kubelet has said that it runs.
         assigned: the agent has recorded its allocation.
         recorded: the allocation recorded on it, by container name.
         faults: what did not parse (stamps, records), for the log; never read as a zero.
@@ -55,6 +60,7 @@ class PodView:
     line: tuple[int, str, str, int, str]
     terminal: bool = False
     deleting: bool = False
+    running: bool = False
     assigned: bool = False
     recorded: Mapping[str, Allocation] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
@@ -75,6 +81,7 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     time_ns = _first_time(bound, annotations.get(names.predicate_time), admitted, faults)
     demand, _ = read_pod_demand(obj.get("spec"), names)
     uid = metadata.get("uid", "")
+    phase = (obj.get("status") or {}).get("phase")
     return PodView(
         id=PodId(metadata.get("namespace", ""), metadata.get("name", ""), uid),
         demand=demand,
@@ -88,8 +95,9 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
             created,
             uid,
         ),
-        terminal=(obj.get("status") or {}).get("phase") in _TERMINAL,
+        terminal=phase in _TERMINAL,
         deleting=metadata.get("deletionTimestamp") is not None,
+        running=phase == "Running",
         assigned=annotations.get(names.gpu_assigned) == "true",
         recorded=_record(annotations.get(names.gpu_allocation), faults),
         faults=tuple(faults),

@@ -12,7 +12,7 @@ from agent.podview import PodId, PodView
 from agent.tickets import Resource, count_of
 from agent.witness import Identified, ListedPod
 from contract.allocation import Evidence
-from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 
 Served = Callable[[PodId, str, Resource], bool]
 """Whether the agent's own record says that a pod's container got a resource."""
@@ -70,7 +70,8 @@ def resolve(
         ask: what the call says.
         views: the pods known from the API.
         served: the agent's own record; the only one for ordinary init containers (K4).
-        listed: what ``List`` shows, identified; ``None`` when there is no witness.
+        listed: the pods that ``List`` shows, identified, without such as are known to
+            lack nothing; ``None`` when there is no witness.
         passed: pods seen lacking while another pod was served: the kubelet has rejected
             them and never tries them again (K8).
 
@@ -81,24 +82,31 @@ def resolve(
         waiting = _waiting_by_record(ask, views, served)
         evidence = Evidence.ORDER
     else:
-        waiting = _waiting_by_list(ask, listed, served)
+        waiting, unknown = _waiting_by_list(ask, listed, served)
         # A pod whose record is complete has been admitted: only its ordinary init containers,
         # which List omits (K4), can make it look as if it waited to an agent that restarted.
-        done = passed | {view.id for view in views if _recorded(view)}
+        done = passed | {each.pod for each in listed if each.view and is_recorded(each.view)}
         fresh = [each for each in waiting if each.pod not in done]
         # One that holds something and lacks the rest is being admitted right now (K1, K3),
         # also when a wrong guess has put it among the passed.
-        holding = {each.pod for each in listed if each.listed.all_held()}
+        holding = {each.pod for each in listed if any(each.listed.each_held())}
         begun = [each for each in waiting if each.pod in holding]
-        waiting = begun or fresh or waiting
+        # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
+        # only if no known pod is that has not had its turn.
+        waiting = begun or fresh or unknown or waiting
         evidence = Evidence.WITNESS if len(waiting) == 1 else Evidence.ORDER
     if not waiting:
         raise ResolutionError(_nothing_fits(ask, views, served, listed))
-    first = min(waiting, key=lambda each: (not each.in_progress, each.line, each.pod))
-    return Resolution(first.pod, first.container, evidence)
+    if listed is None:
+        found = min(waiting, key=lambda each: (not each.in_progress, each.line, each.pod))
+    else:
+        # The kubelet lists a pod when its turn comes, not before. Where several lack, all but
+        # the newest have had their turn and were rejected, which the API has not told yet (K8).
+        found = max(waiting, key=lambda each: (each.in_progress, each.line, each.pod))
+    return Resolution(found.pod, found.container, evidence)
 
 
-def _recorded(view: PodView) -> bool:
+def is_recorded(view: PodView) -> bool:
     """Tell whether the record on a pod covers every container of it."""
     return all(each.name in view.recorded for each in view.demand.containers)
 
@@ -108,8 +116,8 @@ def next_containers(
 ) -> list[ContainerDemand]:
     """Give the containers that may come next, in order.
 
-    Usually one. Ordinary init containers of which there is no record may have been
-    served before the agent started (K4), so the one after them may come next as well.
+    Usually one. What an ordinary init container lacks by our record it may have got before
+    the agent started (K4), so the one after it may come next as well.
     """
     started = [
         place
@@ -127,10 +135,34 @@ def next_containers(
         if not lacking:
             continue
         options.append(each)
-        untouched = all(not is_served(each, resource) for resource in Resource)
-        if each.kind is not ContainerKind.INIT or not untouched:
+        if each.kind is not ContainerKind.INIT:
             break
     return options
+
+
+def waits(each: Identified, served: Served) -> bool:
+    """Tell whether a listed pod of which the API tells may still ask for something.
+
+    Args:
+        each: the pod, as ``List`` and the API show it.
+        served: the agent's own record, for ordinary init containers (K4).
+    """
+    if each.view is None or each.view.terminal:
+        return False
+    is_served = _is_served(each.view, each.listed, served)
+    return lacks(each) or bool(next_containers(each.view.demand.containers, is_served))
+
+
+def lacks(each: Identified) -> bool:
+    """Tell whether a listed pod asks for something that ``List`` does not show it holding."""
+    if each.view is None or each.view.terminal:
+        return False
+    return any(
+        count_of(container.demand, resource) and not each.listed.held(container.name, resource)
+        for container in each.view.demand.containers
+        if container.kind is not ContainerKind.INIT
+        for resource in Resource
+    )
 
 
 def _is_served(view: PodView, listed: ListedPod | None, served: Served) -> IsServed:
@@ -155,8 +187,10 @@ def _waiting_by_record(ask: Ask, views: Iterable[PodView], served: Served) -> li
     return [each for each in waiting if each is not None]
 
 
-def _waiting_by_list(ask: Ask, listed: Iterable[Identified], served: Served) -> list[Waiting]:
-    """Who may be asking by what ``List`` shows."""
+def _waiting_by_list(
+    ask: Ask, listed: Iterable[Identified], served: Served
+) -> tuple[list[Waiting], list[Waiting]]:
+    """Who may be asking by what ``List`` shows: known pods, and those the API has not told of."""
     known: list[Waiting | None] = []
     unknown: list[Waiting | None] = []
     for each in listed:
@@ -166,10 +200,10 @@ def _waiting_by_list(ask: Ask, listed: Iterable[Identified], served: Served) -> 
             unknown.append(_wait_unknown(ask, each))
         elif not each.view.terminal:
             known.append(_wait(ask, each.view, _is_served(each.view, each.listed, served)))
-    # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
-    # only if no known pod is.
-    found = [each for each in known if each is not None]
-    return found or [each for each in unknown if each is not None]
+    return (
+        [each for each in known if each is not None],
+        [each for each in unknown if each is not None],
+    )
 
 
 def _wait(ask: Ask, view: PodView, is_served: IsServed) -> Waiting | None:
@@ -192,16 +226,24 @@ def _wait_unknown(ask: Ask, each: Identified) -> Waiting | None:
         return None
     other = len(each.listed.held(container, ask.resource.other))
     counts = {ask.resource: ask.size, ask.resource.other: other}
-    # Memory is never asked for without cores: asked for first, it is seated as a share's.
+    # Neither is asked for without the other, but for whole cards: asked for first, memory is
+    # seated as a share's, and a share where some memory is left.
     counts[Resource.CORE] = max(counts[Resource.CORE], 1)
+    if counts[Resource.CORE] < CORES_PER_CARD:
+        counts[Resource.MEMORY] = max(counts[Resource.MEMORY], 1)
     demand = Demand(counts[Resource.CORE], counts[Resource.MEMORY])
     asked = ContainerDemand(container, ContainerKind.MAIN, 0, demand)
     return Waiting(each.pod, (0, "", "", 0, ""), asked, bool(each.listed.all_held()))
 
 
 def _first_lacking(resource: Resource, listed: ListedPod) -> str | None:
-    """Prefer the container that has the other resource already, then the first with nothing."""
-    lacking = [each for each in listed.containers if not each.held.get(resource)]
+    """Prefer the container that has the other resource already, then the first with nothing.
+
+    Containers come in order (fact K1): those before the last that holds something are over.
+    """
+    holding = [place for place, each in enumerate(listed.containers) if any(each.held.values())]
+    coming = listed.containers[holding[-1] if holding else 0 :]
+    lacking = [each for each in coming if not each.held.get(resource)]
     begun = [each for each in lacking if each.held.get(resource.other)]
     return (begun or lacking)[0].name if lacking else None
 

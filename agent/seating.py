@@ -1,11 +1,13 @@
 """Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from agent.ledger import Claim, Ledger
 from agent.place import CardState, Need, Policy, need_of, pick, place
 from agent.podview import PodId, PodView
-from agent.tickets import Resource, Ticket, TicketBook, count_of
+from agent.tickets import Resource, Ticket, TicketBook, card_of, count_of
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
 
 
@@ -19,10 +21,10 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     ledger: Ledger,
     healthy: Callable[[str], bool],
     policy: Policy,
-    available: Sequence[str],
+    available: AbstractSet[str],
     must: Sequence[Ticket] = (),
     plan: tuple[str, ...] = (),
-    views: Sequence[PodView] = (),
+    hidden: Iterable[PodView] = (),
 ) -> tuple[tuple[str, ...], list[Ticket]]:
     """Choose cards and places for one container.
 
@@ -38,7 +40,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         available: the IDs the kubelet offers; a place outside them is never chosen.
         must: places the kubelet hands on (``must_include``).
         plan: the cards chosen when the container's other resource was placed.
-        views: the node's pods, for what the kubelet books and its record does not show.
+        hidden: pods that the kubelet may book more for than its record shows.
 
     Returns:
         The container's cards by index, and the tickets of *resource*.
@@ -46,13 +48,14 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     Raises:
         PlacementError: nothing fits.
     """
-    free = _offered(claim.pod, resource, available, book=book, ledger=ledger)
-    other = free_places(ledger, book, resource.other, views=views, reusable_by=claim.pod)
+    offered = _within_reach(claim.pod, resource, available, ledger)
+    free = Counter(map(book.cards(resource).get, offered))
+    other = free_places(ledger, book, resource.other, hidden=hidden, reusable_by=claim.pod)
     states = [
         CardState(
             card.uuid,
             card.index,
-            {resource: len(free[card.uuid]), resource.other: other[card.uuid]},
+            {resource: free[card.uuid], resource.other: other[card.uuid]},
             healthy(card.uuid),
         )
         for card in book.inventory.cards
@@ -70,7 +73,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     if len(fixed) < container.demand.cards:
         fixed, bound = (), book.in_order([*fixed, *bound])
     cards = place(need, states, policy=policy, fixed=fixed, must=bound)
-    within = {card: book.read(resource, free[card]) for card in cards}
+    within = {card: book.among(resource, card, offered) for card in cards}
     return cards, pick(container.demand, resource, cards, free=within, must=must)
 
 
@@ -79,7 +82,7 @@ def free_places(
     book: TicketBook,
     resource: Resource,
     *,
-    views: Sequence[PodView] = (),
+    hidden: Iterable[PodView] = (),
     reusable_by: PodId | None = None,
 ) -> dict[str, int]:
     """Count the places of each card that nobody holds.
@@ -88,27 +91,24 @@ def free_places(
         ledger: who holds what.
         book: the node's tickets.
         resource: which places.
-        views: the node's pods.
+        hidden: pods by whose records places may be taken of which the ledger knows nothing.
         reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
     """
     pod = reusable_by or PodId("", "", "")
-    held, cards = ledger.held(resource), book.by_card(resource)
-    reusable = {
-        each
-        for each in _held_by(pod, resource, ledger)
-        if not ledger.taken(resource, each, but_reusable_by=pod)
-    }
+    held = ledger.count(resource)
     free = {
-        card: len(places) - len(places & held) + len(places & reusable)
-        for card, places in cards.items()
+        card: len(places) - held.get(card, 0) for card, places in book.by_card(resource).items()
     }
-    for view in views:
+    for each in _held_by(pod, resource, ledger):
+        if card_of(each) in free and not ledger.taken(resource, each, but_reusable_by=pod):
+            free[card_of(each)] += 1
+    for view in hidden:
         if not view.recorded or view.terminal or view.id == pod:
             continue
-        for card, count in _recorded_by_init(view, resource).items():
+        booked = Counter(map(card_of, _held_by(view.id, resource, ledger)))
+        for card, count in _recorded(view, resource).items():
             if card in free:
-                booked = len(cards[card] & _held_by(view.id, resource, ledger))
-                free[card] -= max(count - booked, 0)
+                free[card] -= max(count - booked[card], 0)
     return {card: max(places, 0) for card, places in free.items()}
 
 
@@ -136,39 +136,36 @@ def _handed_on(pod: PodId, resource: Resource, book: TicketBook, ledger: Ledger)
     )
 
 
-def _recorded_by_init(view: PodView, resource: Resource) -> dict[str, int]:
-    """Count what a pod's ordinary init containers took of each card, by its own record.
+def _recorded(view: PodView, resource: Resource) -> dict[str, int]:
+    """Count what a pod has of each card, by its own record.
 
-    The kubelet keeps these places booked for the life of the pod and never shows them
-    (fact K4), so an agent that has just started can only know them from here. Ordinary init
-    containers hand places on to each other: the largest one counts.
+    The kubelet keeps what ordinary init containers took booked for the life of the pod and
+    never shows it (fact K4), and shows nothing of a pod it has not come to after a restart
+    (K11), so an agent that has just started can only know it from here. Ordinary init
+    containers hand places on: the largest of them counts, or all others together.
     """
-    largest: dict[str, int] = {}
+    largest: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     for container in view.demand.containers:
         recorded = view.recorded.get(container.name)
-        if container.kind is not ContainerKind.INIT or recorded is None:
+        if recorded is None:
             continue
         count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
-        for card in recorded.cards:
-            places = -(-count // len(recorded.cards))
-            largest[card] = max(largest.get(card, 0), places)
-    return largest
+        places = dict.fromkeys(recorded.cards, -(-count // max(len(recorded.cards), 1)))
+        if container.kind is ContainerKind.INIT:
+            largest |= Counter(places)
+        else:
+            others.update(places)
+    return largest | others
 
 
-def _offered(
-    pod: PodId,
-    resource: Resource,
-    available: Sequence[str],
-    *,
-    book: TicketBook,
-    ledger: Ledger,
-) -> dict[str, frozenset[str]]:
-    """Group what the kubelet offers by card, less what a live container holds (fact K15)."""
-    offered = set(available)
+def _within_reach(
+    pod: PodId, resource: Resource, available: AbstractSet[str], ledger: Ledger
+) -> AbstractSet[str]:
+    """Give what the kubelet offers, less what a live container holds (fact K15)."""
     taken = {
         each
-        for each in ledger.held(resource) & offered
+        for each in ledger.held(resource) & available
         if ledger.taken(resource, each, but_reusable_by=pod)
     }
-    offered -= taken
-    return {card: places & offered for card, places in book.by_card(resource).items()}
+    return available - taken if taken else available

@@ -23,8 +23,9 @@ HEALTHY = "Healthy"
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 # ListAndWatch keeps one thread for as long as the kubelet is connected (two while it
-# reconnects), PreStartContainer calls come from many pod workers at once.
-_THREADS = 12
+# reconnects). PreStartContainer calls come from as many pod workers as there are pods, 110 on
+# a node by default, and each may wait for the kubelet's record. Threads are made when needed.
+_THREADS = 128
 _MESSAGE_BYTES = 64 * 1024 * 1024
 
 

@@ -1,17 +1,24 @@
 """The agent's settings, checked once at the start."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.errors import SettingsError
 from agent.inject import Injection
 from agent.place import Policy
+from agent.xids import APPLICATION_XIDS
 from contract.errors import quote
 from contract.names import Names
 from contract.quantity import parse_quantity
 
 # A unix socket's path is at most 107 bytes (unix(7)).
 _LONGEST_SOCKET_PATH = 107
+
+_PERIOD = re.compile(
+    r"(?=[0-9])(?:(?P<h>[0-9]{1,5})h)?(?:(?P<m>[0-9]{1,5})m)?(?:(?P<s>[0-9]{1,5})s)?\Z", re.ASCII
+)
+_XID = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +30,15 @@ class Settings:
         kubeconfig: a kubeconfig file, ``None`` for the pod's service account.
         plugin_dir: the kubelet's device plugin directory.
         pod_resources_socket: the kubelet's PodResources socket.
-        cards: the cards file.
+        cards: the cards file, ``None`` to ask NVML.
         memory_block: bytes one ``vcuda-memory`` stands for.
         names: resource and annotation names.
         policy: which card a share prefers.
         inject: how cards reach a container.
         http_host: address of the agent's own HTTP endpoint.
         http_port: its port.
+        recovery_quiet: seconds without a fault before an unhealthy card may come back.
+        application_xids: the Xids that are an application's fault, not the card's.
 
     Raises:
         SettingsError: a path is too long for a socket.
@@ -39,13 +48,15 @@ class Settings:
     kubeconfig: Path | None
     plugin_dir: Path
     pod_resources_socket: Path
-    cards: Path
+    cards: Path | None
     memory_block: int
     names: Names
     policy: Policy
     inject: Injection
     http_host: str
     http_port: int
+    recovery_quiet: float = 300.0
+    application_xids: frozenset[int] = APPLICATION_XIDS
 
     def __post_init__(self) -> None:
         """Refuse what would only fail later, with a worse message."""
@@ -78,3 +89,40 @@ def parse_memory_block(text: str) -> int:
             "such as 256Mi"
         )
     return int(size)
+
+
+def parse_period(flag: str, text: str) -> float:
+    """Read a length of time, such as ``90s``, ``5m`` or ``1h30m``.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        SettingsError: it is none; the message names the flag.
+    """
+    match = _PERIOD.match(text)
+    if match is None:
+        raise SettingsError(
+            f"{flag}: Invalid value: {quote(text)}: must be a time such as 90s, 5m or 1h30m"
+        )
+    hours, minutes, seconds = (int(match[unit] or 0) for unit in "hms")
+    return float(hours * 3600 + minutes * 60 + seconds)
+
+
+def parse_application_xids(text: str) -> frozenset[int]:
+    """Read further Xids that are an application's fault, comma-separated.
+
+    Returns:
+        Them, and those that always are.
+
+    Raises:
+        SettingsError: an entry is no number.
+    """
+    entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
+    for entry in entries:
+        if not _XID.match(entry):
+            raise SettingsError(
+                f"application-xids: Invalid value: {quote(entry)}: must be Xid numbers, "
+                "comma-separated, such as 63,94"
+            )
+    return APPLICATION_XIDS | {int(entry) for entry in entries}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.api import Api
-from agent.cardsfile import load_inventory
+from agent.cardsource import open_inventory
 from agent.http import StatusServer, probe
 from agent.inject import CONTROL_DEVICES, inject
 from agent.journal import LogJournal
@@ -40,7 +40,7 @@ class Agent:
             SettingsError: a setting cannot be used.
         """
         names = settings.names
-        inventory = load_inventory(settings.cards)
+        inventory = open_inventory(settings.cards)
         book = TicketBook(inventory, settings.memory_block)
         resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
         control = tuple(path for path in CONTROL_DEVICES if Path(path).exists())

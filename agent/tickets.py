@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -118,6 +119,31 @@ class TicketBook:
             for resource in Resource
         }
 
+    @cached_property
+    def _cards(self) -> Mapping[Resource, Mapping[str, str]]:
+        return {
+            resource: {device_id: ticket.card for device_id, ticket in tickets.items()}
+            for resource, tickets in self._tickets.items()
+        }
+
+    def cards(self, resource: Resource) -> Mapping[str, str]:
+        """Map every device ID of *resource* to its card's UUID."""
+        return self._cards[resource]
+
+    @cached_property
+    def _on_card(self) -> Mapping[Resource, Mapping[str, tuple[tuple[str, Ticket], ...]]]:
+        return {
+            resource: {
+                uuid: tuple((str(each), each) for each in self.read(resource, device_ids))
+                for uuid, device_ids in self._by_card[resource].items()
+            }
+            for resource in Resource
+        }
+
+    def among(self, resource: Resource, card: str, device_ids: AbstractSet[str]) -> list[Ticket]:
+        """Give the tickets of *card* that are among *device_ids*, by place."""
+        return [each for name, each in self._on_card[resource][card] if name in device_ids]
+
     def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
         """Map every card's UUID to its device IDs of *resource*: to count with, in sets."""
         return self._by_card[resource]
@@ -152,6 +178,11 @@ class TicketBook:
             f"device ID {quote(device_id)} names a {resource} place beyond the "
             f"{self.places(resource, card)} of its card"
         )
+
+
+def card_of(device_id: str) -> str:
+    """Give the card that a device ID names, without looking whether there is one."""
+    return device_id.rpartition(_SEPARATOR)[0]
 
 
 def per_card(tickets: Iterable[Ticket]) -> Counter[str]:

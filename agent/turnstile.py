@@ -10,20 +10,24 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from agent.allocations import allocations_of, grant_of
-from agent.errors import GrantError, Refusal, Unavailable
+from agent.allocations import allocations_of, grant_of, is_news, served_inits
+from agent.errors import GrantError, Refusal, ResolutionError, Unavailable
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.inject import Answer
-from agent.ledger import Claim, Correction, Holding, Ledger
+from agent.ledger import Claim, Holding, Ledger
 from agent.place import Policy
-from agent.podview import PodId, PodView
+from agent.podview import Key, PodId, PodView
 from agent.ports import Journal, Outbox, PodSource, RecordSource
-from agent.resolve import Ask, Resolution, resolve
+from agent.proof import believe, check_start, holder, proven, why_unproven
+from agent.resolve import Ask, Resolution, is_recorded, lacks, resolve, waits
+from agent.roster import Roster, Sighting
 from agent.seating import free_places, seat
-from agent.tickets import Resource, Ticket, TicketBook, count_of
-from agent.witness import Identified, Snapshot, identify
+from agent.sharing import SharedRecord
+from agent.tickets import Resource, Ticket, TicketBook
+from agent.witness import Identified, Snapshot
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind, PodDemand
 
@@ -42,19 +46,19 @@ class Scene:
 
     Attributes:
         snapshot: the kubelet's record; ``None`` when it could not be had.
-        views: the pods known from the API.
-        offered: the places the kubelet offers in this call.
+        offered: held places that the kubelet offers for anybody in this call.
+        named: places that it has chosen itself.
     """
 
     snapshot: Snapshot | None
-    views: Sequence[PodView]
     offered: AbstractSet[tuple[Resource, str]] = frozenset()
+    named: AbstractSet[tuple[Resource, str]] = frozenset()
 
 
 WITNESS_WITHIN = 1.0
 """Seconds a preferred call or ``Allocate`` waits for the kubelet's record."""
 
-PROOF_WITHIN = 3.0
+PROOF_WITHIN = 2.0
 """Seconds ``PreStartContainer`` waits for it; the kubelet gives it 30 (fact K10)."""
 
 _MOST_FETCHES = 4
@@ -91,6 +95,7 @@ class Turnstile:
         self._book = book
         self._pods = pods
         self._record = record
+        self._shared = SharedRecord(record)
         self._outbox = outbox
         self._journal = journal
         self._answer = answer
@@ -98,12 +103,14 @@ class Turnstile:
         self._policy = policy
         self._lock = threading.Lock()
         self._ledger = Ledger()
+        self._roster = Roster()
         self._reservations: OrderedDict[tuple[Resource, frozenset[str]], Reservation] = (
             OrderedDict()
         )
         self._plans: dict[Claim, tuple[str, ...]] = {}
         self._passed: frozenset[PodId] = frozenset()
         self._lacking: frozenset[PodId] = frozenset()  # as the last List that settled a call
+        self._begun: set[PodId] = set()  # answered by an Allocate of this kubelet
 
     # --- the three calls -------------------------------------------------------------
 
@@ -118,8 +125,9 @@ class Turnstile:
         claim: Claim | None = None
         try:
             must_tickets = self._book.read(resource, must)
+            offered = frozenset(available)
             with self._lock:  # what nobody holds cannot have been given back
-                held = self._ledger.held(resource) & {*available}.difference(must)
+                held = (self._ledger.held(resource) & offered) - frozenset(must)
             scene = self._look(frozenset((resource, each) for each in held))
             with self._lock:
                 resolution, view = self._resolve(resource, size, must, scene)
@@ -132,11 +140,13 @@ class Turnstile:
                     book=self._book,
                     ledger=self._ledger,
                     healthy=self._healthy,
-                    policy=self._policy,
-                    available=available,
+                    # Of a pod that only the kubelet knows, half of what it asks for is yet to
+                    # come: that fits best where most is free.
+                    policy=self._policy if view is not None else Policy.SPREAD,
+                    available=offered,
                     must=must_tickets,
                     plan=self._plans.get(claim, ()),
-                    views=scene.views,
+                    hidden=self._roster.hidden,
                 )
                 self._plans[claim] = cards
                 ids = frozenset(str(ticket) for ticket in tickets)
@@ -144,6 +154,7 @@ class Turnstile:
                 if len(self._reservations) > _MOST_RESERVATIONS:
                     self._reservations.popitem(last=False)
         except Refusal as error:
+            self._rejected(claim)
             self._journal.refused("prefer", claim, resource, size, str(error))
             raise
         self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
@@ -163,7 +174,7 @@ class Turnstile:
                 reservation = self._reservations.pop((resource, ids), None)
             evidence = Evidence.TICKET
             if reservation is None:
-                scene = self._look(frozenset((resource, each) for each in device_ids))
+                scene = self._look(named=frozenset((resource, each) for each in device_ids))
                 with self._lock:
                     resolution, view = self._resolve(resource, len(device_ids), device_ids, scene)
                 reservation = Reservation(resolution, view)
@@ -171,13 +182,12 @@ class Turnstile:
             claim = Claim(reservation.resolution.pod, reservation.resolution.container.name)
             with self._lock:
                 grant = self._book_in(claim, reservation, resource, tickets)
-                finished = self._finished(reservation.view)
+                self._tell(self._finished(reservation.view) or self._partly(reservation.view))
         except Refusal as error:
+            self._rejected(claim)
             self._journal.refused("allocate", claim, resource, len(device_ids), str(error))
             raise
         self._journal.decided("allocate", claim, resource, evidence, ids)
-        if finished is not None:
-            self._outbox.put(*finished)
         return self._answer(grant)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -190,13 +200,13 @@ class Turnstile:
         claim: Claim | None = None
         try:
             with self._lock:
-                claim = self._proven(resource, ids)
+                claim = proven(self._ledger, resource, ids)
             if claim is None:
                 claim = self._prove(resource, ids)
             if claim is None:
                 return
             with self._lock:
-                self._check_start(claim)
+                check_start(self._ledger, self._book, claim, self._roster.view(claim.pod))
         except Refusal as error:
             self._journal.refused("prestart", claim, resource, len(device_ids), str(error))
             raise
@@ -210,15 +220,14 @@ class Turnstile:
         if scene.snapshot is None:
             return False
         with self._lock:
-            self._reconcile(scene.snapshot, scene)
-        for view in scene.views:
-            self.catch_up(view)
+            self._reconcile(scene.snapshot)
         return True
 
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
         with self._lock:
             self._passed = self._lacking = frozenset()
+            self._begun.clear()
             self._reservations.clear()
 
     def catch_up(self, view: PodView) -> None:
@@ -228,47 +237,135 @@ class Turnstile:
         with self._lock:
             # A pod that was served while the API was away is booked by its name alone.
             self._ledger.adopt_names({view.id})
-            finished = self._finished(view)
-        if finished is not None:
-            self._outbox.put(*finished)
+            self._tell(self._finished(view))
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self._lock:
-            return free_places(self._ledger, self._book, resource, views=self._pods.views())
+            self._roster.know(self._pods.views())
+            return free_places(self._ledger, self._book, resource, hidden=self._roster.hidden)
 
     # --- looking ---------------------------------------------------------------------
 
-    def _look(self, offered: AbstractSet[tuple[Resource, str]] = frozenset()) -> Scene:
-        """Ask the kubelet, then the API for the few pods it shows that we do not know yet."""
+    def _look(
+        self,
+        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
+        *,
+        named: AbstractSet[tuple[Resource, str]] = frozenset(),
+    ) -> Scene:
+        """Ask the kubelet, then the API for the few pods it shows that we do not know enough of."""
         try:
             snapshot = self._record.list(within=WITNESS_WITHIN)
         except Unavailable as error:
             self._journal.blind(str(error))
-            return Scene(None, self._pods.views(), offered)
-        live = {view.id.key for view in self._pods.views() if not view.terminal}
-        unknown = [pod for pod in snapshot.pods if pod.key not in live]
-        for pod in unknown[:_MOST_FETCHES]:
+            return Scene(None, offered, named)
+        for missing in (self._unknown, self._doubtful):
+            with self._lock:
+                self._roster.know(self._pods.views())
+                self._roster.stir(self._ledger.take_changed())
+                asked = missing(snapshot)[:_MOST_FETCHES]
             try:
-                self._pods.fetch(pod.namespace, pod.name)
+                for namespace, name in asked:
+                    self._pods.fetch(namespace, name)
             except Unavailable:
                 break  # List alone is enough to go on; the watch catches up later
-        return Scene(snapshot, self._pods.views(), offered)
+        return Scene(snapshot, offered, named)
 
-    def _reconcile(self, snapshot: Snapshot, scene: Scene) -> tuple[Identified, ...]:
-        listed = identify(snapshot, scene.views, self._ledger.owners)
-        self._passed &= {each.pod for each in listed}
-        finished = self._passed | {view.id for view in scene.views if view.terminal}
-        live = {view.id for view in scene.views if not view.terminal}
+    def _unknown(self, snapshot: Snapshot) -> list[Key]:
+        """Name the listed pods of which the API has told nothing."""
+        return self._roster.unknown(snapshot)
+
+    def _doubtful(self, snapshot: Snapshot) -> list[Key]:
+        """Name the pods that may not be what the API has told of them, newest first.
+
+        Only one pod can be waiting (fact K3). Where ``List`` keeps rejected ones (K8) there may
+        be more, for as long as the API has not told how they ended. And a pod that was served
+        and shows nothing of it has been replaced by another of the same name.
+        """
+        sighting = self._roster.sight(snapshot, self._ledger.owners)
+        empty = [
+            (each.view.line, each)
+            for each in sighting.moving
+            if each.view is not None and lacks(each) and not any(each.listed.each_held())
+        ]
+        waiting = [each for _, each in sorted(empty) if each.pod not in self._passed]
+        replaced = [each.pod.key for each in waiting if self._was_served(each)]
+        if len(waiting) > 1:
+            return list(dict.fromkeys([*replaced, *(each.pod.key for each in waiting[::-1])]))
+        return replaced
+
+    def _was_served(self, each: Identified) -> bool:
+        """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
+        if each.view is not None and is_recorded(each.view):
+            return True
+        return any(
+            held is not None and held.proven
+            for claim in self._ledger.pod_claims(each.pod)
+            for held in (self._ledger.holding(claim, resource) for resource in Resource)
+        )
+
+    def _reconcile(
+        self,
+        snapshot: Snapshot,
+        *,
+        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
+        named: AbstractSet[tuple[Resource, str]] = frozenset(),
+    ) -> Sighting:
+        """Bring the book in line with the kubelet's record; lock held."""
+        self._roster.know(self._pods.views())
+        self._roster.stir(self._ledger.take_changed())
+        sighting = self._roster.sight(snapshot, self._ledger.owners)
+        self._passed &= sighting.pods
+        ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
+        begun = [each.pod for each in sighting.moving if each.pod in self._begun]
+        booked = {pod: self._sure(pod) for pod in begun}
         for correction in self._ledger.reconcile(
-            listed, finished=finished, live=live, offered=scene.offered
+            sighting.moving,
+            resting=sighting.resting,
+            finished=self._passed | ended,
+            live=self._roster.live,
+            offered=offered,
+            named=named,
         ):
             self._journal.corrected(correction)
             # The guessed pod was lacking while the proven one was served: it had its turn (K8).
             self._passed |= {correction.guessed.pod} & self._lacking
-        present = live | {each.pod for each in listed}
+        # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
+        self._passed |= {pod for pod, sure in booked.items() if sure - self._sure(pod)}
+        changed = self._ledger.take_changed()
+        self._roster.stir(changed)
+        for pod in sorted(changed):
+            self._tell(self._finished(self._roster.view(pod)))
+        self._roster.settle(
+            each
+            for each in sighting.moving
+            if each.view is not None
+            and not each.view.terminal
+            and not waits(each, self._served)
+            and self._ledger.agrees(each)
+        )
+        present = sighting.pods | self._roster.live
+        self._begun &= present
         self._plans = {claim: plan for claim, plan in self._plans.items() if claim.pod in present}
-        return listed
+        return sighting
+
+    def _sure(self, pod: PodId) -> set[Claim]:
+        """Give the containers of *pod* that were not merely guessed, but for ordinary init ones."""
+        return {
+            claim
+            for claim in self._ledger.pod_claims(pod)
+            if self._ledger.kind(claim) is not ContainerKind.INIT
+            and all(
+                held is None or held.evidence is not Evidence.ORDER
+                for held in (self._ledger.holding(claim, resource) for resource in Resource)
+            )
+        }
+
+    def _rejected(self, claim: Claim | None) -> None:
+        """Note that the kubelet will not try a pod again: a call made for it is being refused."""
+        if claim is not None:
+            with self._lock:
+                self._passed |= {claim.pod}
 
     # --- resolving -------------------------------------------------------------------
 
@@ -282,33 +379,83 @@ class Turnstile:
         named: Iterable[str],
         scene: Scene,
     ) -> tuple[Resolution, PodView | None]:
-        views, listed = scene.views, None
+        sighting = None
         if scene.snapshot is None:
-            self._release_gone(views)
+            self._release_gone()
         else:
-            listed = self._reconcile(scene.snapshot, scene)
-        owners = {
-            self._ledger.owners[resource, device_id]
+            sighting = self._reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
+        holders = {
+            device_id: self._ledger.owners[resource, device_id]
             for device_id in named
             if (resource, device_id) in self._ledger.owners
         }
+        # Only what an ordinary init container has left over can be named for its pod (K7).
+        check_free(
+            resource,
+            [
+                each
+                for each, pod in holders.items()
+                if self._ledger.taken(resource, each, but_reusable_by=pod)
+            ],
+        )
+        owners = set(holders.values())
         if len(owners) > 1:
             raise GrantError(
                 f"places of {resource} of {len(owners)} pods were named together: "
                 + ", ".join(sorted(map(str, owners)))
             )
         ask = Ask(resource, size, owners.pop() if owners else None)
-        resolution = resolve(
-            ask, views=views, served=self._served, listed=listed, passed=self._passed
-        )
-        self._lacking = frozenset(each.pod for each in listed or () if _lacks(each))
+        resolution = self._settle(ask, sighting)
+        moving = sighting.moving if sighting is not None else ()
+        self._lacking = frozenset(each.pod for each in moving if lacks(each))
         self._passed = (self._passed | self._lacking) - {resolution.pod}
-        view = next((each for each in views if each.id == resolution.pod), None)
-        return resolution, view
+        return resolution, self._roster.view(resolution.pod)
 
-    def _release_gone(self, views: Sequence[PodView]) -> None:
+    def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
+        views = self._pods.views()
+        if sighting is None:
+            return self._settle_by_line(ask, views)
+        resolution: Resolution | None = None
+        try:
+            return resolve(
+                ask,
+                views=views,
+                served=self._served,
+                listed=sighting.moving,
+                passed=self._passed,
+            )
+        except ResolutionError:
+            # A kubelet that does not list the pod it is admitting is no witness of it.
+            shown = sighting.pods
+            others = [each for each in views if each.id not in shown and not each.terminal]
+            with suppress(ResolutionError):
+                resolution = self._settle_by_line(ask, others)
+            if resolution is None:
+                raise
+        self._journal.blind("PodResources: List does not show the pod that is being admitted")
+        return resolution
+
+    def _settle_by_line(self, ask: Ask, views: Sequence[PodView]) -> Resolution:
+        """Settle without a witness."""
+        try:
+            return resolve(ask, views=views, served=self._served, listed=None)
+        except ResolutionError:
+            # Records that others wrote, such as in a manifest copied from a running pod, count
+            # for nothing if somebody must be asking and nobody else can be.
+            doubted = [
+                replace(each, recorded={})
+                if each.recorded and not self._ledger.pod_claims(each.id)
+                else each
+                for each in views
+            ]
+            with suppress(ResolutionError):
+                return resolve(ask, views=doubted, served=self._served, listed=None)
+            raise
+
+    def _release_gone(self) -> None:
         """Without a witness, free what pods held that the API no longer shows as live."""
-        live = {view.id for view in views if not view.terminal}
+        self._roster.know(self._pods.views())
+        live = self._roster.live
         keys = {pod.key for pod in live}
         for pod in {claim.pod for claim, _, _ in self._ledger.claims()}:
             if (pod not in live) if pod.uid else (pod.key not in keys):
@@ -336,9 +483,12 @@ class Turnstile:
             check_together(grant, other)
         else:
             check_together(other, grant)
+        self._begun.add(claim.pod)
         self._ledger.record(
             claim, resolution.container.kind, resource, Holding(ids, resolution.evidence)
         )
+        if other is not None:
+            self._plans.pop(claim, None)
         return grant
 
     def _finished(self, view: PodView | None) -> tuple[PodView, dict[str, Allocation]] | None:
@@ -349,95 +499,54 @@ class Turnstile:
             found = allocations_of(self._ledger, self._book, view)
         except GrantError:
             return None  # it holds places of a card this node no longer has
-        return (view, found) if found and found != view.recorded else None
+        return (view, found) if found and is_news(found, view.recorded) else None
+
+    def _partly(self, view: PodView | None) -> tuple[PodView, dict[str, Allocation]] | None:
+        """Give what ordinary init containers got, of a pod that is not finished.
+
+        Nobody else knows (fact K4): written now, an agent that is killed before the pod is
+        complete has not forgotten it.
+        """
+        if view is None:
+            return None
+        found = served_inits(self._ledger, self._book, view)
+        return (view, found) if is_news(found, view.recorded) else None
+
+    def _tell(self, found: tuple[PodView, dict[str, Allocation]] | None) -> None:
+        """Hand an allocation to the outbox, lock held: in the order in which they were made."""
+        if found is not None:
+            self._outbox.put(*found)
 
     # --- proving ---------------------------------------------------------------------
-
-    def _proven(self, resource: Resource, ids: frozenset[str]) -> Claim | None:
-        """Give the container that the kubelet's record has already shown to hold *ids*."""
-        for claim in self._ledger.find(resource, ids):
-            held = self._ledger.holding(claim, resource)
-            if held is not None and held.proven:
-                return claim
-        return None
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> Claim | None:
         """Ask the kubelet's record who holds *ids*, and believe it."""
         with self._lock:
             guessed = self._ledger.find(resource, ids)
         try:
-            snapshot = self._record.list(within=PROOF_WITHIN)
+            snapshot = self._shared.list(within=PROOF_WITHIN)
         except Unavailable as error:
             self._journal.unproven(guessed[0] if guessed else None, ids, str(error))
             return None
         with self._lock:
-            views = self._pods.views()
-            listed = identify(snapshot, views, self._ledger.owners)
-            holders = [
-                Claim(each.pod, container.name)
-                for each in listed
-                for container in each.listed.containers
-                if container.held.get(resource) == ids
-            ]
-            if not holders:
-                init = [c for c in guessed if self._ledger.kind(c) is ContainerKind.INIT]
-                reason = (
-                    "ordinary init containers are not in the kubelet's record"
-                    if init
-                    else "the kubelet's record shows nobody holding exactly these"
-                )
+            self._roster.know(self._pods.views())
+            found = holder(
+                snapshot,
+                resource,
+                ids,
+                views_of=self._roster.views_of,
+                owners=self._ledger.owners,
+            )
+            if found is None:
+                reason = why_unproven(self._ledger, guessed)
                 self._journal.unproven(guessed[0] if guessed else None, ids, reason)
                 return None
-            claim = holders[0]
-            finished = self._believe(claim, resource, ids, guessed, views)
-        for each in finished:
-            self._outbox.put(*each)
+            claim, held = found
+            self._roster.stir(self._ledger.take_changed())
+            wrong = believe(self._ledger, claim, held)
+            for pod in sorted(self._ledger.take_changed()):
+                self._roster.stir((pod,))
+                self._tell(self._finished(self._roster.view(pod)))
+        for correction in wrong:
+            self._journal.corrected(correction)
         return claim
-
-    def _believe(
-        self,
-        claim: Claim,
-        resource: Resource,
-        ids: frozenset[str],
-        guessed: Sequence[Claim],
-        views: Sequence[PodView],
-    ) -> list[tuple[PodView, dict[str, Allocation]]]:
-        """Book *ids* to the container that the record shows; give the allocations that changed."""
-        if claim in guessed:
-            self._ledger.prove(claim, resource)
-            return []
-        wrong = [c for c in guessed if self._ledger.kind(c) is not ContainerKind.INIT]
-        for each in wrong:
-            self._journal.corrected(Correction(resource, ids, each, claim))
-            self._ledger.release_container(each)
-        self._ledger.record(
-            claim, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True)
-        )
-        touched = {claim.pod, *(each.pod for each in wrong)}
-        changed = (self._finished(view) for view in views if view.id in touched)
-        return [each for each in changed if each is not None]
-
-    def _check_start(self, claim: Claim) -> None:
-        """Veto a container whose devices contradict each other or its request."""
-        view = next((each for each in self._pods.views() if each.id == claim.pod), None)
-        container = view.demand.of(claim.container) if view is not None else None
-        grants = {
-            resource: grant_of(self._ledger, self._book, claim, resource) for resource in Resource
-        }
-        if container is not None:
-            for grant in grants.values():
-                if grant is not None:
-                    check_request(container.demand, grant)
-        check_together(grants[Resource.CORE], grants[Resource.MEMORY])
-
-
-def _lacks(each: Identified) -> bool:
-    """Tell whether a listed pod asks for something that ``List`` does not show it holding."""
-    if each.view is None or each.view.terminal:
-        return False
-    return any(
-        count_of(container.demand, resource) and not each.listed.held(container.name, resource)
-        for container in each.view.demand.containers
-        if container.kind is not ContainerKind.INIT
-        for resource in Resource
-    )

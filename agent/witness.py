@@ -1,9 +1,9 @@
 """What the kubelet's ``List`` shows, as plain data, and which pods its entries are."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.podview import PodId, PodView
+from agent.podview import Key, PodId, PodView
 from agent.tickets import Resource
 
 
@@ -24,7 +24,7 @@ class ListedPod:
     containers: tuple[ListedContainer, ...]
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """Namespace and name; ``List`` tells no UID."""
         return self.namespace, self.name
 
@@ -70,10 +70,6 @@ def identify(
 ) -> tuple[Identified, ...]:
     """Find out which pod each listed entry is.
 
-    A name can be there twice: an old pod that is still stopping and its successor. The
-    entry that holds devices is the pod they were given to; what is left over are the
-    views not yet used, those asked to go last.
-
     Args:
         snapshot: what ``List`` showed.
         views: the pods known from the API.
@@ -82,25 +78,45 @@ def identify(
     Returns:
         One entry per listed pod, sorted by pod.
     """
-    by_key: dict[tuple[str, str], list[PodView]] = {}
+    by_key: dict[Key, list[PodView]] = {}
     for view in views:
         by_key.setdefault(view.id.key, []).append(view)
-    for group in by_key.values():
-        group.sort(key=lambda view: (view.terminal, view.deleting, view.line, view.id))
+    return identify_entries(snapshot.pods, lambda key: by_key.get(key, ()), owners)
 
-    entries: dict[tuple[str, str], list[ListedPod]] = {}
-    for listed in snapshot.pods:
-        entries.setdefault(listed.key, []).append(listed)
 
+def identify_entries(
+    listed: Iterable[ListedPod],
+    views_of: Callable[[Key], Sequence[PodView]],
+    owners: Mapping[tuple[Resource, str], PodId],
+) -> tuple[Identified, ...]:
+    """Find out which pods some entries are, among them all of one name or none.
+
+    A name can be there twice: an old pod that is still stopping and its successor. The
+    entry that holds devices is the pod they were given to; what is left over are the
+    views not yet used, those asked to go last.
+
+    Args:
+        listed: the entries.
+        views_of: the pods of a name that the API shows.
+        owners: which pod each held device ID was given to, from the ledger.
+
+    Returns:
+        One entry per listed pod, sorted by pod.
+    """
+    entries: dict[Key, list[ListedPod]] = {}
+    for each in listed:
+        entries.setdefault(each.key, []).append(each)
     found: list[Identified] = []
-    for key, group_entries in entries.items():
-        found += _identify_group(key, group_entries, by_key.get(key, []), owners)
-    # As text, not as dataclasses: hundreds of pods are sorted in every call of the kubelet.
-    return tuple(sorted(found, key=lambda each: (each.pod.namespace, each.pod.name, each.pod.uid)))
+    for key, group in entries.items():
+        views = sorted(
+            views_of(key), key=lambda view: (view.terminal, view.deleting, view.line, view.id)
+        )
+        found += _identify_group(key, group, views, owners)
+    return tuple(sorted(found, key=lambda each: each.pod))
 
 
 def _identify_group(
-    key: tuple[str, str],
+    key: Key,
     entries: Sequence[ListedPod],
     views: Sequence[PodView],
     owners: Mapping[tuple[Resource, str], PodId],
@@ -126,7 +142,7 @@ def _identify_group(
 
 
 def _owner(
-    key: tuple[str, str], entry: ListedPod, owners: Mapping[tuple[Resource, str], PodId]
+    key: Key, entry: ListedPod, owners: Mapping[tuple[Resource, str], PodId]
 ) -> PodId | None:
     """Tell which pod of this name the entry's devices were given to, if one and known by UID."""
     given = {owners[each] for each in entry.all_held() if each in owners}
@@ -135,7 +151,7 @@ def _owner(
 
 
 def _stopping(
-    key: tuple[str, str],
+    key: Key,
     entry: ListedPod,
     view: PodView,
     owners: Mapping[tuple[Resource, str], PodId],
@@ -145,4 +161,5 @@ def _stopping(
     if held is None or owners.get(held) == view.id:  # nearly always, and much faster
         return False
     owner = _owner(key, entry, owners)
-    return owner is not None and owner != view.id
+    # A pod that runs has been admitted: were the entry an older one's, there would be two.
+    return owner is not None and owner != view.id and not view.running

@@ -3,7 +3,6 @@
 API server, scheduler and kubelet are simulated; webhook and agent are the real programs.
 """
 
-import base64
 import json
 import os
 import signal
@@ -23,6 +22,7 @@ from typing import Any, Self
 from contract.names import Names
 from simulator.client import ApiClient, ApiError
 from simulator.manifests import Json, write_yaml
+from simulator.webhooks import validating_configuration, webhook_configuration
 
 NODE = "simulated-node"
 _READY_SECONDS = 30.0
@@ -180,9 +180,9 @@ class Cluster:
             [sys.executable, "-m", *issue.split()], check=True, stdout=subprocess.DEVNULL
         )
         ca = (self.root / "certs" / "ca.crt").read_bytes()
-        (self.root / "webhooks.yaml").write_text(
-            json.dumps(webhook_configuration(self.webhook_url, ca, self._names)), encoding="utf-8"
-        )
+        makers = (webhook_configuration, validating_configuration)
+        made = (json.dumps(make(self.webhook_url, ca, self._names)) for make in makers)
+        (self.root / "webhooks.yaml").write_text("\n---\n".join(made), encoding="utf-8")
         for name in ("apiserver", "webhook"):
             self.start(name)
         self.wait("API server", self._answers("apiserver"), within=_READY_SECONDS)
@@ -229,51 +229,6 @@ class Cluster:
 
     def _tail(self, name: str) -> str:
         return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
-
-
-def webhook_configuration(url: str, ca: bytes, names: Names) -> Json:
-    """Make the webhook configuration of the simulated cluster.
-
-    Pods that ask for no GPU are kept away from the webhook by the API server itself
-    (fact K14).
-    """
-    asks = " || ".join(
-        f"object.spec.{field}.exists(c, has(c.resources) && ("
-        f"has(c.resources.limits) && ({_mentions('c.resources.limits', names)}) || "
-        f"has(c.resources.requests) && ({_mentions('c.resources.requests', names)})))"
-        for field in ("containers", "initContainers")
-    ).replace("object.spec.init", "has(object.spec.initContainers) && object.spec.init")
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "gpu-turnstile"},
-        "webhooks": [
-            {
-                "name": "pods.gpu-turnstile.io",
-                "clientConfig": {
-                    "url": f"{url}/mutate/pods",
-                    "caBundle": base64.b64encode(ca).decode(),
-                },
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["pods"],
-                    }
-                ],
-                "matchConditions": [{"name": "asks-for-gpus", "expression": asks}],
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-                "failurePolicy": "Fail",
-                "timeoutSeconds": 10,
-            }
-        ],
-    }
-
-
-def _mentions(listing: str, names: Names) -> str:
-    return " || ".join(f"'{each}' in {listing}" for each in (names.core, names.memory))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

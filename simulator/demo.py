@@ -12,6 +12,7 @@ from agent.tickets import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.names import Names
+from contract.stamps import OrderStamp
 from simulator.attribution import (
     Call,
     Pending,
@@ -266,7 +267,9 @@ def _pending(pod: Json, names: Names, bound: Mapping[str, float]) -> Pending:
     return Pending(
         pod["metadata"]["namespace"],
         name,
-        int(_notes(pod)[names.predicate_time]),
+        # When it was created, as such a plugin knows a pod's age: the time of the binding,
+        # which our webhook writes since, is more than anybody else stamps.
+        OrderStamp.decode(_notes(pod)[names.admission_order]).time_ns,
         bound.get(name, 0.0),
         tuple(
             (each.name, each.demand.cores)

@@ -12,6 +12,7 @@ from webhook import logs
 from webhook.errors import SettingsError
 from webhook.server import serve
 from webhook.settings import Settings
+from webhook.tls import Files
 
 _FILE = click.Path(path_type=Path)
 
@@ -38,7 +39,7 @@ _FILE = click.Path(path_type=Path)
     required=True,
     envvar="GPU_TURNSTILE_WEBHOOK_CERT",
     show_envvar=True,
-    help="PEM file with the serving certificate and its chain.",
+    help="PEM file with the serving certificate and its chain; read again when it changes.",
 )
 @click.option(
     "--key",
@@ -61,18 +62,51 @@ _FILE = click.Path(path_type=Path)
     default=2,
     envvar="GPU_TURNSTILE_WEBHOOK_WORKERS",
     show_envvar=True,
-    help="Processes.",
+    help="Processes; each answers one review at a time.",
 )
 @click.option(
-    "--threads",
-    type=click.IntRange(1, 256),
-    default=8,
-    envvar="GPU_TURNSTILE_WEBHOOK_THREADS",
+    "--connections",
+    type=click.IntRange(1, 65536),
+    default=1000,
+    envvar="GPU_TURNSTILE_WEBHOOK_CONNECTIONS",
     show_envvar=True,
-    help="Requests that each process answers at once.",
+    help="Connections that each process holds at once; a further one ends the least useful.",
+)
+@click.option(
+    "--client-ca",
+    type=_FILE,
+    envvar="GPU_TURNSTILE_WEBHOOK_CLIENT_CA",
+    show_envvar=True,
+    help="PEM file of a CA: reviews are answered only to clients with its certificate.",
+)
+@click.option(
+    "--largest-card",
+    type=click.IntRange(0),
+    default=0,
+    envvar="GPU_TURNSTILE_WEBHOOK_LARGEST_CARD",
+    show_envvar=True,
+    help="Memory blocks of the largest card; warn of containers that ask for more. 0: not known.",
+)
+@click.option(
+    "--drain-delay",
+    type=click.FloatRange(0, 15),
+    default=2.0,
+    envvar="GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY",
+    show_envvar=True,
+    help="Seconds from SIGTERM, while not ready, until no connection is accepted any more.",
 )
 def cli(  # noqa: PLR0913 - one argument a flag
-    *, port: int, host: str, cert: Path, key: Path, domain: str, workers: int, threads: int
+    *,
+    port: int,
+    host: str,
+    cert: Path,
+    key: Path,
+    domain: str,
+    workers: int,
+    connections: int,
+    client_ca: Path | None,
+    largest_card: int,
+    drain_delay: float,
 ) -> None:
     """Serve the gpu-turnstile admission webhook over HTTPS."""
     try:
@@ -80,7 +114,18 @@ def cli(  # noqa: PLR0913 - one argument a flag
     except InvalidName as error:
         raise SettingsError(f"--{error}") from error
     logs.configure()
-    serve(Settings(host, port, cert, key, names, workers, threads))
+    serve(
+        Settings(
+            host,
+            port,
+            Files(cert, key, client_ca),
+            names,
+            workers=workers,
+            connections=connections,
+            largest_card=largest_card,
+            drain_delay=drain_delay,
+        )
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,144 +1,217 @@
-"""The HTTP face: routes, limits and status codes. The one module that knows Flask."""
+"""The HTTP face: routes, limits and status codes. The one module that knows Flask.
+
+Reviews are answered before Flask sees them: its contexts and routing cost as much as a
+review does. Everything else, and every refusal of a path or method, is Flask's.
+"""
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import IO
+from typing import TYPE_CHECKING
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from contract.names import Names
 from contract.stamps import OrderStamp
-from webhook.errors import BadRequest
-from webhook.logs import fields
+from webhook.bindings import mutate_binding
+from webhook.errors import BadRequest, TooLarge, Unverified
+from webhook.logs import AccessLog, fields
+from webhook.metrics import Metrics
 from webhook.pods import mutate_pod
 from webhook.reviews import LARGEST_BODY, Review, check_media, decode_review, encode_review
 from webhook.verdicts import Verdict, cut
+from webhook.workloads import validate_workload
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+VERIFIED = "gpu_turnstile.verified"
+"""In the WSGI environment: whether the client proved who it is by a certificate."""
 
 _log = logging.getLogger(__name__)
-_MOST_DISCARDED, _PIECE = 4 * LARGEST_BODY, 2**16
 _LONGEST_LOGGED = 253  # of what a sender chooses; the longest name Kubernetes has
+_BROKEN = "body: breaks off, or its chunks are broken"
+_INTERNAL = "internal error, see the log of the webhook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the application has around it; each has a default that does for a test.
+
+    Attributes:
+        is_ready: whether new requests are welcome.
+        only_verified: answer reviews only to clients that proved who they are.
+        metrics: counts; those of this process alone when not given.
+        access: gets a line for every review.
+        clock: measures durations, in seconds.
+    """
+
+    is_ready: Callable[[], bool] = lambda: True
+    only_verified: bool = False
+    metrics: Metrics | None = None
+    access: AccessLog | None = None
+    clock: Callable[[], float] = time.perf_counter
 
 
 def create_app(
     *,
     names: Names,
     stamp: Callable[[], OrderStamp],
-    is_ready: Callable[[], bool] = lambda: True,
-    clock: Callable[[], float] = time.perf_counter,
+    largest_card: int = 0,
+    surroundings: Surroundings | None = None,
 ) -> Flask:
     """Make the WSGI application.
 
     Args:
         names: resources and annotations.
         stamp: gives places in line; unique to this process, safe between threads.
-        is_ready: whether new requests are welcome.
-        clock: measures durations, in seconds.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        surroundings: what else it needs.
     """
-    app = Flask(__name__, static_folder=None)
-    # Flask refuses a Content-Length above this, but silently cuts a chunked body here:
-    # with one byte to spare, decode_review still sees that it was too long.
-    app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY + 1
-    app.url_map.merge_slashes = False  # a webhook is never redirected
     reviews: dict[str, Callable[[Review], Verdict]] = {
-        "/mutate/pods": partial(mutate_pod, names=names, stamp=stamp),
+        "/mutate/pods": partial(mutate_pod, names=names, stamp=stamp, largest_card=largest_card),
+        "/mutate/bindings": partial(mutate_binding, names=names, stamp=stamp),
+        "/validate/workloads": partial(validate_workload, names=names, largest_card=largest_card),
     }
-    for path, decide in reviews.items():
-        app.add_url_rule(
-            path,
-            endpoint=path,
-            view_func=partial(_answer, decide, clock),
-            methods=["POST"],
-            provide_automatic_options=False,
-        )
-    probes: dict[str, Callable[[], bool]] = {"/healthz": lambda: True, "/readyz": is_ready}
-    for path, is_well in probes.items():
-        app.add_url_rule(
-            path,
-            endpoint=path,
-            view_func=partial(_probe, is_well),
-            methods=["GET"],
-            provide_automatic_options=False,
-        )
-    app.register_error_handler(BadRequest, _refuse)
-    app.register_error_handler(HTTPException, _refuse_http)
-    return app
+    return _Webhook(reviews, surroundings or Surroundings())
 
 
-def _answer(decide: Callable[[Review], Verdict], clock: Callable[[], float]) -> Response:
-    started = clock()
-    check_media(request.mimetype, request.headers.get("Content-Encoding"))
-    review = decode_review(request.get_data(cache=False))
-    verdict = decide(review)
-    body = encode_review(review, verdict)
-    _log.info(
-        "reviewed",
-        extra=fields(
+class _Webhook(Flask):
+    """The application; see :func:`create_app`."""
+
+    def __init__(
+        self, reviews: Mapping[str, Callable[[Review], Verdict]], around: Surroundings
+    ) -> None:
+        super().__init__(__name__, static_folder=None)
+        self._reviews = reviews
+        self._metrics = around.metrics or Metrics()
+        self._access = around.access or AccessLog()
+        self._clock = around.clock
+        self._only_verified = around.only_verified
+        self.url_map.merge_slashes = False  # a webhook is never redirected
+        for path in reviews:  # for the refusal of other methods
+            self._route(path, "POST", lambda: _line(HTTPStatus.NOT_FOUND, "no such path"))
+        self._route("/healthz", "GET", partial(_probe, lambda: True))
+        self._route("/readyz", "GET", partial(_probe, around.is_ready))
+        self._route("/metrics", "GET", self._show_metrics)
+        self.register_error_handler(HTTPException, self._refuse_http)
+
+    def wsgi_app(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Answer a request: a review here, anything else by Flask."""
+        route = environ["PATH_INFO"]
+        decide = self._reviews.get(route) if environ["REQUEST_METHOD"] == "POST" else None
+        if decide is None:
+            answered: Iterable[bytes] = super().wsgi_app(environ, start_response)
+            return answered
+        status, media = HTTPStatus.OK, "application/json"
+        try:
+            body = self._review(route, decide, environ)
+        except BadRequest as error:
+            status, media = error.status, "text/plain; charset=utf-8"
+            body = f"{error}\n".encode()
+            self._settle(route, status, str(error))
+        except Exception:  # noqa: BLE001 - as Flask does: the trace for us, not for the sender
+            _log.exception("failed", extra=fields(path=route))
+            status, media = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8"
+            body = f"{_INTERNAL}\n".encode()
+            self._settle(route, status, _INTERNAL)
+        headers = [("Content-Type", media), ("Content-Length", str(len(body)))]
+        start_response(f"{status.value} {status.phrase}", headers)
+        return (body,)
+
+    def _review(
+        self, route: str, decide: Callable[[Review], Verdict], environ: "WSGIEnvironment"
+    ) -> bytes:
+        started = self._clock()
+        if self._only_verified and not environ.get(VERIFIED):
+            raise Unverified("client certificate: Required value: of the CA in --client-ca")
+        review = decode_review(_body(environ))
+        verdict = decide(review)
+        body = encode_review(review, verdict)
+        seconds = self._clock() - started
+        rules = verdict.rules
+        self._metrics.reviewed(route, verdict.label, rules, seconds)
+        self._access.write(
+            "reviewed",
             uid=review.uid,
-            path=request.path,
+            path=route,
             kind=cut(str(review.target), _LONGEST_LOGGED),
             namespace=cut(review.namespace, _LONGEST_LOGGED),
             name=cut(review.name, _LONGEST_LOGGED),
             operation=cut(review.operation, _LONGEST_LOGGED),
             dry_run=review.dry_run,
             verdict=verdict.label,
-            rules=verdict.rules,
+            rules=rules,
             warnings=len(verdict.warnings),
-            duration_ms=round((clock() - started) * 1000, 3),
-        ),
-    )
-    return Response(body, mimetype="application/json")
+            duration_ms=round(seconds * 1000, 3),
+        )
+        return body
+
+    def _show_metrics(self) -> Response:
+        return Response(self._metrics.render(), content_type=Metrics.content_type)
+
+    def _refuse_http(self, error: HTTPException) -> Response:
+        """Word what Flask refuses (unknown path, wrong method) on one line."""
+        answer = error.get_response()
+        status = HTTPStatus(answer.status_code)
+        reason = {
+            HTTPStatus.NOT_FOUND: "no such path",
+            HTTPStatus.METHOD_NOT_ALLOWED: f"{cut(request.method, 16)} is not allowed here",
+            HTTPStatus.INTERNAL_SERVER_ERROR: _INTERNAL,
+        }.get(status, "the request could not be read")
+        self._settle(request.path, status, reason)
+        line = _line(status, reason)
+        if allowed := answer.headers.get("Allow"):  # RFC 9110 wants it with a 405
+            line.headers["Allow"] = allowed
+        return line
+
+    def _settle(self, path: str, status: HTTPStatus, reason: str) -> None:
+        """Do what every refusal needs: a count, a line in the log."""
+        self._metrics.refused(status.value)
+        path = cut(path, _LONGEST_LOGGED)
+        _log.warning("refused", extra=fields(path=path, status=status.value, reason=reason))
+
+    def _route(self, path: str, method: str, view: Callable[[], Response]) -> None:
+        self.add_url_rule(
+            path,
+            endpoint=path,
+            view_func=view,
+            methods=[method],
+            provide_automatic_options=False,
+        )
+
+
+def _body(environ: "WSGIEnvironment") -> bytes:
+    """Read the body.
+
+    Raises:
+        BadRequest: it is too large, not JSON by its headers, or broken.
+    """
+    media, _, _ = str(environ.get("CONTENT_TYPE", "")).partition(";")
+    check_media(media.strip(), environ.get("HTTP_CONTENT_ENCODING"))
+    given = environ.get("CONTENT_LENGTH", "")
+    length = int(given) if given.isdecimal() else 0
+    if length > LARGEST_BODY:
+        raise TooLarge(f"body: must be at most {LARGEST_BODY} bytes")
+    try:
+        body: bytes = environ["wsgi.input"].read(LARGEST_BODY + 1)
+    except OSError as error:
+        raise BadRequest(_BROKEN) from error
+    if len(body) < length:
+        raise BadRequest(_BROKEN)
+    return body
 
 
 def _probe(is_well: Callable[[], bool]) -> Response:
     if is_well():
         return _line(HTTPStatus.OK, "ok")
     return _line(HTTPStatus.SERVICE_UNAVAILABLE, "shutting down")
-
-
-def _refuse(error: BadRequest) -> Response:
-    _settle(error.status, str(error))
-    return _line(error.status, str(error))
-
-
-def _refuse_http(error: HTTPException) -> Response:
-    """Word what Flask refuses (unknown path, wrong method, large or broken body) on one line."""
-    answer = error.get_response()
-    status = HTTPStatus(answer.status_code)
-    reason = {
-        HTTPStatus.NOT_FOUND: "no such path",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{cut(request.method, 16)} is not allowed here",
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: f"body: must be at most {LARGEST_BODY} bytes",
-        HTTPStatus.INTERNAL_SERVER_ERROR: "internal error, see the log of the webhook",
-    }.get(status, "the request could not be read")
-    _settle(status, reason)
-    line = _line(status, reason)
-    if allowed := answer.headers.get("Allow"):  # RFC 9110 wants it with a 405
-        line.headers["Allow"] = allowed
-    return line
-
-
-def _settle(status: HTTPStatus, reason: str) -> None:
-    """Do what every refusal needs: the body out of the way, a line in the log."""
-    _discard_body()
-    path = cut(request.path, _LONGEST_LOGGED)
-    _log.warning("refused", extra=fields(path=path, status=status.value, reason=reason))
-
-
-def _discard_body() -> None:
-    """Read what is left of the body: many clients look for an answer only after sending it all.
-
-    Within reason; whoever sends more finds the connection closed.
-    """
-    body: IO[bytes] = request.environ["wsgi.input"]
-    with suppress(OSError):  # it broke off, or was no body in the first place
-        for _ in range(_MOST_DISCARDED // _PIECE):
-            if not body.read(_PIECE):
-                break
 
 
 def _line(status: HTTPStatus, text: str) -> Response:

@@ -4,6 +4,7 @@
 
     BadRequest                the sender's: not an AdmissionReview v1; HTTP 4xx, one line
     ├── TooLarge              more than a review can be
+    ├── Unverified            not from who may ask
     └── UnsupportedMedia      not plain JSON by its headers
     contract.FieldError       the pod's: a review answered with "denied"
     SettingsError             the operator's: found before the server starts
@@ -34,6 +35,12 @@ class UnsupportedMedia(BadRequest):
     """The body is not what the headers must promise: plain JSON."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+
+class Unverified(BadRequest):
+    """The sender did not prove who it is, and has to."""
+
+    status = HTTPStatus.FORBIDDEN
 
 
 class SettingsError(Exception):

@@ -1,9 +1,16 @@
-"""Log lines as JSON, one object a line, on standard error."""
+"""Log lines as JSON, one object a line, on standard error.
+
+What happens goes through :mod:`logging`. Reviews, thousands a second, are written by an
+:class:`AccessLog` of their own, whose lines look alike: a log record costs a fifth of a
+whole review.
+"""
 
 import json
 import logging
+import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -24,6 +31,32 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, separators=(",", ":"), default=str)
+
+
+class AccessLog:
+    """Writes a line for every review.
+
+    Args:
+        stream: where to; standard error when not given.
+        clock: gives unix time in seconds.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._head = {"level": "info", "logger": "webhook.access", "pid": os.getpid()}
+
+    def write(self, message: str, **values: object) -> None:
+        """Write one line."""
+        moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+        line = {"time": moment, **self._head, "message": message, **values}
+        self._stream.write(_ENCODER.encode(line) + "\n")
+        self._stream.flush()
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def fields(**values: object) -> Mapping[str, object]:

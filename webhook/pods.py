@@ -1,12 +1,14 @@
 """The verdict on a pod that is being created: validated, stamped, cleared of copied stamps."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from contract.demand import Demand, PodDemand, asks_for_gpus, read_pod_demand
-from contract.errors import Fault, FieldError, InvalidStamp, quote
+from contract.errors import InvalidStamp
 from contract.names import Names
 from contract.stamps import OrderStamp, decode_time
+from webhook.advice import advise
+from webhook.annotations import about_supplied, annotations_of, changes_at_create
+from webhook.findings import read_pod
 from webhook.patches import patch_annotations
 from webhook.reviews import Review
 from webhook.verdicts import Verdict, bounded, cut
@@ -15,10 +17,10 @@ _SECOND = 10**9
 _REINVOKED_WITHIN = 60 * _SECOND
 """Longer than the API server lets any request take with all its webhooks."""
 
-_LONGEST_NAME = 40
 
-
-def mutate_pod(review: Review, *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+def mutate_pod(
+    review: Review, *, names: Names, stamp: Callable[[], OrderStamp], largest_card: int = 0
+) -> Verdict:
     """Answer a review sent to ``/mutate/pods``.
 
     Only the creation of a core/v1 pod is decided. Anything else means that the
@@ -36,74 +38,48 @@ def mutate_pod(review: Review, *, names: Names, stamp: Callable[[], OrderStamp])
             f"{cut(review.operation, 16)} of {target} passed unread"
         )
         return Verdict(warnings=bounded([warning]))
-    return decide_pod(review.object, names=names, stamp=stamp)
+    return decide_pod(review.object, names=names, stamp=stamp, largest_card=largest_card)
 
 
-def decide_pod(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+def decide_pod(
+    pod: Mapping[str, Any],
+    *,
+    names: Names,
+    stamp: Callable[[], OrderStamp],
+    largest_card: int = 0,
+) -> Verdict:
     """Decide about a new pod.
 
     Args:
         pod: the pod as decoded JSON, possibly hostile.
         names: resources and annotations.
         stamp: gives the pod its place in line; called once, for an allowed GPU pod.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
 
     Returns:
         Nothing at all for a pod that asks for no GPU, whatever it is annotated with.
         Otherwise every error, or the patch with the stamps.
     """
-    spec = pod.get("spec")
-    if not asks_for_gpus(spec, names):
+    found = read_pod(pod, names)
+    if found is None:
         return Verdict()
-    metadata = pod.get("metadata")
-    demand, wrong = read_pod_demand(spec, names)
-    errors = (*_check_metadata(metadata), *wrong)
+    demand, errors = found
     if errors:
         return Verdict(errors=errors)
-    given = (metadata or {}).get("annotations") or {}
+    given = annotations_of(pod)
     place = stamp()
-    changes = _changes(given, names, place)
-    return Verdict(
-        patch=patch_annotations(metadata, changes),
-        warnings=bounded((*_uneven(demand), *_supplied(given, changes, names, place))),
-    )
-
-
-def _check_metadata(metadata: object) -> Iterator[FieldError]:
-    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    for path, value in (("metadata", metadata), ("metadata.annotations", annotations)):
-        if value is not None and not isinstance(value, Mapping):
-            yield FieldError(
-                path, Fault.INVALID, "must be a mapping", "not-a-mapping", quote(value)
-            )
-
-
-def _changes(given: Mapping[str, Any], names: Names, place: OrderStamp) -> dict[str, str | None]:
-    """Say what each of our annotations becomes: a value, or ``None`` where only others write it."""
-    changes: dict[str, str | None] = {
-        names.predicate_time: str(place.time_ns),
-        names.admission_order: place.encode(),
-        names.gpu_assigned: "false",
-    }
-    foreign = (names.bind_order, names.predicate_node, names.gpu_allocation)
-    for key in given:
-        if key in foreign or key.startswith(names.predicate_gpu_idx_prefix):
-            changes[key] = None
-    return changes
-
-
-def _supplied(
-    given: Mapping[str, Any],
-    changes: Mapping[str, str | None],
-    names: Names,
-    place: OrderStamp,
-) -> Iterator[str]:
-    """Warn of annotations the user supplied; those of our own earlier call are not the user's."""
+    changes = changes_at_create(given, names, place)
+    # Those of our own earlier call are not the user's.
     ours = _is_reinvocation(given, names, place)
-    for key in sorted(changes.keys() & given.keys()):
-        if changes[key] is None:
-            yield f"metadata.annotations[{key}]: dropped, gpu-turnstile writes it"
-        elif not ours:
-            yield f"metadata.annotations[{key}]: overwritten, gpu-turnstile writes it"
+    return Verdict(
+        patch=patch_annotations(pod.get("metadata"), changes),
+        warnings=bounded(
+            (
+                *advise(demand, given, names=names, largest_card=largest_card),
+                *about_supplied(given, names, only_dropped=ours),
+            )
+        ),
+    )
 
 
 def _is_reinvocation(given: Mapping[str, Any], names: Names, place: OrderStamp) -> bool:
@@ -126,19 +102,3 @@ def _is_reinvocation(given: Mapping[str, Any], names: Names, place: OrderStamp) 
         )
     except InvalidStamp:
         return False
-
-
-def _uneven(demand: PodDemand) -> Iterator[str]:
-    for container in demand.containers:
-        asked = container.demand
-        if asked.memory % asked.cards:
-            yield f"container {cut(container.name, _LONGEST_NAME)}: {_split(asked)}"
-
-
-def _split(asked: Demand) -> str:
-    # Not Demand.memory_per_card: a hostile pod may ask for millions of cards.
-    least, longer = divmod(asked.memory, asked.cards)
-    return (
-        f"memory {asked.memory} on {asked.cards} cards is uneven: "
-        f"{longer}x{least + 1} + {asked.cards - longer}x{least} blocks"
-    )

@@ -18,6 +18,7 @@ LARGEST_BODY = 8 * 2**20
 
 _LONGEST_UID = 128
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE = b"\\u"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Review:
         name: of the object; empty when the API server is to make one up.
         dry_run: whether nothing will be stored.
         object: the object as decoded JSON; ``None`` when the operation has none.
+        old_object: the object it replaces; ``None`` when there was none.
     """
 
     uid: str
@@ -65,6 +67,7 @@ class Review:
     name: str
     dry_run: bool
     object: Mapping[str, Any] | None
+    old_object: Mapping[str, Any] | None = None
 
 
 def check_media(content_type: str | None, content_encoding: str | None) -> None:
@@ -110,9 +113,10 @@ def decode_review(body: bytes) -> Review:
     if len(uid) > _LONGEST_UID:
         _refuse("request.uid", uid, f"must be at most {_LONGEST_UID} characters")
     operation = _text(request, "operation", required=True)
-    reviewed = request.get("object")
-    if reviewed is not None and not isinstance(reviewed, dict):
-        _refuse("request.object", reviewed, "must be a mapping")
+    reviewed, replaced = request.get("object"), request.get("oldObject")
+    for field, value in (("object", reviewed), ("oldObject", replaced)):
+        if value is not None and not isinstance(value, dict):
+            _refuse(f"request.{field}", value, "must be a mapping")
     if reviewed is None and operation in {"CREATE", "UPDATE"}:
         _refuse("request.object", None, f"{operation} needs the object")
     dry_run = request.get("dryRun")
@@ -126,6 +130,7 @@ def decode_review(body: bytes) -> Review:
         name=_text(request, "name"),
         dry_run=bool(dry_run),
         object=reviewed,
+        old_object=replaced,
     )
 
 
@@ -135,13 +140,13 @@ def encode_review(review: Review, verdict: Verdict) -> bytes:
     if verdict.errors:
         response["status"] = _status(review, verdict.errors)
     if verdict.patch:
-        operations = json.dumps([dict(each) for each in verdict.patch], separators=(",", ":"))
+        operations = _ENCODER.encode([dict(each) for each in verdict.patch])
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(operations.encode("ascii")).decode("ascii")
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
     answer = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
-    return json.dumps(answer, separators=(",", ":")).encode("ascii")
+    return _ENCODER.encode(answer).encode("ascii")
 
 
 def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
@@ -185,9 +190,12 @@ _CAUSES = {Fault.INVALID: "FieldValueInvalid", Fault.REQUIRED: "FieldValueRequir
 
 def _decode_json(body: bytes) -> object:
     try:
-        document: object = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        text = body.decode("utf-8")
+        if text.startswith("\ufeff"):
+            raise BadRequest("body: is not JSON: Unexpected UTF-8 BOM")
+        document: object = _DECODER.decode(text)
         # An escape may still smuggle in half a character, which no answer could repeat.
-        if _SURROGATE.search(body):
+        if _ESCAPE in body and _SURROGATE.search(body):
             json.dumps(document, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
         raise BadRequest("body: is nested too deeply") from error
@@ -204,6 +212,11 @@ def _decode_json(body: bytes) -> object:
 
 def _no_constant(name: str) -> NoReturn:
     raise BadRequest(f"body: is not JSON: {name} is not a number")
+
+
+# Made once: json.loads and json.dumps make another for every call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def _decode_target(request: Mapping[str, Any]) -> Target:

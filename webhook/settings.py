@@ -1,9 +1,9 @@
 """What the operator sets."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from contract.names import Names
+from webhook.tls import Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,20 +13,22 @@ class Settings:
     Attributes:
         host: address to listen on.
         port: port to listen on.
-        cert: PEM file: serving certificate, then its chain.
-        key: PEM file: the certificate's private key.
+        files: the serving certificate and what goes with it.
         names: resources and annotations under the chosen domain.
         workers: processes.
-        threads: requests a process answers at once.
+        connections: how many a process holds at once.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
     """
 
     host: str
     port: int
-    cert: Path
-    key: Path
+    files: Files
     names: Names
-    workers: int
-    threads: int
+    workers: int = 2
+    connections: int = 1000
+    largest_card: int = 0
+    drain_delay: float = 2.0
 
     @property
     def address(self) -> str:

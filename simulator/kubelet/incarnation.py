@@ -127,6 +127,7 @@ class Incarnation:
         """
         self.stopping.set()
         self._node_changed.set()
+        self.deliver(Change(Op.UPDATE, ()))  # wakes the sync loop
         deadline = time.monotonic() + _JOIN_S
         for work in (self._statuses, self.workers, self._mirrors):
             work.stop()

@@ -22,7 +22,6 @@ from simulator.kubelet.statusbody import Waiting, status_body
 from simulator.kubelet.trace import Trace
 from simulator.kubelet.workqueue import WorkQueue
 
-_THREADS = 12
 _KILLED = 143
 _FAILED = 1
 
@@ -73,7 +72,7 @@ class PodWorkers:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._works: dict[str, _Work] = {}
-        self._queue = WorkQueue("pods", self._sync, threads=_THREADS)
+        self._queue = WorkQueue("pods", self._sync, threads=settings.pod_workers)
 
     def start(self) -> None:
         """Begin to work."""

@@ -5,7 +5,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -169,8 +169,9 @@ class Plugins(pb_grpc.RegistrationServicer):
         """Remove every socket in the directory and listen on a new ``kubelet.sock`` (K11)."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in self._directory.iterdir():
-            if stat.S_ISSOCK(path.lstat().st_mode):
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # a plugin may be removing its own meanwhile
+                if stat.S_ISSOCK(path.lstat().st_mode):
+                    path.unlink()
         server = SocketServer(self._directory / KUBELET_SOCKET, name="registration", threads=8)
         pb_grpc.add_RegistrationServicer_to_server(self, server.grpc)
         server.start()

@@ -1,6 +1,6 @@
 """Who was right: each ``Allocate`` of the kubelet against what the agent said in it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,8 +42,17 @@ class Admission:
         return f"{self.event.namespace}/{self.event.pod}"
 
 
-def judge(event: TraceEvent, resource: Resource, diary: Iterable[Said]) -> Admission:
-    """Compare one ``Allocate`` with what the agent said while it was in flight."""
+def judge(
+    event: TraceEvent, resource: Resource, diary: Iterable[Said], *, mirrors: Mapping[str, str]
+) -> Admission:
+    """Compare one ``Allocate`` with what the agent said while it was in flight.
+
+    Args:
+        event: the call, as the kubelet's trace has it.
+        resource: of what.
+        diary: everything the agent said.
+        mirrors: by UID of a static pod, the UID under which the API shows it.
+    """
     if event.error:
         return Admission(resource, event, Verdict.REFUSED, None, event.error)
     ids = frozenset(event.ids)
@@ -61,6 +70,6 @@ def judge(event: TraceEvent, resource: Resource, diary: Iterable[Said]) -> Admis
         return Admission(resource, event, Verdict.WRONG, None, "the agent said nothing")
     # The agent knows no UID of a pod that only the kubelet has left.
     same = said.claim.pod.key == (event.namespace, event.pod)
-    same = same and said.claim.pod.uid in (event.pod_uid, "")
+    same = same and said.claim.pod.uid in (event.pod_uid, mirrors.get(event.pod_uid), "")
     right = same and said.claim.container == event.container
     return Admission(resource, event, Verdict.RIGHT if right else Verdict.WRONG, said.evidence)

@@ -1,11 +1,15 @@
 """One run of the agent inside this process."""
 
+import socket
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from agent.kubelet import Registrar
 from agent.podresources import PodResources
 from agent.turnstile import Turnstile
+from simulator.node.mortal import Death, MortalOutbox
 
 
 @dataclass(slots=True)
@@ -15,18 +19,30 @@ class AgentLife:
     turnstile: Turnstile
     registrar: Registrar
     channel: PodResources
-    stop: threading.Event = field(default_factory=threading.Event)
+    outbox: MortalOutbox
+    death: Death
     thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Read the ledger off the kubelet's record, then let the kubelet in."""
         self.turnstile.rebuild()
-        self.thread = threading.Thread(target=self.registrar.run, args=(self.stop,), daemon=True)
+        self.thread = threading.Thread(
+            target=self.registrar.run, args=(self.death.stop,), daemon=True
+        )
         self.thread.start()
 
     def end(self) -> None:
         """Stop."""
-        self.stop.set()
+        self.death.stop.set()
         if self.thread is not None:
             self.thread.join(5)
         self.channel.close()
+
+    def kill(self, sockets: Sequence[Path]) -> None:
+        """Die: calls under way are cut, nothing more is said or written, *sockets* stay."""
+        self.death.come()
+        self.end()
+        for path in sockets:
+            path.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as left:  # closed, but its file stays
+                left.bind(str(path))

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,9 +21,11 @@ from contract.names import Names
 from simulator.demo import cards_file
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
+from simulator.kubelet.staticpods import mirror_of
 from simulator.node.diary import Diary
 from simulator.node.judge import Admission, judge
 from simulator.node.life import AgentLife
+from simulator.node.mortal import Death, MortalJournal, MortalOutbox, MortalService
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
 from simulator.node.record import NoRecord
@@ -79,13 +81,17 @@ class Node:
         self.pods = PodsInMemory(self._names)
         self.diary = Diary(self.kubelet.trace.now)
         self._manifests: dict[str, Json] = {}
+        self._static: dict[str, Json] = {}
+        self._mirrors: dict[str, str] = {}
+        self._shown_running: set[str] = set()
         self._agent: AgentLife | None = None
 
     def __enter__(self) -> Self:
         """Start the kubelet and the agent, and wait until both resources are offered."""
-        self.kubelet.start()
-        self.kubelet.add_pods()
-        self._start_agent()
+        if self._options.boot:
+            self.start_kubelet()
+            self.start_agent()
+            self.wait_until_offered()
         return self
 
     def __exit__(
@@ -95,8 +101,7 @@ class Node:
         trace: TracebackType | None,
     ) -> None:
         """End everything and remove the folder."""
-        if self._agent is not None:
-            self._agent.end()
+        self.end_agent()
         self.kubelet.stop()
         self._folder.cleanup()
 
@@ -106,14 +111,15 @@ class Node:
 
     # --- what happens on the node -----------------------------------------------------
 
-    def bind(self, manifest: Json) -> None:
-        """Bind one pod here; the kubelet admits it when it comes to it."""
-        self._manifests[manifest["metadata"]["uid"]] = manifest
+    def bind(self, *manifests: Json) -> None:
+        """Bind pods here; the kubelet gets them as one batch and admits it when it comes to it."""
         behind = self._options.cache_behind
-        self.pods.bind(manifest, seen=not behind)
-        if behind and len(self._manifests) % behind == 0:
-            self.pods.catch_up()
-        self.kubelet.add_pods(manifest)
+        for each in manifests:
+            self._manifests[each["metadata"]["uid"]] = each
+            self.pods.bind(each, seen=not behind)
+            if behind and len(self._manifests) % behind == 0:
+                self.pods.catch_up()
+        self.kubelet.add_pods(*manifests)
 
     def admit(self, manifests: Sequence[Json]) -> list[Admission]:
         """Bind pods and wait until each runs or was rejected; give the calls made for them."""
@@ -129,18 +135,45 @@ class Node:
         self.pods.delete(uid)
         self.kubelet.update_pods(manifest)
 
+    def remove(self, uid: str) -> None:
+        """Delete a pod by force: it is gone from the API at once."""
+        manifest = self._manifests.pop(uid)
+        self.pods.remove(uid)
+        self.kubelet.remove_pods(manifest)
+
+    def add_static(self, manifest: Json) -> str:
+        """Put a static pod on the node and give its UID; :meth:`mirror` shows it to the API."""
+        uid = self.kubelet.add_static_pod(manifest, mirror="never")
+        self._static[uid] = manifest
+        return uid
+
+    def mirror(self, uid: str) -> str:
+        """Show a static pod to the API server, under the UID given back."""
+        pod = next(each for each in self.kubelet.life.pods() if each.uid == uid)
+        shown = mirror_of(pod)
+        self._mirrors[uid] = shown["metadata"]["uid"] = f"mirror-of-{uid}"
+        self.pods.bind(shown)
+        self.kubelet.add_pods(shown)
+        return self._mirrors[uid]
+
     def sweep(self) -> None:
-        """Tell the API what the kubelet says: rejected pods, and deleted ones that have ended."""
+        """Tell the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
         ended = {each.pod_uid for each in self.kubelet.trace.events if each.event == "end"}
         for uid, manifest in list(self._manifests.items()):
-            if "deletionTimestamp" in manifest["metadata"] and uid in ended:
+            if uid not in ended:
+                continue
+            if "deletionTimestamp" in manifest["metadata"]:
                 del self._manifests[uid]
                 self.pods.remove(uid)
                 self.kubelet.remove_pods(manifest)
+            else:
+                self.pods.end(uid)
+                manifest["status"] = {"phase": "Succeeded"}
 
     def sweep_statuses(self) -> None:
-        """Show the pods that the kubelet has rejected as failed; it never tries them again."""
+        """Show what the kubelet says of pods: rejected for good, or that all containers run."""
+        self._show_running()
         for uid in {each.pod_uid for each in self.kubelet.trace.events if each.event == "reject"}:
             self.pods.end(uid)
             if uid in self._manifests:
@@ -148,14 +181,40 @@ class Node:
 
     def restart_agent(self) -> None:
         """End the agent and start another that remembers nothing."""
+        self.end_agent()
+        self.start_agent()
+        self.wait_until_offered()
+
+    def end_agent(self) -> None:
+        """End the agent; its sockets go with it."""
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.end()
+
+    def kill_agent(self) -> None:
+        """Kill the agent as SIGKILL does: calls under way are cut, its sockets stay.
+
+        The kubelet sees at once that the connections are broken, long before another agent
+        could be up; so this returns when it has.
+        """
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.kill([self._plugins / _socket_name(each) for each in Resource])
+            self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
+
+    def write_patches(self) -> None:
+        """Let the agent write the allocations that wait, see ``NodeOptions.patches_wait``."""
         if self._agent is not None:
-            self._agent.end()
-        self._start_agent()
+            self._agent.outbox.write()
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet and start it again; it gets all pods anew as one batch (fact K11)."""
         self.kubelet.kill()
         self.sweep_statuses()
+        self.start_kubelet()
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet; it gets all pods that there are as its first batch."""
         self.kubelet.start()
         self.kubelet.add_pods(*self._manifests.values())
 
@@ -171,26 +230,35 @@ class Node:
                 raise NodeStuck(f"seed {self._options.seed}: {len(waiting)} pods, {waiting[:3]}")
             time.sleep(_POLL_S)
             self.sweep()
+        self._show_running()
 
     def _unsettled(self) -> list[str]:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
         events = self.kubelet.trace.events
         over = {each.pod_uid for each in events if each.event in ("reject", "end")}
+        return sorted({*self._manifests, *self._static} - over - self._running())
+
+    def _show_running(self) -> None:
+        for uid in sorted(self._running() - self._shown_running):
+            self._shown_running.add(uid)
+            self.pods.run(self._mirrors.get(uid, uid))
+
+    def _running(self) -> set[str]:
+        events = self.kubelet.trace.events
         started = {(each.pod_uid, each.container) for each in events if each.event == "start"}
-        return [
+        return {
             uid
-            for uid, manifest in self._manifests.items()
-            if uid not in over
-            and any((uid, each["name"]) not in started for each in manifest["spec"]["containers"])
-        ]
+            for uid, manifest in (self._manifests | self._static).items()
+            if all((uid, each["name"]) in started for each in manifest["spec"]["containers"])
+        }
 
     # --- who was right ------------------------------------------------------------------
 
     def admissions(self) -> list[Admission]:
         """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
         return [
-            judge(each, self._resources[each.resource], self.diary.said)
+            judge(each, self._resources[each.resource], self.diary.said, mirrors=self._mirrors)
             for each in self.kubelet.trace.rpcs("Allocate")
         ]
 
@@ -202,11 +270,14 @@ class Node:
             held[each.pod_uid, each.container, each.resource] = cards
         wrong = []
         for (uid, container, resource), cards in held.items():
-            recorded = self.pods.recorded(uid).get(container)
+            recorded = self.pods.recorded(self._mirrors.get(uid, uid)).get(container)
             if recorded is None:
                 continue  # a pod that is not finished, or was when another agent ran
-            count = recorded.cores if resource == self._names.core else recorded.memory_blocks
-            if set(recorded.cards) != set(cards) or count != cards.total():
+            cores = resource == self._names.core
+            count = recorded.cores if cores else recorded.memory_blocks
+            # A container of several cards may have its memory on some of them only.
+            same = set(cards) == set(recorded.cards) if cores else set(cards) <= {*recorded.cards}
+            if not same or count != cards.total():
                 wrong.append(f"{uid} {container} {resource}: recorded {recorded}, holds {cards}")
         return wrong
 
@@ -218,31 +289,49 @@ class Node:
                 holders.setdefault((each.resource, device_id), set()).add(each.pod_uid)
         return sum(len(pods) > 1 for pods in holders.values())
 
+    def miscounts(self) -> list[str]:
+        """Compare what the agent counts as free with what the kubelet's record leaves.
+
+        What ended since the last call, the agent notices in the next one.
+        """
+        wrong = []
+        for name, resource in self._resources.items():
+            taken = {i for each in self.kubelet.record() if each.resource == name for i in each.ids}
+            counted = {} if self._agent is None else self._agent.turnstile.free(resource)
+            for card, places in self._book.by_card(resource).items():
+                free = len(places - taken)
+                if counted.get(card) != free:
+                    wrong.append(f"{card} {resource}: {counted.get(card)} counted, {free} free")
+        return wrong
+
     # --- the agent ------------------------------------------------------------------------
 
-    def _start_agent(self) -> None:
+    def start_agent(self) -> None:
+        """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
+        death = Death(self._options.agent_hook)
+        outbox = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
         channel = PodResources(self._socket, resources=self._resources)
         record: RecordSource = channel if self._options.witness else NoRecord()
         turnstile = Turnstile(
             book=self._book,
             pods=self.pods,
             record=self._options.record(record),
-            outbox=self.pods,
-            journal=self.diary,
+            outbox=outbox,
+            journal=MortalJournal(self._options.journal(self.diary), death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             policy=self._options.policy,
         )
+        self.pods.subscribe(turnstile.catch_up)
         registrar = Registrar(
             plugin_dir=self._plugins,
             endpoints=[
-                Endpoint(name, f"v{resource.value}.sock", self._service(turnstile, resource))
+                Endpoint(name, _socket_name(resource), self._service(turnstile, resource, death))
                 for name, resource in self._resources.items()
             ],
             on_registered=turnstile.registered,
         )
-        self._agent = AgentLife(turnstile, registrar, channel)
+        self._agent = AgentLife(turnstile, registrar, channel, outbox, death)
         self._agent.start()
-        self.wait_until_offered()
 
     def wait_until_offered(self) -> None:
         """Wait until the kubelet can give both resources.
@@ -250,16 +339,30 @@ class Node:
         Raises:
             NodeStuck: that takes too long.
         """
+        self._wait(
+            lambda: all(self.kubelet.capacity()[1].get(each) for each in self._resources),
+            "the plugins to be registered",
+        )
+
+    def _withdrawn(self) -> bool:
+        if self.kubelet.crashed:
+            return True
+        return not any(self.kubelet.capacity()[1].get(each) for each in self._resources)
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _SETTLE_S
-        while not self._offered(self.kubelet.capacity()[1]):
+        while not condition():
             if time.monotonic() > deadline:
-                raise NodeStuck("the plugins were not registered")
+                raise NodeStuck(f"seed {self._options.seed}: waited for {what}")
             time.sleep(_POLL_S)
 
-    def _offered(self, allocatable: Mapping[str, int]) -> bool:
-        return all(allocatable.get(name, 0) > 0 for name in self._resources)
-
     def _service(
-        self, turnstile: Turnstile, resource: Resource
+        self, turnstile: Turnstile, resource: Resource, death: Death
     ) -> Callable[[], DevicePluginService]:
-        return lambda: DevicePluginService(resource=resource, book=self._book, calls=turnstile)
+        return lambda: MortalService(
+            resource=resource, book=self._book, calls=turnstile, death=death
+        )
+
+
+def _socket_name(resource: Resource) -> str:
+    return f"v{resource.value}.sock"

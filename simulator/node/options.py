@@ -2,18 +2,24 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.place import Policy
-from agent.ports import RecordSource
+from agent.ports import Journal, RecordSource
+from simulator.node.mortal import AgentHook, no_hook
 
 Rewire = Callable[[RecordSource], RecordSource]
 """Puts something between the agent and the kubelet's record."""
 
+Retell = Callable[[Journal], Journal]
+"""Puts something between the agent and the diary."""
 
-def as_it_is(record: RecordSource) -> RecordSource:
+Anything = TypeVar("Anything")
+
+
+def as_it_is(anything: Anything) -> Anything:
     """Put nothing in between."""
-    return record
+    return anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,12 @@ class NodeOptions:
         witness: whether the agent can ask ``List``.
         record: puts a fault between the agent and ``List``.
         list_rate, list_burst: the kubelet's limit on ``List`` (fact K5).
+        journal: puts something between the agent and the diary.
+        boot: whether kubelet and agent are started at once; a test may want to do it itself.
         cache_behind: how many pods the agent's watch is behind the kubelet.
+        patches_wait: whether allocations stay in the agent's queue until
+            ``Node.write_patches``; they die with the agent.
+        agent_hook: called in the agent before each answer leaves; it may let the agent die.
         kubelet: other settings of the kubelet, by name (``simulator.kubelet.settings``).
     """
 
@@ -40,5 +51,9 @@ class NodeOptions:
     record: Rewire = as_it_is
     list_rate: float = 100.0
     list_burst: int = 10
+    journal: Retell = as_it_is
+    boot: bool = True
     cache_behind: int = 0
+    patches_wait: bool = False
+    agent_hook: AgentHook = no_hook
     kubelet: Mapping[str, Any] = field(default_factory=dict)

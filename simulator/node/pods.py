@@ -1,7 +1,7 @@
 """The pods of a node in this process: an API server, and a watch of it."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,73 +13,106 @@ Json = dict[str, Any]
 
 
 class PodsInMemory:
-    """A :class:`agent.ports.PodSource` and ``Outbox``: an API server, and a watch of it."""
+    """A :class:`agent.ports.PodSource` and ``Outbox``: an API server, and a watch of it.
+
+    The API server has the truth; the watch may be behind it, and tells what it knows.
+    """
 
     def __init__(self, names: Names) -> None:
         self._names = names
         self._lock = threading.Lock()
-        self._known: dict[str, PodView] = {}
-        self._unseen: dict[str, PodView] = {}
+        self._truth: dict[str, PodView] = {}
+        self._told: dict[str, PodView] = {}
+        self._hanging = False
+        self._on_change: Callable[[PodView], None] = lambda _view: None
         self.fetched = 0
+
+    def subscribe(self, on_change: Callable[[PodView], None]) -> None:
+        """Have *on_change* told of every pod that the watch tells of; called without a lock."""
+        self._on_change = on_change
+
+    # --- what happens on the API server -------------------------------------------------
 
     def bind(self, manifest: Json, *, seen: bool = True) -> None:
         """Have a pod on the API server; *seen*: the agent's watch knows it already."""
         view = parse_pod(manifest, self._names)
         with self._lock:
-            self._unseen.pop(view.id.uid, None)
-            (self._known if seen else self._unseen)[view.id.uid] = view
+            self._truth[view.id.uid] = view
+            told = seen and not self._hanging
+            if told:
+                self._told[view.id.uid] = view
+        if told:
+            self._on_change(view)
 
     def remove(self, uid: str) -> None:
         """Have a pod gone."""
         with self._lock:
-            self._known.pop(uid, None)
-            self._unseen.pop(uid, None)
+            self._truth.pop(uid, None)
+            if not self._hanging:
+                self._told.pop(uid, None)
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
         """Be the outbox: what is recorded on a pod shows in it from now on."""
+        self._change(view.id.uid, assigned=True, recorded=allocations)
+
+    def end(self, uid: str) -> None:
+        """Have a pod shown as ended: it has, or the kubelet has rejected it."""
+        self._change(uid, terminal=True)
+
+    def delete(self, uid: str) -> None:
+        """Have a pod shown as being deleted."""
+        self._change(uid, deleting=True)
+
+    def run(self, uid: str) -> None:
+        """Have a pod shown as running, which the agent does not read but is told of."""
         with self._lock:
-            for pods in (self._known, self._unseen):
-                if view.id.uid in pods:
-                    shown = pods[view.id.uid]
-                    pods[view.id.uid] = replace(shown, assigned=True, recorded=allocations)
+            view = None if self._hanging else self._told.get(uid)
+        if view is not None:
+            self._on_change(view)
 
     def recorded(self, uid: str) -> Mapping[str, Allocation]:
         """Give what is recorded on a pod."""
         with self._lock:
-            view = self._known.get(uid) or self._unseen.get(uid)
+            view = self._truth.get(uid)
             return {} if view is None else view.recorded
 
-    def end(self, uid: str) -> None:
-        """Have a pod shown as failed: the kubelet has rejected it."""
+    def _change(self, uid: str, **fields: Any) -> None:
         with self._lock:
-            for pods in (self._known, self._unseen):
-                if uid in pods:
-                    pods[uid] = replace(pods[uid], terminal=True)
+            view = self._truth.get(uid)
+            if view is None:
+                return
+            self._truth[uid] = replace(view, **fields)
+            if uid in self._told and not self._hanging:
+                self._told[uid] = self._truth[uid]
 
-    def delete(self, uid: str) -> None:
-        """Have a pod shown as being deleted."""
+    # --- the watch ------------------------------------------------------------------------
+
+    def hang(self) -> None:
+        """Let the watch tell nothing more until it catches up."""
         with self._lock:
-            for pods in (self._known, self._unseen):
-                if uid in pods:
-                    pods[uid] = replace(pods[uid], deleting=True)
+            self._hanging = True
 
     def catch_up(self) -> None:
         """Let the watch come up to date."""
         with self._lock:
-            self._known |= self._unseen
-            self._unseen = {}
+            self._hanging = False
+            changed = [v for uid, v in self._truth.items() if self._told.get(uid) != v]
+            self._told = dict(self._truth)
+        for view in changed:
+            self._on_change(view)
 
     def views(self) -> Sequence[PodView]:
         """Give what the watch has told."""
         with self._lock:
-            return tuple(self._known.values())
+            return tuple(self._told.values())
 
     def fetch(self, namespace: str, name: str) -> PodView | None:
         """Ask for one pod."""
         with self._lock:
             self.fetched += 1
-            for uid, view in self._unseen.items():
-                if view.id.key == (namespace, name):
-                    self._known[uid] = self._unseen.pop(uid)
-                    return view
-        return None
+            named = [v for v in self._truth.values() if v.id.key == (namespace, name)]
+            if not named:
+                return None
+            view = self._told[named[-1].id.uid] = named[-1]
+        self._on_change(view)
+        return view

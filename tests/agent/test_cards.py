@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cards import Card, Inventory, Link, parse_inventory
+from agent.cards import Card, Inventory, Link, parse_inventory, write_inventory
 from agent.errors import SettingsError
 from tests.agent.builders import patient
+from tests.agent.cards_strategy import inventories
 
 Json = dict[str, Any]
 DOCUMENT: Json = {
@@ -240,3 +241,32 @@ def test_a_hostile_document_is_read_or_refused_and_nothing_else_happens(document
     assert indices == sorted(set(indices))
     assert len({card.uuid for card in inventory.cards}) == len(indices)
     assert all(link.cards[0] < link.cards[1] for link in inventory.links)
+
+
+def test_an_inventory_is_written_as_the_document_it_is_read_from() -> None:
+    inventory = parse_inventory(DOCUMENT)
+    assert write_inventory(inventory) == {
+        "cards": [
+            {"uuid": "GPU-a", "index": 0, "minor": 0, "model": "unknown", "memory": 1 << 30},
+            {**DOCUMENT["cards"][0], "memory": 24 << 30},
+        ],
+        "links": [{"cards": [0, 1], "kind": "NV12"}],
+    }
+
+
+def test_a_device_node_of_its_own_is_written() -> None:
+    inventory = parse_inventory(_document(device="/dev/null"))
+    assert write_inventory(inventory)["cards"][0]["device"] == "/dev/null"
+
+
+@patient
+@given(inventories())
+def test_what_is_written_reads_back_to_the_equal_inventory(inventory: Inventory) -> None:
+    assert parse_inventory(write_inventory(inventory)) == inventory
+
+
+def test_pairs_without_a_link_are_known() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["cards"].append({"uuid": "GPU-c", "index": 5, "memory": "1Gi"})
+    assert parse_inventory(document).unlinked() == ((0, 5), (1, 5))
+    assert parse_inventory({"cards": document["cards"][:1]}).unlinked() == ()

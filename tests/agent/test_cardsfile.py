@@ -1,9 +1,15 @@
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.cardsfile import load_inventory
+from agent.cards import CardFault, Discovery, Inventory, Link, parse_inventory
+from agent.cardsfile import dump_discovery, load_inventory
 from agent.errors import SettingsError
+from tests.agent.builders import card, patient
+from tests.agent.cards_strategy import inventories
 
 TEXT = """\
 cards:
@@ -93,3 +99,50 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 )
 def test_a_hostile_file_is_refused_and_nothing_else_happens(tmp_path: Path, text: str) -> None:
     assert _refusal(_write(tmp_path, text)).startswith("cards: ")
+
+
+def test_what_was_found_is_written_for_people(tmp_path: Path) -> None:
+    found = Discovery(
+        Inventory((card(0), card(1)), (Link((0, 1), "NV4"),)),
+        driver="550.54.15",
+        faults=(CardFault(3, None, "NVML: GPU is lost"),),
+        skipped=(CardFault(2, "GPU-2", "in MIG mode"),),
+    )
+    text = dump_discovery(found)
+    assert (
+        text
+        == """\
+# The cards of one node, as NVML describes them; a cards file of gpu-turnstile.
+# driver 550.54.15
+# left out: card 2 (GPU-2): in MIG mode
+# left out: card 3 (no UUID): NVML: GPU is lost
+cards:
+- uuid: GPU-0
+  index: 0
+  minor: 0
+  model: Test
+  memory: 2684354560
+- uuid: GPU-1
+  index: 1
+  minor: 1
+  model: Test
+  memory: 2684354560
+links:
+- {cards: [0, 1], kind: NV4}
+"""
+    )
+    assert load_inventory(_write(tmp_path, text)) == found.inventory
+
+
+_reasons = st.builds(
+    CardFault, st.integers(0, 9), st.none() | st.text(), st.text() | st.just("a\nb: [")
+)
+
+
+@patient
+@given(inventories(), st.text(), st.lists(_reasons, max_size=2))
+def test_a_written_file_reads_back_to_the_equal_inventory_whatever_texts_are_in_it(
+    inventory: Inventory, driver: str, faults: list[CardFault]
+) -> None:
+    text = dump_discovery(Discovery(inventory, driver, tuple(faults)))
+    assert parse_inventory(yaml.safe_load(text.encode().decode())) == inventory

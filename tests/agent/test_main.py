@@ -15,9 +15,15 @@ import pytest
 from click.testing import CliRunner
 
 from agent.__main__ import main
+from agent.cardsfile import load_inventory
+from agent.cardsource import open_inventory
+from agent.errors import SettingsError
+from agent.settings import Settings
+from agent.supervisor import Agent
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import FakeKubelet, Scripted, eventually, write_cards
+from tests.agent.nvml_node import Node, build, load, unload, uuid
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +77,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     ).stdout
     text = " ".join(shown.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 12
+    assert len(flags) == 14
     for flag in flags:
         variable = "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper()
         assert re.search(rf"{flag} .*?\[env var: {variable}[;,\]]", text), flag
@@ -95,6 +101,17 @@ BAD = {
         (
             "error: memory-block: Invalid value: 1099511627776: larger than card GPU-0 "
             "(8589934592 bytes)"
+        ),
+    ),
+    "quiet time": (
+        {"--recovery-quiet": "soon"},
+        'error: recovery-quiet: Invalid value: "soon": must be a time such as 90s, 5m or 1h30m',
+    ),
+    "xids": (
+        {"--application-xids": "63,all"},
+        (
+            'error: application-xids: Invalid value: "all": must be Xid numbers, '
+            "comma-separated, such as 63,94"
         ),
     ),
     "domain": (
@@ -173,14 +190,138 @@ def test_a_flag_that_click_refuses_is_named_with_exit_code_2(
     assert f"Error: {message}" in result.stderr
 
 
-@pytest.mark.parametrize("flag", ["--node-name", "--cards"])
-def test_a_required_flag_that_is_missing_is_named(flags: dict[str, str], flag: str) -> None:
-    del flags[flag]
+def test_a_required_flag_that_is_missing_is_named(flags: dict[str, str]) -> None:
+    del flags["--node-name"]
     result = CliRunner(env=dict.fromkeys(("NODE_NAME", "GPU_TURNSTILE_NODE_NAME"))).invoke(
         main, words(flags)
     )
     assert result.exit_code == 2
-    assert f"Error: Missing option '{flag}'" in result.stderr
+    assert "Error: Missing option '--node-name'" in result.stderr
+
+
+def test_the_settings_of_cards_reach_the_agent(
+    flags: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is stopped before it is made, with its settings in hand."""
+    made: list[Settings] = []
+
+    def refuse(settings: Settings) -> Agent:
+        made.append(settings)
+        raise SettingsError("enough")
+
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, _which: None)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
+    monkeypatch.setattr("agent.__main__.Agent", refuse)
+    changed = {"--recovery-quiet": "1h30m", "--application-xids": "63, 94"}
+    given = [word for word in words(flags | changed) if word not in ("--cards", flags["--cards"])]
+    result = CliRunner(env={"GPU_TURNSTILE_CARDS": None}).invoke(main, given)
+    assert result.stderr == "error: enough\n"
+    assert made[0].cards is None
+    assert made[0].recovery_quiet == 5400
+    assert made[0].application_xids == {13, 31, 43, 45, 63, 68, 94, 109}
+
+
+# --- cards ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Two cards of the stand-in of NVML."""
+    load(monkeypatch, tmp_path)
+    monkeypatch.delenv("GPU_TURNSTILE_CARDS", raising=False)
+    made = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(made.path))
+    return made
+
+
+def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "dump.yaml"
+    result = CliRunner().invoke(main, ["cards", "dump", "-o", str(path)])
+    assert (result.exit_code, result.output) == (0, "")
+    assert load_inventory(path) == open_inventory(None)
+    shown = CliRunner().invoke(main, ["cards", "dump"])
+    assert (shown.exit_code, shown.stdout) == (0, path.read_text())
+
+
+def test_a_dump_warns_of_what_is_left_out(node: Node) -> None:
+    node.card(0, mig=1)
+    result = CliRunner().invoke(main, ["cards", "dump"])
+    assert result.exit_code == 0
+    assert result.stderr == "warning: card 0 is left out: in MIG mode, which is not served\n"
+    assert f"# left out: card 0 ({uuid(0)}): in MIG mode, which is not served\n" in result.stdout
+
+
+def test_a_dump_of_no_card_is_refused(node: Node) -> None:
+    node.set("cards", 0)
+    result = CliRunner().invoke(main, ["cards", "dump"])
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        2,
+        "",
+        "error: cards: no card can be served: the node has none\n",
+    )
+
+
+def test_a_dump_that_cannot_be_written_is_refused(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "none" / "dump.yaml"
+    result = CliRunner().invoke(main, ["cards", "dump", "--output", str(path)])
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: output: cannot write {path}: [Errno 2] No such file or directory: '{path}'\n",
+    )
+
+
+def test_cards_of_the_driver_are_shown_with_their_links(node: Node) -> None:
+    result = CliRunner().invoke(main, ["cards", "show"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("driver 550.54.15\n")
+    assert "\nGPU0  X     PHB   ?\n" in result.stdout
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_cards_of_a_file_are_shown(tmp_path: Path, *, before: bool) -> None:
+    given = ["--cards", str(write_cards(tmp_path / "cards.yaml", 1))]
+    command = ["cards", "show"]
+    result = CliRunner().invoke(main, given + command if before else command + given)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == [
+        *("GPU0", "GPU-0", "Fake", "8192", "MiB", "?", "?", "/dev/null")
+    ]
+
+
+def test_cards_of_a_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    env = {"GPU_TURNSTILE_CARDS": str(write_cards(tmp_path / "cards.yaml", 1))}
+    result = CliRunner(env=env).invoke(main, ["cards", "show"])
+    assert "GPU-0" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["dump", "show"])
+def test_a_machine_without_nvml_is_one_line_and_exit_code_2(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unload(monkeypatch)
+    monkeypatch.delenv("GPU_TURNSTILE_CARDS", raising=False)
+    result = CliRunner().invoke(main, ["cards", command])
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        2,
+        "",
+        ("error: cards: NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded\n"),
+    )
+
+
+def test_a_process_finds_the_library_where_the_loader_looks(tmp_path: Path) -> None:
+    """Nothing patched: as in a container, by the loader's path alone."""
+    script = Node(tmp_path / "node", cards=3)
+    ended = subprocess.run(
+        [sys.executable, "-m", "agent", "cards", "show"],
+        cwd=ROOT,
+        env=environment(LD_LIBRARY_PATH=str(build()), NVML_STUB=str(script.path)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("NVIDIA A100-SXM4-80GB") == 3
 
 
 # --- running --------------------------------------------------------------------------

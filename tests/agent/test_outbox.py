@@ -11,7 +11,7 @@ import pytest
 from agent import outbox as module
 from agent.api import Api, Gone, Json, Rejected
 from agent.errors import Unavailable
-from agent.outbox import PatchQueue, allocation_patch
+from agent.outbox import PatchQueue, allocation_patch, is_complete
 from agent.podview import parse_pod
 from contract.allocation import Allocation, Evidence
 from simulator.api.faults import Outage
@@ -64,7 +64,7 @@ def queue_to(api: FakePatchApi | Api, results: list[str]) -> PatchQueue:
 
 
 def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containers() -> None:
-    view = make_pod("a", init(100, 0), asks(200, 9, "two"), asks(30, 8, "one"))
+    view = make_pod("a", init(100, 0), asks(200, 9, "two"))
     allocations = {
         "init": Allocation(("GPU-0",), 100, 0, Evidence.TICKET),
         "two": Allocation(("GPU-0", "GPU-1"), 200, 9, Evidence.WITNESS),
@@ -175,6 +175,43 @@ def test_waits_grow_to_a_bound_and_never_overflow() -> None:
     for _ in range(2000):
         queue._later(view.id)
     assert queue._tries[view.id] == (2000, clock.now + 30.0)
+
+
+@pytest.mark.parametrize(
+    ("served", "complete"),
+    [
+        (["init"], False),
+        (["init", "one"], False),
+        (["one", "two"], True),  # what the init container got nobody can tell any more (K4)
+        (["init", "one", "two"], True),
+    ],
+)
+def test_only_a_complete_record_says_that_the_pod_is_assigned(
+    served: list[str], complete: bool
+) -> None:
+    view = make_pod("a", init(30, 8), asks(30, 8, "one"), asks(30, 8, "two"))
+    allocations = {name: Allocation(("GPU-0",), 30, 8, Evidence.TICKET) for name in served}
+    patch = allocation_patch(view, allocations, names=NAMES, indices=INDICES)
+    assert ("tencent.com/gpu-assigned" in patch["metadata"]["annotations"]) is complete
+
+
+def test_the_record_of_a_pod_of_init_containers_alone_is_complete_with_the_last() -> None:
+    view = make_pod("a", init(30, 8, "first"), init(30, 8, "last"))
+    got = Allocation(("GPU-0",), 30, 8, Evidence.TICKET)
+    assert not is_complete(view, {"first": got})
+    assert not is_complete(view, {"last": got})
+    assert is_complete(view, {"first": got, "last": got})
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 423])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    """Permissions may come after the agent."""
+    api, results = FakePatchApi(), list[str]()
+    api.errors = [Rejected(status, "not yet")]
+    queue = queue_to(api, results)
+    queue.put(make_pod("a", asks(30, 8)), GOT)
+    with running(queue):
+        eventually(lambda: results == ["retried", "written"], "it is written at last")
 
 
 def test_the_same_allocation_is_written_once() -> None:

@@ -158,8 +158,9 @@ def _of(kind: ContainerKind, cores: int, memory: int) -> tuple[ContainerKind, in
         # an init container gives back what it took
         ([_of(INIT, 10, 1), _of(INIT, 50, 4), _of(MAIN, 60, 4)], 60, 4),
         ([_of(INIT, 10, 1), _of(SIDECAR, 20, 2), _of(MAIN, 30, 2)], 20, 2),
-        # whole cards are another matter
-        ([_of(INIT, 50, 4), _of(MAIN, 100, 0)], 50, 4),
+        # whole cards after it: this must be one of them
+        ([_of(INIT, 50, 4), _of(MAIN, 100, 0)], 100, 4),
+        ([_of(INIT, 5, 1), _of(MAIN, 200, 7)], 100, 4),
     ],
 )
 def test_a_share_needs_what_later_containers_will_be_made_to_take_there(

@@ -160,10 +160,18 @@ def test_pods_that_had_their_turn_are_left_out() -> None:
     )
 
 
-def test_several_that_lack_are_settled_by_order_and_the_evidence_says_so() -> None:
+def test_of_several_that_lack_the_newest_is_asking_and_the_evidence_says_that_it_was_order() -> (
+    None
+):
+    """A pod is listed when its turn comes: the older ones were rejected (K8)."""
     one, other = view("a", at=2), view("b", at=1)
     entries = [identified(each, listed(each.id.name, c0=None)) for each in (one, other)]
-    assert _resolve(Ask(CORE, 50), [one, other], entries) == ("b", "c0", Evidence.ORDER)
+    assert _resolve(Ask(CORE, 50), [one, other], entries) == ("a", "c0", Evidence.ORDER)
+
+
+def test_without_a_witness_the_first_in_line_is_asking() -> None:
+    one, other = view("a", at=2), view("b", at=1)
+    assert _resolve(Ask(CORE, 50), [one, other], None) == ("b", "c0", Evidence.ORDER)
 
 
 def test_when_all_had_their_turn_one_of_them_is_asking_all_the_same() -> None:
@@ -172,7 +180,7 @@ def test_when_all_had_their_turn_one_of_them_is_asking_all_the_same() -> None:
     entries = [identified(each, listed(each.id.name, c0=None)) for each in (one, other)]
     passed = [one.id, other.id]
     assert _resolve(Ask(CORE, 50), [one, other], entries, passed=passed) == (
-        "b",
+        "a",
         "c0",
         Evidence.ORDER,
     )
@@ -319,7 +327,7 @@ def test_a_pod_only_the_kubelet_knows_is_asking_when_no_known_pod_fits() -> None
     ]
     found = resolve(Ask(CORE, 50), views=[known], served=_served(), listed=entries)
     assert found == Resolution(
-        pod_id("a", ""), ContainerDemand("c0", MAIN, 0, Demand(50, 0)), Evidence.WITNESS
+        pod_id("a", ""), ContainerDemand("c0", MAIN, 0, Demand(50, 1)), Evidence.WITNESS
     )
 
 
@@ -403,7 +411,7 @@ def test_a_refusal_where_nobody_waits_says_none() -> None:
         ([MAIN], [("0", CORE), ("0", MEMORY)], []),
         ([INIT, MAIN], [], ["0", "1"]),
         ([INIT, INIT, MAIN, MAIN], [], ["0", "1", "2"]),
-        ([INIT, INIT, MAIN], [("0", CORE)], ["0"]),
+        ([INIT, INIT, MAIN], [("0", CORE)], ["0", "1", "2"]),
         ([INIT, INIT, MAIN], [("0", CORE), ("0", MEMORY)], ["1", "2"]),
         ([INIT, SIDECAR, MAIN], [], ["0", "1"]),
         ([SIDECAR, INIT, MAIN], [], ["0"]),

@@ -58,7 +58,7 @@ def _seat(
         ledger=ledger or Ledger(),
         healthy=given.pop("healthy", lambda _uuid: True),
         policy=given.pop("policy", Policy.BINPACK),
-        available=every_id(node, resource) if available is None else available,
+        available=frozenset(every_id(node, resource) if available is None else available),
         must=must,
         **given,
     )
@@ -257,17 +257,18 @@ def _recorded(cores: int, memory: int, *cards: str) -> Allocation:
         ({"i0": _recorded(30, 4), "i1": _recorded(20, 6)}, 70, 4),
         ({"i0": _recorded(200, 3, "GPU-0", "GPU-1")}, 0, 8),
         ({"i0": _recorded(30, 4, "GPU-9")}, 100, 10),
-        ({"c0": _recorded(30, 4)}, 100, 10),
+        ({"c0": _recorded(30, 4)}, 70, 6),
+        ({"i0": _recorded(20, 6), "c0": _recorded(30, 4)}, 70, 4),
         ({"i0": _recorded(30, 40)}, 70, 0),
     ],
 )
-def test_what_init_containers_took_before_the_agent_started_counts_by_their_pods_record(
+def test_what_containers_took_before_the_agent_started_counts_by_their_pods_record(
     recorded: dict[str, Allocation], cores: int, memory: int
 ) -> None:
     inits = [container(name, kind=INIT) for name in ("i0", "i1")]
     pod = view("q", *inits, container("c0"), recorded=recorded)
-    assert free_places(Ledger(), NODE, CORE, views=[pod])["GPU-0"] == cores
-    assert free_places(Ledger(), NODE, MEMORY, views=[pod])["GPU-0"] == memory
+    assert free_places(Ledger(), NODE, CORE, hidden=[pod])["GPU-0"] == cores
+    assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-0"] == memory
 
 
 @pytest.mark.parametrize("why", ["ended", "own"])
@@ -275,7 +276,7 @@ def test_the_record_of_a_pod_that_has_ended_or_is_asking_does_not_count(why: str
     pod = view(
         "q", container("i0", kind=INIT), recorded={"i0": _recorded(30, 4)}, terminal=why == "ended"
     )
-    free = free_places(Ledger(), NODE, CORE, views=[pod], reusable_by=Q if why == "own" else None)
+    free = free_places(Ledger(), NODE, CORE, hidden=[pod], reusable_by=Q if why == "own" else None)
     assert free["GPU-0"] == 100
 
 
@@ -283,12 +284,12 @@ def test_what_the_ledger_knows_of_a_recorded_pod_is_not_counted_twice() -> None:
     ledger = Ledger()
     hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20)))
     pod = view("q", container("i0", kind=INIT), container("c0"), recorded={"i0": _recorded(30, 4)})
-    assert free_places(ledger, NODE, CORE, views=[pod])["GPU-0"] == 70
+    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 70
 
 
 def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
     other = view("q", container("i0", kind=INIT), recorded={"i0": _recorded(60, 4)})
-    cards, _ = _seat(view("p"), MEMORY, views=[other])
+    cards, _ = _seat(view("p"), MEMORY, hidden=[other])
     assert cards == ("GPU-1",)
 
 

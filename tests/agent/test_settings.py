@@ -6,7 +6,9 @@ import pytest
 from agent.errors import SettingsError
 from agent.inject import Injection
 from agent.place import Policy
-from agent.settings import Settings, parse_memory_block
+from agent.settings import Settings, parse_application_xids, parse_memory_block, parse_period
+from agent.xids import APPLICATION_XIDS
+from contract.errors import quote
 from contract.names import Names
 
 SETTINGS = Settings(
@@ -72,4 +74,48 @@ def test_a_memory_block_of_anything_else_is_refused(text: str) -> None:
         parse_memory_block(text)
     assert str(caught.value) == (
         f'memory-block: Invalid value: "{text}": must be a whole number of MiB such as 256Mi'
+    )
+
+
+def test_without_a_word_a_card_may_come_back_after_five_minutes() -> None:
+    assert SETTINGS.recovery_quiet == parse_period("recovery-quiet", "5m") == 300
+    assert SETTINGS.application_xids == APPLICATION_XIDS
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0s", 0), ("90s", 90), ("5m", 300), ("2h", 7200), ("1h30m", 5400), ("1h0m1s", 3601)],
+)
+def test_a_period_is_hours_minutes_and_seconds(text: str, seconds: int) -> None:
+    assert parse_period("recovery-quiet", text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "m", "-5m", "5 m", "5M", "1d", "1.5h", "30m1h", "5m\n", "\u0665m", "100000s"]
+)
+def test_a_period_of_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_period("recovery-quiet", text)
+    assert str(caught.value) == (
+        f"recovery-quiet: Invalid value: {quote(text)}: must be a time such as 90s, 5m or 1h30m"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "more"), [("", set()), (" ", set()), ("63", {63}), ("63, 94,13", {63, 94})]
+)
+def test_xids_of_applications_come_on_top(text: str, more: set[int]) -> None:
+    assert parse_application_xids(text) == APPLICATION_XIDS | more
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [("all", "all"), ("63,", ""), ("63;94", "63;94"), ("-1", "-1"), ("1.5", "1.5")],
+)
+def test_xids_that_are_no_numbers_are_refused(text: str, entry: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_application_xids(text)
+    assert str(caught.value) == (
+        f'application-xids: Invalid value: "{entry}": must be Xid numbers, comma-separated, '
+        "such as 63,94"
     )

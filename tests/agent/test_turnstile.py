@@ -382,6 +382,23 @@ def test_places_of_two_pods_named_together_are_refused(node: Node) -> None:
     mixed = [node.got[one.id, "main", CORE][0], node.got[two.id, "main", CORE][0]]
     with pytest.raises(GrantError) as refused:
         node.turnstile.allocate(CORE, mixed)
+    assert str(refused.value) == (
+        f"2 places of core are held by another container: {', '.join(sorted(mixed))}"
+    )
+
+
+def test_places_that_init_containers_of_two_pods_have_left_over_are_refused_together(
+    node: Node,
+) -> None:
+    pods = [make_pod(name, init(50, 8), asks(10, 2)) for name in "ab"]
+    node.bind(*pods)
+    for pod in pods:
+        node.serve(pod, pod.demand.containers[0], CORE)
+    for pod in pods:
+        node.record.show(pod)
+    mixed = [node.got[pod.id, "init", CORE][0] for pod in pods]
+    with pytest.raises(GrantError) as refused:
+        node.turnstile.allocate(CORE, mixed)
     assert (
         str(refused.value) == "places of core of 2 pods were named together: default/a, default/b"
     )
@@ -533,7 +550,10 @@ def test_a_wrong_guess_is_corrected_at_prestart_counted_and_written(
     assert node.journal.claims("prestart") == ["a/main", "a/main"]
     assert {
         (each.resource, str(each.guessed), str(each.proven)) for each in node.journal.corrections
-    } == {(CORE, "default/b container main", "default/a container main")}
+    } == {
+        (CORE, "default/b container main", "default/a container main"),
+        (MEMORY, "default/b container main", "default/a container main"),
+    }
     assert node.outbox.of(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
     node.admit(guessed)
     assert node.outbox.of(guessed)["main"].evidence is Evidence.WITNESS
@@ -646,35 +666,50 @@ def test_rejected_pods_that_stay_listed_do_not_stand_in_the_way() -> None:
     assert node.journal.claims("allocate") == ["g0/main"] * 2 + ["g1/main"] * 2 + ["g2/main"] * 2
 
 
-def test_with_the_watch_behind_rejected_pods_cost_one_doubt_and_one_correction() -> None:
-    """The pod that holds its cores is the one asking for memory, and the others had their turn."""
+def test_with_the_watch_behind_the_newest_of_those_that_lack_is_asking() -> None:
+    """The kubelet lists a pod when its turn comes: those before it were rejected (K8)."""
     node = Node(cards=4)
     burst_among_rejected(node, 30, 8, watch_behind=True)
     assert node.journal.evidence("prefer") == [Evidence.ORDER] + [Evidence.WITNESS] * 5
-    assert node.journal.claims("allocate") == [
-        "r0/main",
-        "g0/main",
-        "g1/main",
-        "g1/main",
-        "g2/main",
-        "g2/main",
-    ]
-    assert len(node.journal.corrections) == 1
+    assert node.journal.claims("allocate") == ["g0/main"] * 2 + ["g1/main"] * 2 + ["g2/main"] * 2
+    assert node.journal.corrections == []
+
+
+def test_with_the_watch_behind_the_pods_in_doubt_are_asked_for_and_those_that_failed_left_out(
+    node: Node,
+) -> None:
+    """The stamps mislead: the rejected pod was bound after the one that is asking."""
+    asking, rejected = make_pod("a", asks(30, 8), place=1), make_pod("r", asks(30, 8), place=2)
+    other = make_pod("o", asks(30, 8), place=3)
+    node.bind(asking, rejected, other)
+    for each in (rejected, other):
+        node.record.show(each)
+        node.pods.on_server[each.id.key] = replace(each, terminal=True)
+    node.admit(asking)
+    assert node.journal.claims("allocate") == ["a/main", "a/main"]
+    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert node.pods.fetched[:3] == [("default", "o"), ("default", "r"), ("default", "a")]
 
 
 def test_a_pod_guessed_wrongly_has_had_its_turn_once_the_record_says_who_it_was() -> None:
     """Whole cards without memory: there is no second call to show who is being admitted."""
     node = Node(cards=4)
-    burst_among_rejected(node, 100, 0, watch_behind=True)
-    assert node.journal.evidence("prefer") == [Evidence.ORDER, Evidence.WITNESS, Evidence.WITNESS]
-    assert node.journal.claims("allocate") == ["r0/main", "g1/main", "g2/main"]
+    rejected, good = make_pod("r", asks(100, 0), place=9), make_pod("g", asks(100, 0), place=1)
+    later = make_pod("l", asks(100, 0), place=2)
+    node.bind(rejected, good, later)
+    node.record.show(rejected)
+    node.pods.fetch = lambda namespace, name: None  # the API tells nothing new
+    node.admit(good)
+    node.admit(later)
+    assert node.journal.claims("allocate") == ["r/main", "l/main"]
+    assert node.journal.evidence("prefer") == [Evidence.ORDER, Evidence.WITNESS]
     assert len(node.journal.corrections) == 1
 
 
 def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
     """Without a List nobody knows whether the guessed pod was there when another was served."""
-    asked, guessed = make_pod("a", asks(30, 8), place=2), make_pod("b", asks(30, 8), place=1)
-    rejected = make_pod("r", asks(30, 8), place=3)
+    asked, guessed = make_pod("a", asks(30, 8), place=3), make_pod("b", asks(30, 8), place=2)
+    rejected = make_pod("r", asks(30, 8), place=1)
     node.bind(asked, guessed, rejected)
     node.record.away = "rate limited"
     node.admit(asked)
@@ -682,6 +717,56 @@ def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
     node.record.show(rejected)
     node.admit(guessed)
     assert node.journal.claims("allocate")[2:] == ["b/main", "b/main"]
+
+
+def test_a_pod_that_was_refused_is_not_taken_for_the_next_one(node: Node) -> None:
+    """List in its old form goes on showing it, and the watch does not know yet (K8)."""
+    never, good = make_pod("n", asks(30, 999), place=2), make_pod("g", asks(30, 8), place=1)
+    node.bind(never, good)
+    node.record.show(never)
+    with pytest.raises(PlacementError):
+        node.prefer(CORE, 30)
+    node.admit(good)
+    assert node.journal.claims("allocate") == ["g/main", "g/main"]
+    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert [str(each) for each in node.journal.refused_claims] == ["default/n container main"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pod_that_was_answered_and_has_lost_it_again_was_rejected(
+    node: Node, restarted: bool
+) -> None:
+    """Another plugin failed after our answer. A kubelet that restarted tries the pod again."""
+    lost, good = make_pod("x", asks(30, 8), place=2), make_pod("g", asks(30, 8), place=1)
+    node.bind(lost, good)
+    node.record.show(lost)
+    node.serve(lost, lost.demand.containers[0], CORE)
+    node.give_back(lost)
+    node.record.show(lost)
+    if restarted:
+        node.turnstile.registered()
+        node.admit(lost)
+    else:
+        node.admit(good)
+    last = "x/main" if restarted else "g/main"
+    assert node.journal.claims("allocate") == ["x/main", last, last]
+    assert node.journal.evidence("prefer")[1:] == [Evidence.WITNESS] * 2
+
+
+def test_a_kubelet_that_does_not_list_the_pod_it_admits_is_no_witness_of_it(node: Node) -> None:
+    """An older PodResources: the pods' line settles it, and a counter says so."""
+    shown, first, second = (make_pod(name, asks(30, 8)) for name in ("s", "a", "b"))
+    node.bind(shown, first, second)
+    node.admit(shown)
+    for pod in (first, second):
+        for resource in (CORE, MEMORY):
+            node.serve(pod, pod.demand.containers[0], resource)
+            node.record.hide(pod)
+    assert node.journal.claims("allocate")[2:] == ["a/main"] * 2 + ["b/main"] * 2
+    assert node.journal.evidence("prefer")[2:] == [Evidence.ORDER] * 4
+    assert set(node.journal.blinds) == {
+        "PodResources: List does not show the pod that is being admitted"
+    }
 
 
 def test_pods_seen_lacking_while_another_was_served_have_had_their_turn(node: Node) -> None:
@@ -792,7 +877,7 @@ def test_pods_passed_over_are_tried_anew_after_a_registration(node: Node) -> Non
 def test_a_restarted_agent_writes_what_it_finds(node: Node) -> None:
     pod = admitted(node, make_pod("a", asks(30, 8), sidecar(10, 2)))
     done = admitted(node, make_pod("b", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True))
+    node.pods.add(replace(done, assigned=True, recorded=node.outbox.of(done)))
     node.restart_agent()
     assert node.turnstile.rebuild()
     assert [put.id for put, _ in node.outbox.puts] == [pod.id]

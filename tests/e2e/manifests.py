@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from contract.names import Names
-from simulator.cluster import webhook_configuration
+from simulator.webhooks import webhook_configuration
 from tests.e2e.cluster import Json
 
 CARDS = 12

@@ -1,5 +1,7 @@
+import base64
+import io
 import json
-import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,8 @@ from werkzeug.test import TestResponse
 
 from contract.names import Names
 from contract.stamps import OrderStamp
-from webhook.app import create_app
+from webhook.app import VERIFIED, Surroundings, create_app
+from webhook.logs import AccessLog
 from webhook.reviews import LARGEST_BODY
 
 Json = dict[str, Any]
@@ -38,6 +41,37 @@ def test_a_review_is_answered(client: FlaskClient, review: Json) -> None:
     answer = response.get_json()["response"]
     assert (answer["uid"], answer["allowed"]) == (review["request"]["uid"], True)
     assert answer["patchType"] == "JSONPatch"
+
+
+def test_a_binding_is_stamped(client: FlaskClient, review: Json) -> None:
+    review["request"] |= {
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "kind": {"group": "", "version": "v1", "kind": "Binding"},
+        "subResource": "binding",
+        "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
+    }
+    answer = client.post("/mutate/bindings", json=review).get_json()["response"]
+    assert answer["allowed"] is True
+    (operation,) = json.loads(base64.b64decode(answer["patch"]))
+    assert operation["path"] == "/metadata/annotations"
+    assert operation["value"]["tencent.com/predicate-node"] == "n1"
+
+
+def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
+    template = {"spec": review["request"]["object"]["spec"]}
+    del template["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-memory"]
+    review["request"] |= {
+        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "object": {"metadata": {"name": "web"}, "spec": {"template": template}},
+    }
+    answer = client.post("/validate/workloads", json=review).get_json()["response"]
+    assert answer["status"]["message"] == (
+        "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-memory]: "
+        "Required value: a shared card needs memory: 50 of 100 cores share a card with others, "
+        "say how many memory blocks to take, at least 1"
+    )
+    assert answer["status"]["details"]["kind"] == "Deployment"
 
 
 def test_a_denial_is_http_200_and_says_422_inside(client: FlaskClient, review: Json) -> None:
@@ -86,6 +120,11 @@ def test_a_charset_beside_the_media_type_is_fine(client: FlaskClient, review: Js
             415,
             'Content-Encoding: Invalid value: "gzip": compressed bodies are not read',
         ),
+        (
+            {"environ_overrides": {"CONTENT_LENGTH": str(LARGEST_BODY + 1)}},
+            413,
+            "body: must be at most 8388608 bytes",
+        ),
         ({"data": b" " * (LARGEST_BODY + 1)}, 413, "body: must be at most 8388608 bytes"),
         ({"data": b" " * (LARGEST_BODY + 2)}, 413, "body: must be at most 8388608 bytes"),
         ({"method": "GET"}, 405, "GET is not allowed here"),
@@ -122,7 +161,9 @@ def test_probes_answer_ok(client: FlaskClient) -> None:
 
 
 def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
-    client = create_app(names=names, stamp=stamp, is_ready=lambda: False).test_client()
+    client = create_app(
+        names=names, stamp=stamp, surroundings=Surroundings(is_ready=lambda: False)
+    ).test_client()
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
     assert client.get("/healthz").status_code == 200
@@ -142,15 +183,20 @@ def test_a_mistake_of_ours_is_logged_and_shows_nothing(
 
 
 def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
-    names: Names, stamp: Stamp, review: Json, caplog: pytest.LogCaptureFixture
+    names: Names, stamp: Stamp, review: Json
 ) -> None:
-    ticks = iter([1.0, 1.0025])
-    app = create_app(names=names, stamp=stamp, clock=lambda: next(ticks))
+    ticks, stream = iter([1.0, 1.0025]), io.StringIO()
+    around = Surroundings(clock=lambda: next(ticks), access=AccessLog(stream, lambda: 0.5))
+    app = create_app(names=names, stamp=stamp, surroundings=around)
     review["request"]["name"] = "x" * 300
-    with caplog.at_level(logging.INFO, "webhook"):
-        app.test_client().post("/mutate/pods", json=review)
-    (record,) = (each for each in caplog.records if each.name == "webhook.app")
-    assert vars(record)["fields"] == {
+    app.test_client().post("/mutate/pods", json=review)
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:00.500+00:00",
+        "level": "info",
+        "logger": "webhook.access",
+        "pid": os.getpid(),
+        "message": "reviewed",
         "uid": review["request"]["uid"],
         "path": "/mutate/pods",
         "kind": "v1/pods",
@@ -159,10 +205,63 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
         "operation": "CREATE",
         "dry_run": False,
         "verdict": "patched",
-        "rules": (),
+        "rules": [],
         "warnings": 0,
         "duration_ms": 2.5,
     }
+
+
+def test_reviews_and_refusals_are_counted(client: FlaskClient, review: Json) -> None:
+    client.post("/mutate/pods", json=review)
+    limits = review["request"]["object"]["spec"]["containers"][0]["resources"]["limits"]
+    limits["tencent.com/vcuda-core"] = "150"
+    limits["tencent.com/vcuda-memory"] = "x"
+    client.post("/mutate/pods", json=review)
+    client.post("/mutate/pods", data=b"{}", content_type="application/json")
+    client.get("/nowhere")
+    response = client.get("/metrics")
+    assert response.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    prefix = "gpu_turnstile_webhook_"
+    lines = response.text.splitlines()
+    for line in (
+        'reviews_total{route="/mutate/pods",rule="",verdict="patched"} 1.0',
+        'reviews_total{route="/mutate/pods",rule="not-a-number",verdict="denied"} 1.0',
+        'findings_total{route="/mutate/pods",rule="not-a-number"} 1.0',
+        'findings_total{route="/mutate/pods",rule="not-whole-cards"} 1.0',
+        'refusals_total{status="400"} 1.0',
+        'refusals_total{status="404"} 1.0',
+        'review_duration_seconds_count{route="/mutate/pods"} 2.0',
+    ):
+        assert prefix + line in lines
+
+
+@pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
+def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
+    names: Names, stamp: Stamp, review: Json, path: str
+) -> None:
+    around = Surroundings(only_verified=True)
+    client = create_app(names=names, stamp=stamp, surroundings=around).test_client()
+    response = client.post(path, json=review)
+    assert response.status_code == 403
+    assert _line(response) == "client certificate: Required value: of the CA in --client-ca"
+    verified = client.post(path, json=review, environ_overrides={VERIFIED: True})
+    assert verified.status_code == 200
+    for probe in ("/healthz", "/readyz", "/metrics"):
+        assert client.get(probe).status_code == 200
+
+
+def test_a_body_that_breaks_off_is_a_bad_request(client: FlaskClient) -> None:
+    class Broken:
+        def read(self, size: int) -> bytes:
+            raise OSError("chunk")
+
+    response = client.post(
+        "/mutate/pods",
+        content_type="application/json",
+        environ_overrides={"wsgi.input": Broken()},
+    )
+    assert response.status_code == 400
+    assert _line(response) == "body: breaks off, or its chunks are broken"
 
 
 def test_a_refusal_leaves_a_log_line(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:

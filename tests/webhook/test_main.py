@@ -4,6 +4,7 @@ import pytest
 
 from webhook import __main__ as command
 from webhook.settings import Settings
+from webhook.tls import Files
 
 
 @pytest.fixture
@@ -15,16 +16,28 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return served
 
 
-FLAGS = ("port", "host", "cert", "key", "domain", "workers", "threads")
+VALUES = {
+    "port": "443",
+    "host": "::1",
+    "cert": "c",
+    "key": "k",
+    "domain": "gpu.example",
+    "workers": "3",
+    "connections": "50",
+    "client-ca": "ca",
+    "largest-card": "96",
+    "drain-delay": "0.5",
+}
 
 
 def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert command.main(["--cert", "c", "--key", "k"]) == 0
     (settings,) = served
     assert settings.address == "0.0.0.0:8443"
-    assert (settings.cert, settings.key) == (Path("c"), Path("k"))
+    assert settings.files == Files(Path("c"), Path("k"), None)
     assert settings.names.domain == "tencent.com"
-    assert (settings.workers, settings.threads) == (2, 8)
+    assert (settings.workers, settings.connections) == (2, 1000)
+    assert (settings.largest_card, settings.drain_delay) == (0, 2.0)
 
 
 def test_every_flag_is_an_environment_variable(
@@ -32,18 +45,20 @@ def test_every_flag_is_an_environment_variable(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    values = dict(zip(FLAGS, ("443", "::1", "c", "k", "gpu.example", "3", "4"), strict=True))
     variables = {
-        flag: f"GPU_TURNSTILE_{'' if flag == 'domain' else 'WEBHOOK_'}{flag.upper()}"
-        for flag in FLAGS
+        flag: f"GPU_TURNSTILE_{'' if flag == 'domain' else 'WEBHOOK_'}"
+        f"{flag.upper().replace('-', '_')}"
+        for flag in VALUES
     }
     for flag, variable in variables.items():
-        monkeypatch.setenv(variable, values[flag])
+        monkeypatch.setenv(variable, VALUES[flag])
     assert command.main([]) == 0
     (settings,) = served
     assert settings.address == "[::1]:443"
     assert settings.names.domain == "gpu.example"
-    assert (settings.workers, settings.threads) == (3, 4)
+    assert settings.files == Files(Path("c"), Path("k"), Path("ca"))
+    assert (settings.workers, settings.connections) == (3, 50)
+    assert (settings.largest_card, settings.drain_delay) == (96, 0.5)
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
     for flag, variable in variables.items():
@@ -63,6 +78,10 @@ def test_every_flag_is_an_environment_variable(
         (
             ["--cert", "c", "--key", "k", "--workers", "no"],
             "webhook: error: Invalid value for '--w",
+        ),
+        (
+            ["--cert", "c", "--key", "k", "--drain-delay", "16"],
+            "webhook: error: Invalid value for '--drain-delay'",
         ),
         (["--nonsense"], "webhook: error: No such option"),
         (

@@ -256,32 +256,21 @@ def test_metadata_that_cannot_be_annotated_is_denied(
     assert [str(error) for error in _decide(pod).errors] == [message]
 
 
-@pytest.mark.parametrize(
-    ("limits", "warning"),
-    [
-        (
-            {CORE: "200", MEMORY: "7"},
-            "container main: memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks",
-        ),
-        (
-            {CORE: "300", MEMORY: "1"},
-            "container main: memory 1 on 3 cards is uneven: 1x1 + 2x0 blocks",
-        ),
-        (
-            {CORE: "2147483600", MEMORY: "2147483647"},
-            (
-                "container main: memory 2147483647 on 21474836 cards is uneven: "
-                "47x101 + 21474789x100 blocks"
-            ),
-        ),
-    ],
-)
-def test_memory_that_cannot_be_shared_out_evenly_is_allowed_with_a_warning(
-    pod: Json, limits: Json, warning: str
-) -> None:
-    verdict = _decide(_with_resources(pod, {"limits": limits}))
+def test_what_can_hardly_be_meant_is_allowed_with_a_warning(pod: Json) -> None:
+    verdict = _decide(_with_resources(pod, {"limits": {CORE: "200", MEMORY: "7"}}))
     assert verdict.label == "patched"
-    assert verdict.warnings == (warning,)
+    assert verdict.warnings == ("container main: memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks",)
+
+
+def test_more_memory_than_any_card_has_is_warned_of_when_the_largest_is_known(pod: Json) -> None:
+    _with_resources(pod, {"limits": {CORE: "50", MEMORY: "97"}})
+    stamp = OrderStamp(TIME, "w1", 0)
+    verdict = decide_pod(pod, names=NAMES, stamp=lambda: stamp, largest_card=96)
+    assert verdict.label == "patched"
+    assert verdict.warnings == (
+        "container main: 97 memory blocks a card, the largest card known has 96",
+    )
+    assert _decide(pod).warnings == ()
 
 
 def test_what_others_write_is_dropped_and_what_we_write_is_overwritten(pod: Json) -> None:

@@ -51,6 +51,12 @@ def test_a_kind_alone_says_what_is_reviewed(review: Json) -> None:
     assert str(target) == "v1/Pod"
 
 
+def test_an_update_has_the_object_before(review: Json, pod: Json) -> None:
+    review["request"] |= {"operation": "UPDATE", "oldObject": {"metadata": {"name": "old"}}}
+    decoded = decode_review(_encode(review))
+    assert (decoded.object, decoded.old_object) == (pod, {"metadata": {"name": "old"}})
+
+
 def test_a_deletion_has_no_object(review: Json) -> None:
     review["request"] |= {"operation": "DELETE", "object": None}
     assert decode_review(_encode(review)).object is None
@@ -82,6 +88,7 @@ def test_a_deletion_has_no_object(review: Json) -> None:
         ("request.object", MISSING, "request.object: Required value: CREATE needs the object"),
         ("request.object", None, "request.object: Required value: CREATE needs the object"),
         ("request.object", "pod", 'request.object: Invalid value: "pod": must be a mapping'),
+        ("request.oldObject", "pod", 'request.oldObject: Invalid value: "pod": must be a mapping'),
         ("request.namespace", 1, "request.namespace: Invalid value: 1: must be text"),
         ("request.name", {}, "request.name: Invalid value: a mapping: must be text"),
         ("request.subResource", 1, "request.subResource: Invalid value: 1: must be text"),

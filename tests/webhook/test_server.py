@@ -2,122 +2,39 @@
 
 import base64
 import contextlib
-import http.client
 import json
 import os
 import re
 import signal
-import socket
 import ssl
-import subprocess
-import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
+from certs import store
+from certs.issue import issue
+from certs.names import parse_subject
 from contract.names import Names
 from contract.stamps import OrderStamp
+from tests.webhook.serving import DEADLINE, JSON, Json, Running, running
 from webhook.reviews import LARGEST_BODY
 from webhook.server import gunicorn_settings
 from webhook.settings import Settings
-from webhook.tls import server_context
-
-Json = dict[str, Any]
-DEADLINE = 60
-JSON = {"Content-Type": "application/json"}
-
-
-@dataclass
-class Running:
-    """A webhook in processes of its own."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    certificates: Path
-    log: Path
-
-    def tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
-
-    def connect(self, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE)
-        try:
-            return (context or self.tls()).wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
-
-    def http(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(
-            "localhost", self.port, context=self.tls(), timeout=DEADLINE
-        )
-
-    def post(self, body: Any, *, chunked: bool = False) -> tuple[int, str]:
-        with contextlib.closing(self.http()) as connection:
-            connection.request("POST", "/mutate/pods", body, JSON, encode_chunked=chunked)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-
-    def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while True:
-            assert self.process.poll() is None, self.log.read_text()
-            with contextlib.suppress(OSError), contextlib.closing(self.http()) as connection:
-                connection.request("GET", "/readyz")
-                if connection.getresponse().status == 200:
-                    return
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
-
-    def messages(self) -> list[Json]:
-        return [json.loads(line) for line in self.log.read_text().split("\n")[:-1]]
-
-
-Start = Callable[[], Running]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def _running(certificates: Path, directory: Path) -> Iterator[Running]:
-    port, log = _free_port(), directory / "log"
-    arguments = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
-    arguments += ["--cert", str(certificates / "tls.crt"), "--key", str(certificates / "tls.key")]
-    arguments += ["--workers", "2", "--threads", "4"]
-    # A home that cannot be written, as with a read-only root file system.
-    environment = {**os.environ, "HOME": "/proc/none", "PYTHONWARNINGS": "error"}
-    environment.pop("XDG_RUNTIME_DIR", None)
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(arguments, stderr=stderr, env=environment) as process,
-    ):
-        running = Running(process, port, certificates, log)
-        try:
-            running.wait_until_ready()
-            yield running
-        finally:
-            process.terminate()
-            try:
-                process.wait(DEADLINE)
-            except subprocess.TimeoutExpired:
-                process.kill()
+from webhook.tls import Files
 
 
 @pytest.fixture(scope="module")
 def webhook(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with _running(certificates, tmp_path_factory.mktemp("webhook")) as running:
-        yield running
+    with running(certificates, tmp_path_factory.mktemp("webhook")) as found:
+        yield found
 
 
 def test_the_address_is_logged_and_every_line_is_json(webhook: Running) -> None:
@@ -146,15 +63,7 @@ def test_tls_1_1_is_refused(webhook: Running) -> None:
         webhook.connect(context)
 
 
-def test_plain_http_is_not_answered(webhook: Running) -> None:
-    with socket.create_connection(("127.0.0.1", webhook.port), timeout=DEADLINE) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b" 200 " not in connection.recv(65536)
-
-
-def test_every_stamp_of_two_workers_with_four_threads_is_unique(
-    webhook: Running, review: Json
-) -> None:
+def test_every_stamp_of_two_workers_is_unique(webhook: Running, review: Json) -> None:
     body = json.dumps(review)
 
     def stamps(_: int) -> list[OrderStamp]:
@@ -260,7 +169,7 @@ def test_a_connection_is_kept_for_the_next_review(webhook: Running, review: Json
 
 
 def test_sigterm_ends_it_with_status_0(certificates: Path, tmp_path: Path) -> None:
-    with _running(certificates, tmp_path) as webhook:
+    with running(certificates, tmp_path) as webhook:
         webhook.process.terminate()
         assert webhook.process.wait(DEADLINE) == 0
         assert all("exception" not in each for each in webhook.messages())
@@ -276,7 +185,7 @@ def test_a_request_in_flight_is_answered_after_sigterm(
         "POST /mutate/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
     )
-    with _running(certificates, tmp_path) as webhook, webhook.connect() as connection:
+    with running(certificates, tmp_path) as webhook, webhook.connect() as connection:
         connection.sendall(head.encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")  # so it is being read
         connection.sendall(body[:10])
@@ -287,24 +196,255 @@ def test_a_request_in_flight_is_answered_after_sigterm(
         while piece := connection.recv(65536):
             answer += piece
         assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"Connection: close" in answer
         assert webhook.process.wait(DEADLINE) == 0
 
 
 def _wait_until_signalled(webhook: Running) -> None:
     """Wait until the idle worker has gone: by then both have been told."""
-    deadline = time.monotonic() + DEADLINE
-    while not any(each["message"].startswith("Worker exiting") for each in webhook.messages()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    webhook.wait(lambda: any("Worker exiting" in each["message"] for each in webhook.messages()))
+
+
+def test_idle_connections_do_not_delay_the_end(certificates: Path, tmp_path: Path) -> None:
+    with running(certificates, tmp_path) as webhook, contextlib.ExitStack() as open_ones:
+        for _ in range(4):
+            connection = webhook.http()
+            open_ones.callback(connection.close)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"ok\n"
+        open_ones.enter_context(webhook.connect())  # has not sent anything yet
+        open_ones.enter_context(webhook.plain())  # not even its part of the handshake
+        began = time.monotonic()
+        webhook.process.terminate()
+        assert webhook.process.wait(DEADLINE) == 0
+        assert time.monotonic() - began < 10
+
+
+def test_readiness_goes_first_and_who_still_comes_is_answered(
+    certificates: Path, tmp_path: Path, review: Json
+) -> None:
+    with running(certificates, tmp_path, "--drain-delay", "5") as webhook:
+        with contextlib.closing(webhook.http()) as kept:
+            kept.request("GET", "/readyz")
+            assert kept.getresponse().read() == b"ok\n"
+            webhook.process.terminate()
+            webhook.wait(lambda: webhook.get("/readyz")[0] == 503)
+            status, text = webhook.post(json.dumps(review))
+            assert (status, json.loads(text)["response"]["allowed"]) == (200, True)
+            kept.request("POST", "/mutate/pods", json.dumps(review), JSON)
+            response = kept.getresponse()
+            assert (response.status, response.headers["Connection"]) == (200, "close")
+            response.read()
+        assert webhook.process.wait(DEADLINE) == 0
+
+
+def test_a_killed_worker_costs_no_review_but_those_on_its_sockets(
+    certificates: Path, tmp_path: Path, review: Json
+) -> None:
+    body = json.dumps(review)
+    with running(certificates, tmp_path) as webhook:
+        stop = threading.Event()
+
+        def load(_: int) -> tuple[int, int]:
+            done = failed = 0
+            while not stop.is_set():
+                try:
+                    assert webhook.post(body)[0] == 200
+                    done += 1
+                except OSError:
+                    failed += 1
+            return done, failed
+
+        with ThreadPoolExecutor(4) as pool:
+            loads = [pool.submit(load, number) for number in range(4)]
+            try:
+                webhook.wait(lambda: len(webhook.workers()) == 2)
+                one, other = webhook.workers()
+                os.kill(one, signal.SIGKILL)
+                webhook.wait(lambda: len(webhook.workers()) == 3)
+                os.kill(other, signal.SIGKILL)
+                webhook.wait(lambda: len(webhook.workers()) == 4)
+            finally:
+                stop.set()
+            outcomes = [each.result(DEADLINE) for each in loads]
+        failures = [failed for _, failed in outcomes]
+        assert sum(failures) <= 2 * 4  # two workers, four sockets at most on each
+        assert all(done for done, _ in outcomes)
+        reviewed = sum(
+            value for name, value in webhook.metrics().items() if name.startswith("reviews_total")
+        )
+        assert reviewed >= sum(done for done, _ in outcomes)  # counts of the dead are kept
+
+
+def test_metrics_are_those_of_all_workers(webhook: Running, review: Json) -> None:
+    def reviews() -> float:
+        return webhook.metrics().get(
+            'reviews_total{route="/mutate/pods",rule="",verdict="patched"}', 0
+        )
+
+    before = reviews()
+    body = json.dumps(review)
+    for _ in range(10):
+        assert webhook.post(body)[0] == 200
+    assert {reviews() for _ in range(10)} == {before + 10}
+    found = webhook.metrics()
+    assert found["certificate_expiry_timestamp_seconds"] > time.time()
+    assert found["requests_in_flight"] == 1  # this very one
+    assert any(name.startswith("build_info") for name in found)
+
+
+def test_the_directory_of_the_metrics_goes_with_the_server(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Path("/dev/shm")
+    prefix = "gpu-turnstile-webhook-"
+
+    def directories() -> set[Path]:
+        return {each for each in memory.iterdir() if each.name.startswith(prefix)}
+
+    before = directories()
+    with running(certificates, tmp_path) as webhook:
+        made = {
+            each
+            for each in directories() - before
+            if each.is_dir() and _is_used_by(webhook.workers(), each)
+        }
+        assert len(made) == 1
+        assert all(each.stat().st_mode & 0o777 == 0o700 for each in made)
+        webhook.process.terminate()
+        assert webhook.process.wait(DEADLINE) == 0
+    assert not made & directories()
+
+
+def _is_used_by(workers: set[int], directory: Path) -> bool:
+    return any(str(directory) in Path(f"/proc/{worker}/maps").read_text() for worker in workers)
+
+
+def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
+    certificates: Path, tmp_path: Path, review: Json
+) -> None:
+    body = json.dumps(review)
+    serving = tmp_path / "serving"
+    _write(serving, 1)
+    with running(serving, tmp_path) as webhook, contextlib.closing(webhook.http()) as kept:
+        webhook.wait(lambda: len(webhook.workers()) == 2)
+        (serving / "tls.crt").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
+        webhook.wait(lambda: webhook.metrics()['certificate_reloads_total{result="refused"}'] == 2)
+        # Who starts now cannot read a pair, and serves what the others serve.
+        os.kill(min(webhook.workers()), signal.SIGKILL)
+        webhook.wait(lambda: len(webhook.workers()) == 3)
+        kept.request("POST", "/mutate/pods", body, JSON)
+        assert kept.getresponse().read()
+        sock = kept.sock
+        first = webhook.metrics()["certificate_expiry_timestamp_seconds"]
+        _write(serving, 3)
+        webhook.wait(lambda: _is_served(webhook))
+        webhook.wait(lambda: webhook.metrics()['certificate_reloads_total{result="loaded"}'] == 2)
+        assert webhook.metrics()["certificate_expiry_timestamp_seconds"] > first + 86400
+        kept.request("POST", "/mutate/pods", body, JSON)
+        assert kept.getresponse().status == 200
+        assert kept.sock is sock
+    messages = [each["message"] for each in webhook.messages()]
+    assert messages.count("certificate refused, the one before serves on") >= 2
+    assert messages.count("certificate loaded") == 2
+
+
+def _write(directory: Path, days: int) -> None:
+    issued = issue(parse_subject(["localhost"], [], days), now=datetime.now(UTC))
+    store.write(directory, issued, force=True)
+
+
+def _is_served(webhook: Running) -> bool:
+    """Tell whether what the files hold now is trusted: the CA is a new one as well."""
+    with contextlib.suppress(ssl.SSLCertVerificationError), webhook.connect():
+        return True
+    return False
+
+
+def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
+    certificates: Path, tmp_path: Path, review: Json
+) -> None:
+    body = json.dumps(review)
+    authority, stranger = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "clients.crt")
+    with running(certificates, tmp_path, "--client-ca", str(tmp_path / "clients.crt")) as webhook:
+        assert webhook.post(body) == (
+            403,
+            "client certificate: Required value: of the CA in --client-ca\n",
+        )
+        known = webhook.tls()
+        authority.issue_cert("apiserver").configure_cert(known)
+        assert webhook.post(body, context=known)[0] == 200
+        unknown = webhook.tls()
+        stranger.issue_cert("apiserver").configure_cert(unknown)
+        with pytest.raises(OSError, match=r"(?i)alert|reset|certificate"):
+            webhook.post(body, context=unknown)
+
+
+def test_clients_that_never_finish_do_not_keep_others_waiting(
+    certificates: Path, tmp_path: Path, review: Json
+) -> None:
+    body = json.dumps(review)
+    with (
+        running(certificates, tmp_path, "--connections", "40") as webhook,
+        contextlib.ExitStack() as slow,
+    ):
+        for number in range(300):  # more than there is room for
+            if number % 3 == 0:
+                slow.enter_context(webhook.plain())
+                continue
+            with contextlib.suppress(OSError):
+                connection = slow.enter_context(webhook.connect())
+                sent = b"POST /mutate/pods HTTP/1.1\r\nContent-Le"
+                connection.sendall(sent if number % 3 == 1 else b"G")
+        for _ in range(20):
+            began = time.monotonic()
+            assert webhook.post(body)[0] == 200
+            assert time.monotonic() - began < 5
+        found = webhook.metrics()
+        assert found["connections"] <= 80
+        assert sum(value for name, value in found.items() if "no-room" in name) > 100
+        assert len(webhook.workers()) == 2
+
+
+def test_plain_http_is_not_answered_and_counted(webhook: Running) -> None:
+    name = 'connections_ended_total{reason="tls",state="handshake"}'
+    before = webhook.metrics().get(name, 0)
+    with webhook.plain() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " not in connection.recv(65536)
+    webhook.wait(lambda: webhook.metrics()[name] == before + 1)
+
+
+def test_two_requests_in_one_piece_get_two_answers(webhook: Running) -> None:
+    with webhook.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+        answer = b""
+        while answer.count(b"ok\n") < 2:
+            piece = connection.recv(65536)
+            assert piece
+            answer += piece
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+
+
+def test_a_review_is_answered_byte_by_byte_too(webhook: Running, review: Json) -> None:
+    body = json.dumps(review).encode()
+    request = (
+        b"POST /mutate/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    with webhook.connect() as connection:
+        for at in range(0, len(request), 7):
+            connection.sendall(request[at : at + 7])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
 def test_no_setting_of_gunicorn_touches_a_read_only_root(certificates: Path) -> None:
-    cert, key = certificates / "tls.crt", certificates / "tls.key"
-    settings = Settings("::1", 8443, cert, key, Names(), workers=3, threads=5)
-    made = gunicorn_settings(settings, server_context(cert, key))
+    files = Files(certificates / "tls.crt", certificates / "tls.key")
+    settings = Settings("::1", 8443, files, Names(), workers=3, drain_delay=5)
+    made = gunicorn_settings(settings)
     assert made["bind"] == "[::1]:8443"
-    assert (made["workers"], made["threads"], made["worker_class"]) == (3, 5, "gthread")
+    assert made["workers"] == 3
     assert made["control_socket_disable"] is True
     assert made["worker_tmp_dir"] in {"/dev/shm", None}
-    assert made["keepalive"] > 90
-    assert made["graceful_timeout"] < 30
+    assert 5 + 16 < made["graceful_timeout"] < 30

@@ -4,6 +4,7 @@ import pytest
 
 from contract.names import Names
 from webhook.settings import Settings
+from webhook.tls import Files
 
 
 @pytest.mark.parametrize(
@@ -11,5 +12,5 @@ from webhook.settings import Settings
     [("0.0.0.0", "0.0.0.0:8443"), ("localhost", "localhost:8443"), ("::", "[::]:8443")],
 )
 def test_an_address_is_host_and_port(host: str, address: str) -> None:
-    settings = Settings(host, 8443, Path("c"), Path("k"), Names(), workers=1, threads=1)
+    settings = Settings(host, 8443, Files(Path("c"), Path("k")), Names())
     assert settings.address == address

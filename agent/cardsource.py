@@ -1,0 +1,116 @@
+"""Where cards come from: NVML, or a cards file that stands in for it."""
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+from agent.cards import Discovery, Inventory
+from agent.cardsfile import load_inventory
+from agent.errors import SettingsError, Unavailable
+from agent.health import Fault, Probe
+from agent.nvml import NvmlSource
+
+
+class Session(Protocol):
+    """A connection with whatever knows the cards. Every method may raise ``Unavailable``."""
+
+    @property
+    def watching(self) -> bool:
+        """Whether :meth:`wait` can learn anything."""
+        ...
+
+    def discover(self) -> Discovery:
+        """Look at every card."""
+        ...
+
+    def watch(self, uuids: Collection[str], /) -> dict[str, str]:
+        """Ask to be told of events; gives for each card that tells nothing: why."""
+        ...
+
+    def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
+        """Wait for an event: the card's UUID and what happened."""
+        ...
+
+    def probe(self, uuid: str, /) -> Probe | Fault:
+        """Ask a card how it is."""
+        ...
+
+
+class Source(Protocol):
+    """Opens sessions."""
+
+    def open(self) -> AbstractContextManager[Session]:
+        """Start a session; may raise ``Unavailable``."""
+        ...
+
+
+class StaticSource:
+    """The cards of a file: always there, always healthy."""
+
+    watching = False
+
+    def __init__(self, inventory: Inventory) -> None:
+        """Serve *inventory*."""
+        self._found = Discovery(inventory)
+
+    def open(self) -> AbstractContextManager["StaticSource"]:
+        """Start a session."""
+        return nullcontext(self)
+
+    def discover(self) -> Discovery:
+        """Give the cards."""
+        return self._found
+
+    def watch(self, _uuids: Collection[str], /) -> dict[str, str]:
+        """Nothing ever happens to them."""
+        return {}
+
+    def wait(self, _seconds: float, /) -> tuple[str, Fault] | None:
+        """Nothing happened."""
+        return None
+
+    def probe(self, _uuid: str, /) -> Probe | Fault:
+        """Pass."""
+        return Probe()
+
+
+def open_source(cards: Path | None) -> Source:
+    """Open a cards file, or NVML where there is none.
+
+    Raises:
+        SettingsError: the cards file cannot be used.
+    """
+    return NvmlSource() if cards is None else StaticSource(load_inventory(cards))
+
+
+def look(cards: Path | None) -> Discovery:
+    """Look at the cards once.
+
+    Raises:
+        SettingsError: the cards file cannot be used, or NVML does not answer.
+    """
+    try:
+        with open_source(cards).open() as session:
+            return session.discover()
+    except Unavailable as error:
+        raise SettingsError(f"cards: {error}") from error
+
+
+def open_inventory(cards: Path | None) -> Inventory:
+    """Give the cards that can be served now.
+
+    Raises:
+        SettingsError: the cards file cannot be used, NVML does not answer, or there is no card.
+    """
+    found = look(cards)
+    if not found.inventory.cards:
+        raise SettingsError(f"cards: {none_served(found)}")
+    return found.inventory
+
+
+def none_served(found: Discovery) -> str:
+    """Say why no card can be served."""
+    left_out = sorted((*found.faults, *found.skipped), key=lambda each: each.index)
+    reasons = "; ".join(f"card {each.index}: {each.reason}" for each in left_out)
+    return f"no card can be served: {reasons or 'the node has none'}"

@@ -1,0 +1,316 @@
+"""Knows the node's cards and keeps their health up: one thread between NVML and the agent.
+
+The set of cards is fixed once the first is found, for the life of the agent: device IDs,
+the ledger and the kubelet's own record all speak of that set, and IDs that a container
+holds must stay known. So a card that goes stays listed, unhealthy; one that comes later is
+told of in log and status, and served after a restart of the agent, which disturbs no
+container: the ledger is built again from the kubelet's record.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from agent.cards import Card, Discovery, Inventory
+from agent.cardsource import Session, Source, none_served
+from agent.errors import DriverUnloaded, Unavailable
+from agent.health import (
+    CardHealth,
+    Fault,
+    FaultKind,
+    Moment,
+    Rules,
+    after_fault,
+    after_probe,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CardsStatus:
+    """What is known of the node's cards at one moment.
+
+    Attributes:
+        discovery: the cards, fixed once found, and what is left out now; ``None`` before.
+        health: the health of each card of the inventory, by UUID.
+        problem: why cards cannot be looked at now, empty while they can.
+        latecomers: UUIDs of cards that could be served after a restart of the agent.
+        unwatched: cards without events, whose health shows in probes alone, and why.
+    """
+
+    discovery: Discovery | None = None
+    health: Mapping[str, CardHealth] = field(default_factory=dict)
+    problem: str = ""
+    latecomers: tuple[str, ...] = ()
+    unwatched: Mapping[str, str] = field(default_factory=dict)
+
+    def news(self) -> tuple[object, ...]:
+        """Give what somebody should hear of when it changes."""
+        told = {uuid: each.reason for uuid, each in self.health.items()}
+        return self.discovery, told, self.problem, self.latecomers, self.unwatched
+
+
+class Observer(Protocol):
+    """Who is told; called on the watch's thread, in order."""
+
+    def cards_changed(self, status: CardsStatus) -> None:
+        """Anything of :meth:`CardsStatus.news` is new."""
+        ...
+
+    def card_turned(self, card: Card, health: CardHealth) -> None:
+        """A card became unhealthy, or healthy again."""
+        ...
+
+    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+        """The driver told of an event; *counts*: it is the card's fault."""
+        ...
+
+
+class Unobserved:
+    """Tells nobody."""
+
+    def cards_changed(self, status: CardsStatus) -> None:
+        """Ignore it."""
+
+    def card_turned(self, card: Card, health: CardHealth) -> None:
+        """Ignore it."""
+
+    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often, in seconds.
+
+    Attributes:
+        step: how long one wait for an event lasts; a stop takes no longer.
+        probe: between two probes of a card.
+        renew: after which a session ends and another starts while a card does not answer.
+            NVML finds a card that was reset or plugged in only in a new session.
+        retry: before a failed session is tried again, doubled with each failure.
+        retry_most: the longest such pause.
+    """
+
+    step: float = 0.5
+    probe: float = 10.0
+    renew: float = 60.0
+    retry: float = 1.0
+    retry_most: float = 60.0
+
+
+def _now() -> Moment:
+    return Moment(time.monotonic(), datetime.now(UTC))
+
+
+class CardWatch:
+    """The node's cards and their health."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        rules: Rules,
+        observer: Observer | None = None,
+        pace: Pace | None = None,
+        now: Callable[[], Moment] = _now,
+    ) -> None:
+        """Watch the cards of *source*; nothing runs before :meth:`run`."""
+        self.known = threading.Event()
+        """Set once there are cards and each was probed."""
+        self._source = source
+        self._rules = rules
+        self._observer = observer or Unobserved()
+        self._pace = pace or Pace()
+        self._now = now
+        self._status = CardsStatus()
+        self._told = self._status.news()
+        self._cards: dict[str, Card] = {}
+        self._answered = False  # whether this session has probed every card
+        self._deaf = False  # whether a card did not answer its last probe
+        self._looked = now().at
+
+    @property
+    def status(self) -> CardsStatus:
+        """What is known now; immutable, from any thread."""
+        return self._status
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The cards, the same ones from the first discovery on; ``None`` before."""
+        discovery = self._status.discovery
+        return discovery.inventory if discovery and self._cards else None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the cards were last looked at: grows when a call of NVML hangs."""
+        return max(self._now().at - self._looked, 0.0)
+
+    def healthy(self, uuid: str) -> bool:
+        """Whether new containers may get a card."""
+        health = self._status.health.get(uuid)
+        return health is not None and health.healthy
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until *stop* is set."""
+        pause = self._pace.retry
+        while not stop.is_set():
+            began = self._now().at
+            self._answered = False
+            try:
+                with self._source.open() as session:
+                    self._serve(session, stop)
+            except Unavailable as error:
+                self._failed(error)
+                if self._now().at - began > self._pace.renew:
+                    pause = self._pace.retry
+                stop.wait(pause)
+                pause = min(pause * 2, self._pace.retry_most)
+
+    def _serve(self, session: Session, stop: threading.Event) -> None:
+        """Use one session until it fails, should be renewed, or *stop* is set."""
+        self._adopt(session.discover())
+        unwatched = session.watch(tuple(self._cards))
+        if unwatched != self._status.unwatched:
+            log.info("cards without events", extra={"cards": unwatched})
+        self._update(unwatched=unwatched)
+        opened = self._now().at
+        probed: float | None = None
+        while not stop.is_set():
+            at = self._now().at
+            if probed is None or at - probed >= self._pace.probe:
+                probed = at
+                self._probe(session)
+            if at - opened >= self._pace.renew and self._missing():
+                return
+            if not session.watching:
+                stop.wait(self._pace.step)
+            elif event := session.wait(self._pace.step):
+                self._event(*event)
+            self._update(problem="")  # not before a wait: a session that can only probe is ill
+            self._tell()
+
+    def _adopt(self, found: Discovery) -> None:
+        """Take the cards that were found first; of later ones only note the news."""
+        if not self._cards:
+            self._update(discovery=found)
+            if not found.inventory.cards:
+                raise Unavailable(none_served(found))
+            self._cards = {card.uuid: card for card in found.inventory.cards}
+            self._update(health={uuid: CardHealth() for uuid in self._cards})
+            self._log_found(found)
+            return
+        indices = {card.index for card in self._cards.values()}
+        before = self._status.discovery or found
+        self._update(
+            discovery=replace(
+                before,
+                driver=found.driver,
+                # A card of ours that is ill says so in its health.
+                faults=tuple(
+                    each
+                    for each in found.faults
+                    if each.uuid not in self._cards
+                    and (each.uuid is not None or each.index not in indices)
+                ),
+                skipped=tuple(each for each in found.skipped if each.uuid not in self._cards),
+            )
+        )
+        late = tuple(card.uuid for card in found.inventory.cards if card.uuid not in self._cards)
+        if late and late != self._status.latecomers:
+            log.warning("cards that can be served after a restart", extra={"cards": late})
+        self._update(latecomers=late)
+
+    def _log_found(self, found: Discovery) -> None:
+        log.info(
+            "cards found",
+            extra={
+                "cards": {card.uuid: card.model for card in found.inventory.cards},
+                "driver": found.driver,
+                "unknown_links": found.inventory.unlinked(),
+            },
+        )
+        for each in (*found.faults, *found.skipped):
+            log.warning(
+                "card left out",
+                extra={"index": each.index, "card": each.uuid, "reason": each.reason},
+            )
+
+    def _probe(self, session: Session) -> None:
+        """Ask every card how it is."""
+        self._deaf = False
+        for uuid in self._cards:
+            answer = session.probe(uuid)
+            before, now = self._status.health[uuid], self._now()
+            if isinstance(answer, Fault):
+                self._deaf |= answer.kind is not FaultKind.MIG
+                self._settle(uuid, after_fault(before, answer, now, self._rules))
+            else:
+                self._settle(uuid, after_probe(before, answer, now, self._rules))
+        self._looked = self._now().at
+        self._answered = True
+        self._tell()
+        self.known.set()
+
+    def _event(self, uuid: str, fault: Fault) -> None:
+        """Take note of what the driver told."""
+        counts = self._rules.counts(fault)
+        log.log(
+            logging.WARNING if counts else logging.INFO,
+            "card event" if counts else "card event, an application's",
+            extra={"card": uuid, "fault": fault.text},
+        )
+        self._observer.event_seen(self._cards[uuid], fault, counts=counts)
+        before = self._status.health[uuid]
+        self._settle(uuid, after_fault(before, fault, self._now(), self._rules))
+
+    def _failed(self, error: Unavailable) -> None:
+        """Note that the cards cannot be looked at.
+
+        A session that has answered may have failed for one lost card: the next one, a
+        second later, tells which. Where no session answers, no card can be vouched for.
+        """
+        if str(error) != self._status.problem:
+            log.warning("cards cannot be looked at", extra={"reason": str(error)})
+        self._update(problem=str(error))
+        if not self._answered:
+            kind = FaultKind.DRIVER if isinstance(error, DriverUnloaded) else FaultKind.NVML
+            fault, now = Fault(kind, str(error)), self._now()
+            for uuid in self._cards:
+                before = self._status.health[uuid]
+                self._settle(uuid, after_fault(before, fault, now, self._rules))
+        self._tell()
+
+    def _settle(self, uuid: str, health: CardHealth) -> None:
+        """Write a card's health down, and tell when it turned."""
+        before = self._status.health[uuid]
+        self._update(health={**self._status.health, uuid: health})
+        if before.healthy == health.healthy:
+            return
+        card = self._cards[uuid]
+        more = {"card": uuid, "index": card.index}
+        if health.healthy:
+            log.info("card healthy again", extra={**more, "was": before.reason})
+        else:
+            log.warning("card unhealthy", extra={**more, "reason": health.reason})
+        self._observer.card_turned(card, health)
+
+    def _missing(self) -> bool:
+        """Whether a card of the node does not answer."""
+        discovery = self._status.discovery
+        return self._deaf or bool(discovery and discovery.faults)
+
+    def _update(self, **changes: object) -> None:
+        self._status = replace(self._status, **changes)  # type: ignore[arg-type]
+
+    def _tell(self) -> None:
+        """Tell what is new, once."""
+        news = self._status.news()
+        if news != self._told:
+            self._told = news
+            self._observer.cards_changed(self._status)

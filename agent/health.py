@@ -1,0 +1,199 @@
+"""Whether a card may be given to new containers: faults, quiet time, probe, recovery.
+
+A state machine of pure, total functions: what happened goes in, the card's next state
+comes out. The clock is an argument; nothing here waits, asks or writes.
+
+::
+
+             a fault that counts                   another: the quiet time starts again
+    healthy ---------------------> unhealthy ----.
+       ^                            |   ^        |
+       |                            |   `--------'
+       `----------------------------'
+         quiet for long enough, then a probe that passes
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from agent.xids import APPLICATION_XIDS, RESET_XIDS, describe
+
+
+class FaultKind(StrEnum):
+    """What went wrong."""
+
+    XID = "xid"
+    ECC = "ecc"
+    LOST = "lost"
+    ERROR = "error"
+    RESET = "reset"
+    MIG = "mig"
+    NVML = "nvml"
+    DRIVER = "driver"
+
+
+# Once a card answers after one of these, it has been set up anew: a lost card does not come
+# back within a driver's life, and a driver that was gone initialises all it finds.
+_GONE = frozenset({FaultKind.LOST, FaultKind.DRIVER})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that went wrong with a card.
+
+    Attributes:
+        kind: what it was.
+        text: for people, without a time.
+        xid: the number, of an Xid.
+    """
+
+    kind: FaultKind
+    text: str
+    xid: int | None = None
+
+    @property
+    def needs_reset(self) -> bool:
+        """Whether the card does not get over it without a reset."""
+        return self.kind in (FaultKind.ECC, FaultKind.RESET) or self.xid in RESET_XIDS
+
+
+def xid_fault(xid: int) -> Fault:
+    """Describe an Xid."""
+    return Fault(FaultKind.XID, describe(xid), xid)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a card that answers said.
+
+    Attributes:
+        uncorrectable: uncorrectable ECC errors since the driver was loaded, ``None`` without ECC.
+        action: what the driver asks for to recover the card; empty when it asks for nothing,
+            ``None`` when it is too old to tell.
+        pending: whether memory waits for a reset to be set aside.
+        defect: what no reset mends, such as memory that could not be set aside; empty for none.
+    """
+
+    uncorrectable: int | None = None
+    action: str | None = None
+    pending: bool = False
+    defect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an admin can set.
+
+    Attributes:
+        quiet: seconds without a fault before an unhealthy card may come back.
+        application_xids: the Xids that are not the card's fault.
+    """
+
+    quiet: float = 300.0
+    application_xids: Collection[int] = APPLICATION_XIDS
+
+    def counts(self, fault: Fault) -> bool:
+        """Whether a fault is the card's."""
+        return fault.xid is None or fault.xid not in self.application_xids
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now.
+
+    Attributes:
+        at: seconds on a clock that never jumps; the quiet time is measured with it.
+        wall: the time of day, for people.
+    """
+
+    at: float
+    wall: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CardHealth:
+    """The health of one card.
+
+    Attributes:
+        fault: the gravest fault since the card was healthy, ``None`` while it is.
+        since: when that one came.
+        last: when the latest fault came, on the clock of :class:`Moment`.
+        needs_reset: whether one of the faults takes a reset.
+        reset_seen: whether there has been a reset since.
+        gone: whether the card has not answered since it was lost.
+        uncorrectable: the last known count of uncorrectable ECC errors.
+    """
+
+    fault: Fault | None = None
+    since: datetime | None = None
+    last: float = 0.0
+    needs_reset: bool = False
+    reset_seen: bool = False
+    gone: bool = False
+    uncorrectable: int | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new containers may get the card."""
+        return self.fault is None
+
+    @property
+    def reason(self) -> str:
+        """Why not, for people: ``Xid 79 (GPU has fallen off the bus) at 12:00:01``."""
+        if self.fault is None or self.since is None:
+            return ""
+        return f"{self.fault.text} at {self.since:%H:%M:%S}"
+
+
+def after_fault(health: CardHealth, fault: Fault, now: Moment, rules: Rules) -> CardHealth:
+    """Take note of a fault."""
+    if not rules.counts(fault):
+        return health
+    health = replace(
+        health,
+        last=now.at if health.healthy else max(health.last, now.at),
+        needs_reset=health.needs_reset or fault.needs_reset,
+        reset_seen=health.reset_seen and not fault.needs_reset,
+        gone=health.gone or fault.kind in _GONE,
+    )
+    # The first of the gravest is told: that a card off the bus is lost again in every probe is
+    # no news, and would hide how it came to that.
+    if health.fault is None or (fault.needs_reset and not health.fault.needs_reset):
+        return replace(health, fault=fault, since=now.wall)
+    return health
+
+
+def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> CardHealth:
+    """Take note of what a card said; an unhealthy one may come back by it."""
+    before, count = health.uncorrectable, probe.uncorrectable
+    fell = before is not None and count is not None and count < before
+    rose = before is not None and count is not None and count > before
+    health = replace(
+        health,
+        gone=False,
+        # The count starts from zero when the card is reset or its driver loaded.
+        reset_seen=health.reset_seen or (not health.healthy and (health.gone or fell)),
+        uncorrectable=before if count is None else count,
+    )
+    faults = []
+    if rose:
+        faults.append(Fault(FaultKind.ECC, f"{count} uncorrectable ECC errors, before {before}"))
+    if probe.action:
+        faults.append(Fault(FaultKind.RESET, f"the driver asks for {probe.action}"))
+    for fault in faults:
+        health = after_fault(health, fault, now, rules)
+    if health.healthy or faults or not _passes(health, probe, now, rules):
+        return health
+    return CardHealth(uncorrectable=health.uncorrectable)
+
+
+def _passes(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> bool:
+    """Whether an unhealthy card whose probe showed no new fault comes back."""
+    if now.at - health.last < rules.quiet or probe.defect:
+        return False
+    if not health.needs_reset:
+        return True
+    # A driver that can tell and asks for nothing knows best.
+    return (health.reset_seen or probe.action == "") and not probe.pending

@@ -1,0 +1,387 @@
+"""The GPU driver, through NVML: cards, links, probes, events. The only importer of ``pynvml``."""
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import combinations
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import pynvml
+
+from agent.cards import Card, CardFault, Discovery, Inventory, Link, check_distinct, parse_card
+from agent.errors import DriverUnloaded, SettingsError, Unavailable
+from agent.health import Fault, FaultKind, Probe, xid_fault
+from agent.pci import SYSFS, PciDevices
+
+# NVML as a whole does not work; no other card would answer better.
+_SESSION_ERRORS = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+_HINTS: Mapping[int, str] = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ": libnvidia-ml.so.1 cannot be loaded",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: " The driver was replaced: restart the agent",
+}
+_CARD_ERRORS = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+_CARD_FAULTS: Mapping[int, FaultKind] = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: FaultKind.LOST,
+    pynvml.NVML_ERROR_NOT_FOUND: FaultKind.LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: FaultKind.RESET,
+}
+_LEVELS: Mapping[int, str] = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two chips on one board, behind its bridge
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+# nvmlDeviceGpuRecoveryAction_t, told by the field of that name (driver R565 and newer).
+_RECOVERY_ACTION = 230
+_ACTIONS: Mapping[int, str] = {
+    0: "",
+    1: "a reset of the card",
+    2: "a reboot of the node",
+    3: "an end of peer-to-peer traffic",
+    4: "an end of all work and a reset of the card",
+    5: "a recovery of the IMEX domain",
+    6: "a reset of the bus",
+    7: "a reboot of the system",
+}
+_EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+_NUMA_WORDS = 16  # of 64 nodes each
+
+
+class NvmlSource:
+    """Opens sessions with the driver."""
+
+    def __init__(self, sysfs: Path = SYSFS) -> None:
+        """Look PCI devices up under *sysfs*."""
+        self._pci = PciDevices(sysfs)
+
+    def open(self) -> "NvmlSession":
+        """Start a session.
+
+        Raises:
+            Unavailable: the library or the driver is missing or does not work.
+        """
+        with _translated():
+            pynvml.nvmlInit()
+        return NvmlSession(self._pci)
+
+
+class NvmlSession:
+    """One time between ``nvmlInit`` and ``nvmlShutdown``; for one thread."""
+
+    def __init__(self, pci: PciDevices) -> None:
+        """Use the session that was just initialised."""
+        self._pci = pci
+        self._events: Any = None
+        self._watched: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        """Use the session in a ``with`` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the session."""
+        self.close()
+
+    def close(self) -> None:
+        """End the session; a driver that is gone by then is no error."""
+        with suppress(pynvml.NVMLError):
+            if self._events is not None:
+                pynvml.nvmlEventSetFree(self._events)
+        self._events = None
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    # --- discovery ------------------------------------------------------------------------
+
+    def discover(self) -> Discovery:
+        """Look at every card; one that cannot be read is named and left out.
+
+        Raises:
+            Unavailable: NVML itself does not work.
+        """
+        cards: list[Card] = []
+        handles: dict[int, Any] = {}
+        faults: list[CardFault] = []
+        skipped: list[CardFault] = []
+        with _translated():
+            driver = _or_none(pynvml.nvmlSystemGetDriverVersion) or ""
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                uuid = None
+                try:
+                    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    uuid = pynvml.nvmlDeviceGetUUID(handle)
+                    if _in_mig_mode(handle):
+                        skipped.append(CardFault(index, uuid, "in MIG mode, which is not served"))
+                        continue
+                    card = self._card(index, uuid, handle)
+                    check_distinct([*cards, card])
+                except pynvml.NVMLError as error:
+                    if error.value in _SESSION_ERRORS:
+                        raise
+                    faults.append(CardFault(index, uuid, f"NVML: {error}"))
+                except (SettingsError, UnicodeDecodeError) as error:
+                    faults.append(CardFault(index, uuid, str(error)))
+                else:
+                    cards.append(card)
+                    handles[index] = handle
+            links = self._links(cards, handles)
+        return Discovery(Inventory(tuple(cards), links), driver, tuple(faults), tuple(skipped))
+
+    def _card(self, index: int, uuid: str, handle: Any) -> Card:
+        """Read one card, by the rules of a cards file."""
+        bus_id = _bus_id(pynvml.nvmlDeviceGetPciInfo(handle))
+        return parse_card(
+            {
+                "uuid": uuid,
+                "index": index,
+                "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
+                "model": pynvml.nvmlDeviceGetName(handle),
+                "memory": pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                "numa": self._numa(bus_id, handle),
+                "busId": bus_id,
+            },
+            f"card {index}",
+        )
+
+    def _numa(self, bus_id: str, handle: Any) -> int | None:
+        """Find the NUMA node whose CPUs are next to the card.
+
+        Not by ``nvmlDeviceGetNumaNodeId``: that is the node which the card's own memory
+        forms on Grace Hopper, without a CPU the kubelet could choose.
+        """
+        node = self._pci.numa_node(bus_id)
+        if node is not None:
+            return node
+        words = _or_none(
+            pynvml.nvmlDeviceGetMemoryAffinity,
+            handle,
+            _NUMA_WORDS,
+            pynvml.NVML_AFFINITY_SCOPE_NODE,
+        )
+        mask = sum(word << (64 * place) for place, word in enumerate(words or ()))
+        return mask.bit_length() - 1 if mask.bit_count() == 1 else None
+
+    def _links(self, cards: list[Card], handles: Mapping[int, Any]) -> tuple[Link, ...]:
+        """Find the best way between each pair; a pair whose way is not known has no link."""
+        ends = {card.index: self._nvlinks(handles[card.index]) for card in cards}
+        links = []
+        for one, other in combinations(cards, 2):
+            there, back = ends[one.index], ends[other.index]
+            # Links through NVSwitches reach every card that is on the switches as well.
+            lanes = max(there.straight[other.bus_id], back.straight[one.bus_id])
+            lanes += min(there.switched, back.switched)
+            level = _or_none(
+                pynvml.nvmlDeviceGetTopologyCommonAncestor,
+                handles[one.index],
+                handles[other.index],
+            )
+            kind = f"NV{lanes}" if lanes else _LEVELS.get(-1 if level is None else level)
+            if kind is not None:
+                links.append(Link((one.index, other.index), kind))
+        return tuple(links)
+
+    def _nvlinks(self, handle: Any) -> "_Ends":
+        """Count the active NVLinks of a card by what is at their other end."""
+        straight: Counter[str] = Counter()
+        switched = 0
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            if not _or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link):
+                continue
+            kind = _or_none(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+            if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                switched += 1
+                continue
+            remote = _or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            if remote is None:
+                continue
+            bus_id = _bus_id(remote)
+            # Drivers before R460 do not tell the kind.
+            if kind is None and self._pci.is_switch(bus_id):
+                switched += 1
+            else:
+                straight[bus_id] += 1
+        return _Ends(straight, switched)
+
+    # --- health ---------------------------------------------------------------------------
+
+    @property
+    def watching(self) -> bool:
+        """Whether :meth:`wait` can learn anything."""
+        return self._events is not None
+
+    def watch(self, uuids: Collection[str]) -> dict[str, str]:
+        """Ask to be told of Xids and double-bit ECC errors.
+
+        Returns:
+            For each card that tells nothing: why.
+
+        Raises:
+            Unavailable: NVML itself does not work.
+        """
+        silent: dict[str, str] = {}
+        with _translated():
+            try:
+                events = pynvml.nvmlEventSetCreate()
+            except pynvml.NVMLError as error:
+                if error.value in _SESSION_ERRORS:
+                    raise
+                return dict.fromkeys(uuids, f"NVML: {error}")
+            self._events = events
+            for uuid in uuids:
+                try:
+                    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                    types = _EVENTS & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+                    if types:
+                        pynvml.nvmlDeviceRegisterEvents(handle, types, events)
+                        self._watched[_address(handle)] = uuid
+                    else:
+                        silent[uuid] = "it has neither Xid nor ECC events"
+                except pynvml.NVMLError as error:
+                    if error.value in _SESSION_ERRORS:
+                        raise
+                    silent[uuid] = f"NVML: {error}"
+            if not self._watched:  # NVML does not wait for nothing
+                self._events = None
+                pynvml.nvmlEventSetFree(events)
+        return silent
+
+    def wait(self, seconds: float) -> tuple[str, Fault] | None:
+        """Wait for an event of a watched card.
+
+        Returns:
+            The card's UUID and what happened; ``None`` when nothing did in time.
+
+        Raises:
+            Unavailable: no event can be had, or one came that belongs to no card; the
+                session should be started again and every card probed.
+        """
+        with _translated():
+            try:
+                data = pynvml.nvmlEventSetWait(self._events, int(seconds * 1000))
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                    return None
+                raise
+        uuid = self._watched.get(_address(data.device))
+        if uuid is None:
+            raise Unavailable("NVML: an event of a card that is not known")
+        if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+            return uuid, xid_fault(int(data.eventData))
+        return uuid, Fault(FaultKind.ECC, "double-bit ECC error")
+
+    def probe(self, uuid: str) -> Probe | Fault:
+        """Ask a card how it is.
+
+        Returns:
+            What it said; or why it did not.
+
+        Raises:
+            Unavailable: NVML itself does not work.
+        """
+        with _translated():
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                pynvml.nvmlDeviceGetMemoryInfo(handle)
+                if _in_mig_mode(handle):
+                    return Fault(FaultKind.MIG, "in MIG mode, which is not served")
+                return _probe(handle)
+            except pynvml.NVMLError as error:
+                if error.value in _SESSION_ERRORS:
+                    raise
+                return Fault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
+
+
+class _Ends(NamedTuple):
+    """The other ends of a card's NVLinks: cards by bus id, and how many are switches."""
+
+    straight: Counter[str]
+    switched: int
+
+
+def _probe(handle: Any) -> Probe:
+    rows = _ask(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and newer
+    if rows is None:
+        pending, failed = bool(_ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)), 0
+    else:
+        _, _, pending, failed = rows
+    return Probe(
+        uncorrectable=_ask(
+            pynvml.nvmlDeviceGetTotalEccErrors,
+            handle,
+            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            pynvml.NVML_VOLATILE_ECC,
+        ),
+        action=_action(handle),
+        pending=bool(pending),
+        defect="memory rows could not be remapped" if failed else "",
+    )
+
+
+def _action(handle: Any) -> str | None:
+    values = _ask(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    action = values[0].value.uiVal
+    return _ACTIONS.get(action, f"recovery action {action}")
+
+
+def _in_mig_mode(handle: Any) -> bool:
+    modes = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Ask a card what not every card or driver can tell; ``None`` is no fault.
+
+    That the card is lost or has to be reset is one.
+    """
+    return _or_none(call, *arguments, serious=_SESSION_ERRORS | _CARD_ERRORS)
+
+
+def _or_none(
+    call: Callable[..., Any], *arguments: Any, serious: Collection[int] = _SESSION_ERRORS
+) -> Any:
+    """Ask for what can be done without."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in serious:
+            raise
+        return None
+
+
+def _bus_id(pci: Any) -> str:
+    """Write a PCI address as the kernel does; NVML writes domains of eight digits."""
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _address(handle: Any) -> int:
+    """Tell handles apart: they are pointers, the same all session long."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Make NVML's exceptions ours."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        kind = DriverUnloaded if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED else Unavailable
+        raise kind(f"NVML: {error}{_HINTS.get(error.value, '')}") from error

@@ -1,0 +1,104 @@
+"""Proving before the start: who holds these places by the kubelet's own record, and may it.
+
+Pure but for the ledger it is given. See DESIGN, "PreStartContainer proves".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from agent.allocations import grant_of
+from agent.grant import check_request, check_together
+from agent.ledger import Claim, Correction, Holding, Ledger
+from agent.podview import Key, PodId, PodView
+from agent.tickets import Resource, TicketBook
+from agent.witness import Snapshot, identify_entries
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+
+def proven(ledger: Ledger, resource: Resource, ids: frozenset[str]) -> Claim | None:
+    """Give the container that the kubelet's record has already shown to hold *ids*."""
+    for claim in ledger.find(resource, ids):
+        held = ledger.holding(claim, resource)
+        if held is not None and held.proven:
+            return claim
+    return None
+
+
+def holder(
+    snapshot: Snapshot,
+    resource: Resource,
+    ids: frozenset[str],
+    *,
+    views_of: Callable[[Key], Sequence[PodView]],
+    owners: Mapping[tuple[Resource, str], PodId],
+) -> tuple[Claim, Mapping[Resource, frozenset[str]]] | None:
+    """Find the container that ``List`` shows holding exactly *ids*, and all it holds.
+
+    Args:
+        snapshot: what ``List`` showed.
+        resource: of what.
+        ids: device IDs.
+        views_of: the pods of a name that the API shows.
+        owners: which pod each held device ID was given to, from the ledger.
+    """
+    keys = {
+        entry.key
+        for entry in snapshot.pods
+        for container in entry.containers
+        if container.held.get(resource) == ids
+    }
+    entries = [entry for entry in snapshot.pods if entry.key in keys] if keys else []
+    for each in identify_entries(entries, views_of, owners):
+        for container in each.listed.containers:
+            if container.held.get(resource) == ids:
+                return Claim(each.pod, container.name), container.held
+    return None
+
+
+def why_unproven(ledger: Ledger, guessed: Sequence[Claim]) -> str:
+    """Say why the kubelet's record, though it could be had, shows nobody."""
+    if any(ledger.kind(claim) is ContainerKind.INIT for claim in guessed):
+        return "ordinary init containers are not in the kubelet's record"
+    return "the kubelet's record shows nobody holding exactly these"
+
+
+def believe(
+    ledger: Ledger, claim: Claim, held: Mapping[Resource, frozenset[str]]
+) -> list[Correction]:
+    """Book all that a container holds by the kubelet's record, and to no other container.
+
+    To be called before the container starts: it has been given all it asks for by then.
+
+    Returns:
+        The guesses that were wrong. What else those containers hold is left to their own proof.
+    """
+    wrong: list[Correction] = []
+    for resource, ids in sorted(held.items()):
+        guessed = ledger.find(resource, ids)
+        if claim in guessed:
+            ledger.prove(claim, resource)
+            continue
+        for each in guessed:
+            if ledger.kind(each) is not ContainerKind.INIT:
+                wrong.append(Correction(resource, ids, each, claim))
+                ledger.release(each, resource)
+        ledger.give_way(claim, resource, ids)
+        ledger.record(
+            claim, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True)
+        )
+    return wrong
+
+
+def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:
+    """Veto a container whose devices contradict each other or its request.
+
+    Raises:
+        GrantError: saying what contradicts what.
+    """
+    container = view.demand.of(claim.container) if view is not None else None
+    grants = {resource: grant_of(ledger, book, claim, resource) for resource in Resource}
+    if container is not None:
+        for grant in grants.values():
+            if grant is not None:
+                check_request(container.demand, grant)
+    check_together(grants[Resource.CORE], grants[Resource.MEMORY])

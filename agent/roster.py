@@ -1,0 +1,200 @@
+"""The node's pods: the many at rest, and the few that something is happening to.
+
+Every call of the kubelet brings its whole record, and nearly every pod in it is as it was in
+the call before: served, proven and running. Those are *at rest* and are not looked at again
+until their entry, what the API tells of them, or the book changes. What is left are the
+pods *in motion*, and only among them can the one be that is asking.
+
+The structure is not safe to share between threads: its owner locks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from operator import attrgetter
+
+from agent.podview import Key, PodId, PodView
+from agent.tickets import Resource
+from agent.witness import Identified, Snapshot, identify_entries
+from contract.demand import ContainerKind
+
+_uid_of = attrgetter("id.uid")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one answer of ``List`` shows.
+
+    Attributes:
+        moving: the pods in motion, identified, sorted by pod.
+        resting: the pods at rest.
+    """
+
+    moving: tuple[Identified, ...]
+    resting: AbstractSet[PodId]
+
+    @property
+    def pods(self) -> set[PodId]:
+        """All listed pods."""
+        pods = set(self.resting)
+        pods.update(each.pod for each in self.moving)
+        return pods
+
+
+class Roster:
+    """Tells pods at rest from pods in motion."""
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self._views: Sequence[PodView] = ()
+        self._by_uid: dict[str, PodView] = {}
+        self._by_key: dict[Key, tuple[PodView, ...]] = {}
+        self._live: set[PodId] = set()
+        self._recorded: dict[PodId, PodView] = {}
+        self._with_init: set[PodId] = set()
+        self._asked: set[str] = set()  # UIDs of ended pods whose names were asked for again
+        # By identity of the entry, which stays the same object while its bytes do.
+        self._resting: dict[int, Identified] = {}
+        self._entry_of: dict[PodId, int] = {}
+
+    # --- what the API tells -------------------------------------------------------------
+
+    def know(self, views: Sequence[PodView]) -> None:
+        """Take in the pods known from the API."""
+        if views is self._views:
+            return
+        self._views = views
+        fresh = dict(zip(map(_uid_of, views), views, strict=True))
+        before = self._by_uid
+        changed = [view for uid, view in fresh.items() if before.get(uid) is not view]
+        gone = [before[uid] for uid in before.keys() - fresh.keys()]
+        self._by_uid = fresh
+        for view in gone:
+            self._drop(view)
+        for view in changed:
+            old = before.get(view.id.uid)
+            if old is not None:
+                self._drop(old)
+            self._add(view)
+
+    def view(self, pod: PodId) -> PodView | None:
+        """Give what the API tells of *pod*."""
+        view = self._by_uid.get(pod.uid)
+        return view if view is not None and view.id == pod else None
+
+    def views_of(self, key: Key) -> Sequence[PodView]:
+        """Give the pods of a name that the API shows."""
+        return self._by_key.get(key, ())
+
+    @property
+    def live(self) -> AbstractSet[PodId]:
+        """The pods that the API shows bound here and not finished."""
+        return self._live
+
+    @property
+    def hidden(self) -> list[PodView]:
+        """Live pods that may hold more than the book says, by the records on them.
+
+        Ordinary init containers are never listed (K4), and a kubelet that has just restarted
+        does not list the pods that it has not come to (K11).
+        """
+        return [
+            view
+            for pod, view in self._recorded.items()
+            if pod in self._with_init or pod not in self._entry_of
+        ]
+
+    # --- what the kubelet tells ---------------------------------------------------------
+
+    def unknown(self, snapshot: Snapshot) -> list[Key]:
+        """Name the listed pods of which the API has told nothing, or only how one ended.
+
+        The name of one that has ended may have come back; that is asked once for each.
+        """
+        keys = {
+            entry.key: self.views_of(entry.key)
+            for entry in snapshot.pods
+            if id(entry) not in self._resting
+        }
+        ended = {
+            key: {view.id.uid for view in views} - self._asked
+            for key, views in keys.items()
+            if views and all(view.terminal for view in views)
+        }
+        for uids in ended.values():
+            self._asked |= uids
+        return [
+            *(key for key, views in keys.items() if not views),
+            *(key for key, uids in ended.items() if uids),
+        ]
+
+    def sight(self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]) -> Sighting:
+        """Tell which listed pods are in motion, and which pods those are.
+
+        Args:
+            snapshot: what ``List`` showed.
+            owners: which pod each held device ID was given to, from the ledger.
+        """
+        for gone in self._resting.keys() - set(map(id, snapshot.pods)):
+            self._stir(self._resting[gone].pod)
+        moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
+        # A name that comes back concerns the pod that had it: they are told apart together.
+        for key in {entry.key for entry in moving}:
+            for view in self.views_of(key):
+                resting = self._entry_of.get(view.id)
+                if resting is not None:
+                    moving.append(self._resting[resting].listed)
+                    self._stir(view.id)
+        return Sighting(
+            identify_entries(moving, self.views_of, owners),
+            self._entry_of.keys(),
+        )
+
+    def settle(self, served: Iterable[Identified]) -> None:
+        """Note that nothing more is to happen to these, as they are now.
+
+        Only a pod of which the API tells, alone of its name, can be at rest.
+        """
+        for each in served:
+            alone = len(self.views_of(each.listed.key)) == 1
+            if each.view is not None and alone and each.pod not in self._entry_of:
+                self._resting[id(each.listed)] = each  # holds the entry, so that its id() stays
+                self._entry_of[each.pod] = id(each.listed)
+
+    def stir(self, pods: Iterable[PodId]) -> None:
+        """Note that something happened to *pods*."""
+        for pod in pods:
+            self._stir(pod)
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _stir(self, pod: PodId) -> None:
+        entry = self._entry_of.pop(pod, None)
+        if entry is not None:
+            del self._resting[entry]
+
+    def _add(self, view: PodView) -> None:
+        group = self._by_key.get(view.id.key, ())
+        for other in group:
+            self._stir(other.id)
+        self._by_key[view.id.key] = (*group, view)
+        if view.terminal:
+            return
+        self._live.add(view.id)
+        containers = view.demand.containers
+        if view.recorded:
+            self._recorded[view.id] = view
+        if any(each.kind is ContainerKind.INIT for each in containers):
+            self._with_init.add(view.id)
+
+    def _drop(self, view: PodView) -> None:
+        self._stir(view.id)
+        left = tuple(each for each in self._by_key[view.id.key] if each is not view)
+        if left:
+            self._by_key[view.id.key] = left
+        else:
+            del self._by_key[view.id.key]
+        self._live.discard(view.id)
+        self._recorded.pop(view.id, None)
+        self._with_init.discard(view.id)
+        self._asked.discard(view.id.uid)

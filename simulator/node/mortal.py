@@ -1,0 +1,207 @@
+"""What stands between an agent and everything that hears it, so that it can be killed.
+
+A thread cannot be killed, so the agent of a dead process goes on for a moment; but nothing
+of it is heard any more: its calls fail as a connection fails whose other end has died, and
+what it writes is dropped.
+"""
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+
+from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.ledger import Claim, Correction
+from agent.podview import PodView
+from agent.ports import Journal, Outbox
+from agent.server import Calls, DevicePluginService
+from agent.tickets import Resource, TicketBook
+from contract.allocation import Allocation, Evidence
+
+CUT = "error reading from server: EOF"
+"""What a kubelet says of a plugin that dies during a call."""
+
+_Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
+
+
+class AgentDies(Exception):
+    """Raised by a hook: the agent dies there and then, its answer is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class InCall:
+    """Where an agent is: a call is settled and booked, its answer has not left yet.
+
+    Attributes:
+        call: ``GetPreferredAllocation``, ``Allocate`` or ``PreStartContainer``.
+        resource: of what.
+        ids: the devices named in it; none in a preferred call.
+    """
+
+    call: str
+    resource: Resource
+    ids: frozenset[str] = frozenset()
+
+
+AgentHook = Callable[[InCall], None]
+"""Called at every such moment; it may raise :class:`AgentDies`."""
+
+
+def no_hook(moment: InCall) -> None:
+    """Let it go on."""
+
+
+class Death:
+    """Whether one run of the agent has been killed.
+
+    Args:
+        hook: see :data:`AgentHook`.
+    """
+
+    def __init__(self, hook: AgentHook) -> None:
+        self._hook = hook
+        self.dead = threading.Event()
+        self.stop = threading.Event()
+
+    def come(self) -> None:
+        """Die: what is under way from now on is not heard."""
+        self.dead.set()
+        self.stop.set()
+
+    def cut(self, context: grpc.ServicerContext) -> None:
+        """Fail a call of a dead agent, whatever it was about to answer."""
+        if self.dead.is_set():
+            context.abort(grpc.StatusCode.UNAVAILABLE, CUT)
+
+    def reached(self, moment: InCall) -> None:
+        """Let the hook decide whether this is the agent's last moment."""
+        try:
+            self._hook(moment)
+        except AgentDies:
+            self.come()
+
+
+class MortalJournal:
+    """A :class:`agent.ports.Journal` that a dead agent writes nothing into."""
+
+    def __init__(self, journal: Journal, death: Death) -> None:
+        self._journal = journal
+        self._death = death
+
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
+        """A call was settled."""
+        if not self._death.dead.is_set():
+            self._journal.decided(call, claim, resource, evidence, ids)
+
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
+        """A call was refused."""
+        if not self._death.dead.is_set():
+            self._journal.refused(call, claim, resource, size, reason)
+
+    def corrected(self, correction: Correction) -> None:
+        """A guess was wrong."""
+        if not self._death.dead.is_set():
+            self._journal.corrected(correction)
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+        """A container started without proof."""
+        if not self._death.dead.is_set():
+            self._journal.unproven(claim, ids, reason)
+
+    def blind(self, reason: str) -> None:
+        """The record could not be had."""
+        if not self._death.dead.is_set():
+            self._journal.blind(reason)
+
+
+class MortalOutbox:
+    """A :class:`agent.ports.Outbox` whose queue dies with the agent.
+
+    Args:
+        outbox: where the API server is.
+        death: of the agent.
+        waits: keep everything until :meth:`write`, as a queue does that has not come to it.
+    """
+
+    def __init__(self, outbox: Outbox, death: Death, *, waits: bool) -> None:
+        self._outbox = outbox
+        self._death = death
+        self._waits = waits
+        self._lock = threading.Lock()
+        self._waiting: dict[str, tuple[PodView, dict[str, Allocation]]] = {}
+
+    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+        """Record what a pod's containers got, now or later."""
+        if self._death.dead.is_set():
+            return
+        if not self._waits:
+            self._outbox.put(view, allocations)
+            return
+        with self._lock:
+            self._waiting[view.id.uid] = view, allocations
+
+    def write(self) -> None:
+        """Write what waits."""
+        with self._lock:
+            waiting, self._waiting = list(self._waiting.values()), {}
+        if not self._death.dead.is_set():
+            for each in waiting:
+                self._outbox.put(*each)
+
+
+class MortalService(DevicePluginService):
+    """One resource of the device plugin API, served by an agent that may die in any call."""
+
+    def __init__(self, *, resource: Resource, book: TicketBook, calls: Calls, death: Death) -> None:
+        super().__init__(resource=resource, book=book, calls=calls)
+        self._asked = resource
+        self._death = death
+
+    def GetPreferredAllocation(  # noqa: N802 - the protocol's name
+        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> pb.PreferredAllocationResponse:
+        """Settle who asks and choose its places."""
+        moment = InCall("GetPreferredAllocation", self._asked)
+        return self._mortally(super().GetPreferredAllocation, request, context, moment)
+
+    def Allocate(  # noqa: N802 - the protocol's name
+        self, request: pb.AllocateRequest, context: grpc.ServicerContext
+    ) -> pb.AllocateResponse:
+        """Translate IDs into what the container finds."""
+        ids = (each for one in request.container_requests for each in one.devices_ids)
+        moment = InCall("Allocate", self._asked, frozenset(ids))
+        return self._mortally(super().Allocate, request, context, moment)
+
+    def PreStartContainer(  # noqa: N802 - the protocol's name
+        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> pb.PreStartContainerResponse:
+        """Prove the container before it starts."""
+        moment = InCall("PreStartContainer", self._asked, frozenset(request.devices_ids))
+        return self._mortally(super().PreStartContainer, request, context, moment)
+
+    def _mortally(
+        self,
+        call: Callable[[_Request, grpc.ServicerContext], _Answer],
+        request: _Request,
+        context: grpc.ServicerContext,
+        moment: InCall,
+    ) -> _Answer:
+        self._death.cut(context)
+        try:
+            answer = call(request, context)
+            self._death.reached(moment)
+        finally:  # whatever it was about to answer, be it a refusal
+            self._death.cut(context)
+        return answer

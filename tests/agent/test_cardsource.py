@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from agent.cards import CardFault, Discovery
+from agent.cardsource import StaticSource, look, none_served, open_inventory, open_source
+from agent.errors import SettingsError
+from agent.health import Probe
+from agent.nvml import NvmlSource
+from tests.agent.builders import book
+from tests.agent.fakes import write_cards
+from tests.agent.nvml_node import Node, load, unload, uuid
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    load(monkeypatch, tmp_path)
+    made = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(made.path))
+    return made
+
+
+def test_a_cards_file_stands_in_for_nvml(tmp_path: Path) -> None:
+    source = open_source(write_cards(tmp_path / "cards.yaml", 2))
+    with source.open() as session:
+        found = session.discover()
+        assert [card.uuid for card in found.inventory.cards] == ["GPU-0", "GPU-1"]
+        assert (found.driver, found.faults, found.skipped) == ("", (), ())
+
+
+def test_the_cards_of_a_file_are_always_healthy() -> None:
+    with StaticSource(book().inventory).open() as session:
+        assert session.watch(["GPU-0"]) == {}
+        assert not session.watching
+        assert session.wait(0) is None
+        assert session.probe("GPU-0") == Probe()
+
+
+def test_without_a_file_nvml_is_asked(node: Node) -> None:
+    assert isinstance(open_source(None), NvmlSource)
+    assert [card.uuid for card in open_inventory(None).cards] == [uuid(0), uuid(1)]
+
+
+def test_a_bad_cards_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"\Acards: cannot read "):
+        look(tmp_path / "none.yaml")
+
+
+def test_a_missing_library_is_a_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    unload(monkeypatch)
+    with pytest.raises(SettingsError) as caught:
+        look(None)
+    assert str(caught.value) == (
+        "cards: NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded"
+    )
+
+
+def test_a_node_without_a_card_to_serve_says_why(node: Node) -> None:
+    node.card(1, mig=1)
+    node.fail("nvmlDeviceGetUUID", 15, card=0)
+    assert look(None).inventory.cards == ()
+    with pytest.raises(SettingsError) as caught:
+        open_inventory(None)
+    assert str(caught.value) == (
+        "cards: no card can be served: card 0: NVML: GPU is lost; "
+        "card 1: in MIG mode, which is not served"
+    )
+
+
+def test_a_node_without_any_card_says_so() -> None:
+    assert none_served(Discovery(book(0).inventory)) == ("no card can be served: the node has none")
+    assert none_served(Discovery(book(0).inventory, "", (CardFault(0, None, "lost"),))) == (
+        "no card can be served: card 0: lost"
+    )

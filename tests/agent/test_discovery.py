@@ -1,0 +1,536 @@
+"""The watch over the cards: in its thread, over a scripted driver and over NVML's stand-in."""
+
+import queue
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from agent.cards import Card, CardFault, Discovery
+from agent.cardsource import Source, StaticSource
+from agent.discovery import CardsStatus, CardWatch, Pace
+from agent.errors import DriverUnloaded, Unavailable
+from agent.health import CardHealth, Fault, FaultKind, Moment, Probe, Rules, xid_fault
+from agent.nvml import NvmlSource
+from tests.agent.builders import book, card
+from tests.agent.fakes import eventually
+from tests.agent.nvml_node import Node, load, uuid
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+TWO = Discovery(book(2).inventory, "550.54.15")
+LOST = Fault(FaultKind.LOST, "NVML: GPU is lost")
+BUSY = Pace(step=0.005, probe=0.0, renew=60.0, retry=0.005, retry_most=0.02)
+"""Probes in every round, and fails fast; the time that counts is the fake clock's."""
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(self.at, NOON + timedelta(seconds=self.at))
+
+
+class Driver:
+    """A source and its sessions, with what they say."""
+
+    def __init__(self, found: Discovery = TWO) -> None:
+        self.found = found
+        self.watching = True
+        self.unwatched: dict[str, str] = {}
+        self.answers: dict[str, Probe | Fault] = {}
+        self.events: queue.Queue[tuple[str, Fault]] = queue.Queue()
+        self.failing: dict[str, Unavailable] = {}
+        self.opened = 0
+        self.closed = 0
+        self.waits = 0
+
+    def _step(self, name: str) -> None:
+        if name in self.failing:
+            raise self.failing[name]
+
+    def open(self) -> Self:
+        self._step("open")
+        self.opened += 1
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.closed += 1
+
+    def discover(self) -> Discovery:
+        self._step("discover")
+        return self.found
+
+    def watch(self, uuids: Collection[str], /) -> dict[str, str]:
+        self._step("watch")
+        return self.unwatched
+
+    def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
+        self.waits += 1
+        self._step("wait")
+        try:
+            return self.events.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def probe(self, uuid: str, /) -> Probe | Fault:
+        self._step("probe")
+        return self.answers.get(uuid, Probe(0, ""))
+
+
+class Diary:
+    """An observer that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.statuses: list[CardsStatus] = []
+        self.turns: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str, bool]] = []
+
+    def cards_changed(self, status: CardsStatus) -> None:
+        self.statuses.append(status)
+
+    def card_turned(self, card: Card, health: CardHealth) -> None:
+        self.turns.append((card.uuid, health.reason))
+
+    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+        self.events.append((card.uuid, fault.text, counts))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+def make(source: Source, clock: Clock, diary: Diary, pace: Pace = BUSY) -> CardWatch:
+    return CardWatch(source, rules=Rules(quiet=300), observer=diary, pace=pace, now=clock)
+
+
+@contextmanager
+def running(watch: CardWatch) -> Iterator[CardWatch]:
+    """The watch in its thread, stopped afterwards."""
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    try:
+        yield watch
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def watch(driver: Driver, clock: Clock, diary: Diary) -> Iterator[CardWatch]:
+    """A watch that knows its two cards."""
+    with running(make(driver, clock, diary)) as started:
+        assert started.known.wait(20)
+        yield started
+
+
+def rounds(driver: Driver, more: int = 3) -> None:
+    """Let the watch go round a few times."""
+    goal = driver.waits + more
+    eventually(lambda: driver.waits >= goal, "it goes round")
+
+
+# --- finding ------------------------------------------------------------------------------
+
+
+def test_before_the_first_look_nothing_is_known(driver: Driver) -> None:
+    watch = CardWatch(driver, rules=Rules())
+    assert watch.inventory is None
+    assert watch.status == CardsStatus()
+    assert not watch.known.is_set()
+    assert not watch.healthy("GPU-0")
+
+
+def test_cards_are_known_once_each_was_probed(
+    watch: CardWatch, driver: Driver, diary: Diary
+) -> None:
+    assert watch.inventory == TWO.inventory
+    assert [watch.healthy(each) for each in ("GPU-0", "GPU-1", "GPU-2")] == [True, True, False]
+    rounds(driver)
+    assert [status.discovery for status in diary.statuses] == [TWO]
+    assert diary.turns == []
+
+
+def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.answers["GPU-1"] = LOST
+    with running(make(driver, clock, diary)) as watch:
+        assert watch.known.wait(20)
+        assert not watch.healthy("GPU-1")
+    assert [list(status.health) for status in diary.statuses] == [["GPU-0", "GPU-1"]]
+    assert not diary.statuses[0].health["GPU-1"].healthy
+
+
+def test_a_missing_driver_is_told_and_tried_again(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.failing["open"] = DriverUnloaded("NVML: Driver Not Loaded")
+    with running(make(driver, clock, diary)) as watch:
+        eventually(lambda: watch.status.problem == "NVML: Driver Not Loaded", "it is told")
+        assert not watch.known.is_set()
+        assert watch.inventory is None
+        driver.failing.clear()
+        assert watch.known.wait(20)
+        eventually(lambda: watch.status.problem == "", "the problem is over")
+    assert [status.problem for status in diary.statuses] == [
+        "NVML: Driver Not Loaded",
+        "NVML: Driver Not Loaded",  # the cards are there now
+        "",
+    ]
+
+
+def test_a_node_without_a_card_to_serve_is_looked_at_again(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    fault = CardFault(0, None, "NVML: GPU is lost")
+    driver.found = Discovery(book(0).inventory, "550.54.15", (fault,))
+    with running(make(driver, clock, diary)) as watch:
+        eventually(lambda: watch.status.problem != "", "it is told")
+        assert watch.status.problem == "no card can be served: card 0: NVML: GPU is lost"
+        assert watch.status.discovery == driver.found
+        assert watch.inventory is None
+        driver.found = TWO
+        assert watch.known.wait(20)
+        assert watch.inventory == TWO.inventory
+
+
+def test_what_is_left_out_is_in_the_status(driver: Driver, clock: Clock, diary: Diary) -> None:
+    mig = CardFault(2, "GPU-2", "in MIG mode")
+    driver.found = replace(TWO, skipped=(mig,), faults=(CardFault(3, None, "lost"),))
+    with running(make(driver, clock, diary)) as watch:
+        assert watch.known.wait(20)
+        assert watch.status.discovery == driver.found
+
+
+def test_a_card_that_comes_later_waits_for_a_restart(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.found = replace(TWO, faults=(CardFault(2, None, "NVML: GPU is lost"),))
+    with running(make(driver, clock, diary, replace(BUSY, renew=0.0))) as watch:
+        assert watch.known.wait(20)
+        driver.found = Discovery(book(3).inventory, "560.28.03")
+        eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is told")
+        assert watch.inventory == TWO.inventory
+        assert not watch.healthy("GPU-2")
+        assert watch.status.discovery is not None
+        assert watch.status.discovery.driver == "560.28.03"
+        assert watch.status.discovery.faults == ()
+
+
+def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    mute, known = CardFault(0, None, "lost"), CardFault(1, "GPU-1", "lost")
+    other = CardFault(2, "GPU-2", "lost")
+    with running(make(driver, clock, diary, replace(BUSY, renew=0.0))) as watch:
+        assert watch.known.wait(20)
+        driver.answers |= {"GPU-0": LOST, "GPU-1": LOST}
+        driver.found = replace(
+            Discovery(book(0).inventory),
+            faults=(mute, known, other),
+            skipped=(known, CardFault(9, "GPU-9", "MIG")),
+        )
+        eventually(
+            lambda: watch.status.discovery and watch.status.discovery.faults, "it looks again"
+        )
+        assert watch.status.discovery is not None
+        assert watch.status.discovery.faults == (other,)
+        assert [each.uuid for each in watch.status.discovery.skipped] == ["GPU-9"]
+        assert watch.inventory == TWO.inventory
+
+
+# --- health -------------------------------------------------------------------------------
+
+
+def test_an_xid_makes_its_card_unhealthy_at_once_and_the_card_comes_back(
+    watch: CardWatch, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    clock.at = 1
+    driver.events.put(("GPU-1", xid_fault(79)))
+    eventually(lambda: not watch.healthy("GPU-1"), "it is unhealthy")
+    reason = "Xid 79 (GPU has fallen off the bus) at 12:00:01"
+    assert watch.status.health["GPU-1"].reason == reason
+    assert watch.healthy("GPU-0")
+    clock.at = 300.9
+    rounds(driver)
+    assert not watch.healthy("GPU-1")
+    clock.at = 301
+    eventually(lambda: watch.healthy("GPU-1"), "it is back")
+    eventually(lambda: len(diary.statuses) == 3, "all is told")
+    assert diary.turns == [("GPU-1", reason), ("GPU-1", "")]
+    assert diary.events == [("GPU-1", "Xid 79 (GPU has fallen off the bus)", True)]
+    assert [not status.health["GPU-1"].healthy for status in diary.statuses] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_an_error_of_an_application_is_told_and_changes_nothing(
+    watch: CardWatch, driver: Driver, diary: Diary
+) -> None:
+    driver.events.put(("GPU-0", xid_fault(31)))
+    eventually(lambda: diary.events, "it is told")
+    assert diary.events == [("GPU-0", "Xid 31 (GPU memory page fault)", False)]
+    rounds(driver)
+    assert watch.healthy("GPU-0")
+    assert (diary.turns, len(diary.statuses)) == ([], 1)
+
+
+def test_a_lost_card_is_found_by_its_probe_and_the_others_stay(
+    watch: CardWatch, driver: Driver
+) -> None:
+    driver.answers["GPU-0"] = LOST
+    eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+    assert watch.healthy("GPU-1")
+    assert watch.status.problem == ""
+
+
+def test_cards_without_events_are_told_and_probed(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.watching = False
+    driver.unwatched = {"GPU-0": "NVML: Not Supported"}
+    with running(make(driver, clock, diary)) as watch:
+        assert watch.known.wait(20)
+        driver.answers["GPU-0"] = LOST
+        eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+        assert watch.status.unwatched == {"GPU-0": "NVML: Not Supported"}
+    assert driver.waits == 0
+
+
+def test_cards_are_probed_now_and_then(driver: Driver, clock: Clock, diary: Diary) -> None:
+    with running(make(driver, clock, diary, replace(BUSY, probe=10.0))) as watch:
+        assert watch.known.wait(20)
+        driver.answers["GPU-0"] = LOST
+        clock.at = 9.9
+        rounds(driver)
+        assert watch.healthy("GPU-0")
+        clock.at = 10
+        eventually(lambda: not watch.healthy("GPU-0"), "it is probed")
+
+
+def test_a_new_session_looks_for_a_card_that_does_not_answer(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    with running(make(driver, clock, diary)) as watch:
+        assert watch.known.wait(20)
+        driver.answers["GPU-0"] = LOST
+        clock.at = 59
+        rounds(driver)
+        assert driver.opened == 1
+        clock.at = 60
+        eventually(lambda: driver.opened == 2, "it opens another")
+        clock.at = 200
+        driver.answers.clear()
+        rounds(driver)
+        opened = driver.opened
+        clock.at = 300
+        rounds(driver)
+        assert driver.opened == opened  # all answer: no need
+    assert driver.closed == driver.opened
+
+
+def test_a_card_that_went_into_mig_mode_answers_and_needs_no_new_session(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    with running(make(driver, clock, diary, replace(BUSY, renew=0.0))) as watch:
+        assert watch.known.wait(20)
+        driver.answers["GPU-0"] = Fault(FaultKind.MIG, "in MIG mode")
+        eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+        rounds(driver)
+        assert driver.opened == 1
+
+
+# --- NVML fails ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["open", "discover", "watch"])
+def test_where_no_session_answers_no_card_is_healthy(
+    where: str, watch: CardWatch, driver: Driver, clock: Clock
+) -> None:
+    driver.failing |= {"wait": Unavailable("NVML: Uninitialized")}
+    driver.failing |= {where: Unavailable("NVML: Uninitialized")}
+    eventually(lambda: not watch.healthy("GPU-0"), "no card is")
+    eventually(lambda: not watch.healthy("GPU-1"), "no card is")
+    assert watch.status.health["GPU-0"].reason == "NVML: Uninitialized at 12:00:00"
+    assert watch.inventory == TWO.inventory
+    driver.failing.clear()
+    eventually(lambda: watch.status.problem == "", "it works again")
+    assert not watch.healthy("GPU-0")
+    clock.at = 300
+    eventually(lambda: watch.healthy("GPU-0") and watch.healthy("GPU-1"), "they are back")
+
+
+def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
+    watch: CardWatch, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.failing["wait"] = Unavailable("NVML: Unknown Error")
+    eventually(lambda: driver.opened > 3, "it tries again")
+    assert watch.status.problem == "NVML: Unknown Error"
+    assert watch.healthy("GPU-0")
+    driver.answers["GPU-0"] = LOST
+    eventually(lambda: not watch.healthy("GPU-0"), "it still probes")
+    assert watch.healthy("GPU-1")
+    assert [status.problem for status in diary.statuses[1:]].count("NVML: Unknown Error") == len(
+        diary.statuses[1:]
+    )
+
+
+def test_a_driver_that_was_unloaded_sets_cards_up_anew(
+    watch: CardWatch, driver: Driver, clock: Clock
+) -> None:
+    old = Probe(0, None)
+    driver.answers |= {"GPU-0": old, "GPU-1": old}
+    driver.events.put(("GPU-0", xid_fault(119)))
+    eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+    clock.at = 1000
+    rounds(driver)
+    assert not watch.healthy("GPU-0")
+    driver.failing |= {each: DriverUnloaded("NVML: Driver Not Loaded") for each in ("wait", "open")}
+    eventually(lambda: not watch.healthy("GPU-1"), "no card is")
+    driver.failing.clear()
+    eventually(lambda: watch.status.problem == "", "it works again")
+    clock.at = 1300
+    eventually(lambda: watch.healthy("GPU-0"), "it is back")
+
+
+class CountedStop(threading.Event):
+    """Is set after so many waits, and does not wait."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.waited: list[float | None] = []
+        self._left = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        if len(self.waited) == self._left:
+            self.set()
+        return self.is_set()
+
+
+def test_failures_are_tried_again_ever_more_slowly(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.failing["open"] = Unavailable("NVML: Driver Not Loaded")
+    stop = CountedStop(9)
+    make(driver, clock, diary, Pace()).run(stop)
+    assert stop.waited == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert len(diary.statuses) == 1
+
+
+def test_after_a_good_session_the_first_try_comes_soon(clock: Clock, diary: Diary) -> None:
+    class Flaky(Driver):
+        def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
+            clock.at += 61
+            raise Unavailable("NVML: GPU is lost")
+
+    stop = CountedStop(3)
+    make(Flaky(), clock, diary, Pace()).run(stop)
+    assert stop.waited == [1, 1, 1]
+
+
+# --- stopping -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_stop_takes_no_longer_than_a_wait(
+    failing: bool, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    if failing:
+        driver.failing["open"] = Unavailable("NVML: Driver Not Loaded")
+    pace = Pace(step=0.1, retry=60, retry_most=60)
+    began = time.monotonic()
+    with running(make(driver, clock, diary, pace)) as watch:
+        eventually(lambda: watch.known.is_set() or watch.status.problem, "it began")
+    assert time.monotonic() - began < 10
+    assert driver.closed == driver.opened
+
+
+def test_the_age_grows_while_a_call_hangs(driver: Driver, clock: Clock, diary: Diary) -> None:
+    watch = make(driver, clock, diary)
+    clock.at = 5
+    assert watch.age == 5
+    with running(watch):
+        assert watch.known.wait(20)
+        eventually(lambda: watch.age == 0, "it looked")
+
+
+def test_an_observer_is_not_needed_and_the_clock_runs(driver: Driver) -> None:
+    watch = CardWatch(driver, rules=Rules(quiet=0), pace=BUSY)
+    with running(watch):
+        assert watch.known.wait(20)
+        driver.events.put(("GPU-0", xid_fault(94)))
+        eventually(driver.events.empty, "it hears")
+        eventually(lambda: watch.healthy("GPU-0"), "it is back")
+    assert 0 <= watch.age < 20
+
+
+# --- sources ------------------------------------------------------------------------------
+
+
+def test_the_cards_of_a_file_are_served_by_the_same_watch(clock: Clock, diary: Diary) -> None:
+    inventory = book(3).inventory
+    with running(make(StaticSource(inventory), clock, diary)) as watch:
+        assert watch.known.wait(20)
+        assert watch.inventory == inventory
+        assert all(watch.healthy(each.uuid) for each in inventory.cards)
+    assert [list(status.health) for status in diary.statuses] == [["GPU-0", "GPU-1", "GPU-2"]]
+    assert card().uuid in diary.statuses[0].health
+
+
+def test_a_real_session_sees_a_card_fall_off_the_bus_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, diary: Diary
+) -> None:
+    node = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(node.path))
+    library = load(monkeypatch, tmp_path)
+    source = NvmlSource(tmp_path / "sys")
+    with running(make(source, clock, diary, replace(BUSY, renew=0.02))) as watch:
+        assert watch.known.wait(20)
+        node.event(1, data=79)
+        node.fail("nvmlDeviceGetHandleByUUID", 15, card=1)
+        node.fail("nvmlDeviceGetHandleByIndex_v2", 15, card=1)
+        eventually(lambda: not watch.healthy(uuid(1)), "it is unhealthy")
+        clock.at = 1
+        eventually(lambda: watch.status.health[uuid(1)].gone, "it is lost")
+        assert watch.healthy(uuid(0))
+        node.mend()
+        eventually(lambda: watch.status.health[uuid(1)].reset_seen, "it answers")
+        assert not watch.healthy(uuid(1))
+        clock.at = 1000
+        eventually(lambda: watch.healthy(uuid(1)), "it is back")
+    assert [each for each, _ in diary.turns] == [uuid(1), uuid(1)]
+    assert (library.stub_sessions(), library.stub_sets()) == (0, 0)

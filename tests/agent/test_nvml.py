@@ -1,0 +1,509 @@
+"""The real pynvml over a stand-in library: structures and error codes as NVML has them."""
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from agent.cards import Card, CardFault, Link
+from agent.errors import DriverUnloaded, Unavailable
+from agent.health import Fault, FaultKind, Probe, xid_fault
+from agent.nvml import NvmlSession, NvmlSource
+from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
+
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+MIG = "in MIG mode, which is not served"
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Two sound cards."""
+    made = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(made.path))
+    return made
+
+
+@pytest.fixture
+def library(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """NVML; a test that leaves a session or an event set open fails."""
+    loaded = load(monkeypatch, tmp_path)
+    yield loaded
+    assert (loaded.stub_sessions(), loaded.stub_sets()) == (0, 0)
+
+
+@pytest.fixture
+def session(library: ctypes.CDLL, tmp_path: Path) -> Iterator[NvmlSession]:
+    with NvmlSource(tmp_path / "sys").open() as opened:
+        yield opened
+
+
+def pci_device(tmp_path: Path, bus_id: str, **attributes: str) -> None:
+    """Describe a PCI device as the kernel does."""
+    folder = tmp_path / "sys/bus/pci/devices" / bus_id
+    folder.mkdir(parents=True)
+    for name, text in attributes.items():
+        (folder / name).write_text(f"{text}\n")
+
+
+# --- discovery ------------------------------------------------------------------------
+
+
+def test_every_card_is_described(session: NvmlSession, node: Node, tmp_path: Path) -> None:
+    pci_device(tmp_path, "0000:01:00.0", numa_node="1")
+    node.card(1, minor=7, name="NVIDIA A10", pci="10000 af 1f", memory=24 * GIB)
+    found = session.discover()
+    assert found.inventory.cards == (
+        Card(
+            uuid(0),
+            0,
+            0,
+            "NVIDIA A100-SXM4-80GB",
+            80 * GIB,
+            1,
+            "0000:01:00.0",
+            "/dev/nvidia0",
+        ),
+        Card(uuid(1), 1, 7, "NVIDIA A10", 24 * GIB, None, "10000:af:1f.0", "/dev/nvidia7"),
+    )
+    assert found.inventory.links == (Link((0, 1), "PHB"),)
+    assert (found.driver, found.faults, found.skipped) == ("550.54.15", (), ())
+
+
+def test_a_node_without_cards_is_empty(session: NvmlSession, node: Node) -> None:
+    node.set("cards", 0)
+    assert session.discover().inventory.cards == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "known", "reason"),
+    [
+        ("nvmlDeviceGetHandleByIndex_v2", LOST, False, "NVML: GPU is lost"),
+        ("nvmlDeviceGetHandleByIndex_v2", 4242, False, "NVML: a text of the library"),
+        ("nvmlDeviceGetUUID", UNKNOWN, False, "NVML: Unknown Error"),
+        ("nvmlDeviceGetName", LOST, True, "NVML: GPU is lost"),
+        ("nvmlDeviceGetMinorNumber", NOT_SUPPORTED, True, "NVML: Not Supported"),
+        ("nvmlDeviceGetMemoryInfo", UNKNOWN, True, "NVML: Unknown Error"),
+        (
+            "nvmlDeviceGetPciInfo_v3",
+            pynvml.NVML_ERROR_RESET_REQUIRED,
+            True,
+            "NVML: GPU requires restart",
+        ),
+        ("nvmlDeviceGetMigMode", LOST, True, "NVML: GPU is lost"),
+    ],
+)
+def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
+    *, session: NvmlSession, node: Node, function: str, code: int, known: bool, reason: str
+) -> None:
+    node.fail(function, code, card=0)
+    found = session.discover()
+    assert [card.index for card in found.inventory.cards] == [1]
+    assert found.inventory.links == ()
+    assert found.faults == (CardFault(0, uuid(0) if known else None, reason),)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (
+            {"memory": 0},
+            "card 1.memory: Invalid value: 0: must be a number of bytes such as 24Gi",
+        ),
+        ({"minor": 0}, "cards: minor 0 stands twice"),
+        ({"uuid": uuid(0)}, f'cards: uuid "{uuid(0)}" stands twice'),
+        (
+            {"uuid": "a::b"},
+            (
+                'card 1.uuid: Invalid value: "a::b": must be a card UUID of at most 56 letters, '
+                "digits, '-', '.' and '_'"
+            ),
+        ),
+        ({"name": "\udcff"}, "'utf-8' codec can't decode byte 0xff in position 0: "),
+    ],
+)
+def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
+    session: NvmlSession, node: Node, facts: dict[str, object], reason: str
+) -> None:
+    node.card(1, **facts)
+    found = session.discover()
+    assert [card.index for card in found.inventory.cards] == [0]
+    assert [fault.index for fault in found.faults] == [1]
+    assert found.faults[0].reason.startswith(reason)
+
+
+def test_a_card_in_mig_mode_is_left_out_with_the_reason(session: NvmlSession, node: Node) -> None:
+    node.card(0, mig=1)
+    found = session.discover()
+    assert found.skipped == (CardFault(0, uuid(0), MIG),)
+    assert [card.index for card in found.inventory.cards] == [1]
+    assert found.faults == ()
+
+
+def test_a_card_that_knows_no_mig_mode_is_served(session: NvmlSession, node: Node) -> None:
+    node.forget("card 0 mig")
+    assert len(session.discover().inventory.cards) == 2
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH]
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetCount_v2",
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlSystemGetDriverVersion",
+    ],
+)
+def test_no_card_is_blamed_when_nvml_itself_fails(
+    session: NvmlSession, node: Node, function: str, code: int
+) -> None:
+    node.fail(function, code)
+    with pytest.raises(Unavailable, match=r"\ANVML: (Uninitialized|RM has detected)"):
+        session.discover()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nvml", "node_id"),
+    [
+        ("0", 1, 0),
+        ("3", None, 3),
+        ("-1", 1, 1),
+        ("-1", 65, 65),
+        ("-1", None, None),
+        ("", 2, 2),
+        ("many", None, None),
+        (None, 0, 0),
+        (None, None, None),
+    ],
+)
+def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
+    *,
+    session: NvmlSession,
+    node: Node,
+    tmp_path: Path,
+    kernel: str | None,
+    nvml: int | None,
+    node_id: int | None,
+) -> None:
+    if kernel is not None:
+        pci_device(tmp_path, "0000:01:00.0", numa_node=kernel)
+    if nvml is not None:
+        node.card(0, numa=nvml)
+    assert session.discover().inventory.cards[0].numa == node_id
+
+
+def test_a_numa_node_that_is_no_text_is_not_known(session: NvmlSession, tmp_path: Path) -> None:
+    pci_device(tmp_path, "0000:01:00.0")
+    (tmp_path / "sys/bus/pci/devices/0000:01:00.0/numa_node").write_bytes(b"\xff")
+    assert session.discover().inventory.cards[0].numa is None
+
+
+@pytest.mark.parametrize(
+    ("level", "kind"),
+    [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS")],
+)
+def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
+    session: NvmlSession, node: Node, level: int, kind: str
+) -> None:
+    node.set("level 0 1", level)
+    assert session.discover().inventory.links == (Link((0, 1), kind),)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, LOST, UNKNOWN])
+def test_a_way_that_nvml_does_not_know_is_left_out(
+    session: NvmlSession, node: Node, code: int
+) -> None:
+    node.fail("nvmlDeviceGetTopologyCommonAncestor", code)
+    found = session.discover()
+    assert found.inventory.links == ()
+    assert found.inventory.unlinked() == ((0, 1),)
+
+
+def test_a_level_of_a_newer_nvml_is_left_out(session: NvmlSession, node: Node) -> None:
+    node.set("level 0 1", 35)
+    assert session.discover().inventory.links == ()
+
+
+def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node) -> None:
+    node.nvlink(0, range(4), "gpu 0 2 0")
+    node.nvlink(1, range(4), "gpu 0 1 0")
+    node.nvlink(0, range(4, 6), "gpu 0 9 0")  # to a card that is not served
+    node.nvlink(0, range(6, 8), "gpu 0 2 0", state="inactive")
+    assert session.discover().inventory.links == (Link((0, 1), "NV4"),)
+
+
+def test_one_end_that_knows_its_nvlinks_is_enough(session: NvmlSession, node: Node) -> None:
+    node.nvlink(1, range(2), "gpu 0 1 0")
+    node.fail("nvmlDeviceGetNvLinkState", LOST, card=0)
+    assert session.discover().inventory.links == (Link((0, 1), "NV2"),)
+
+
+def test_nvswitches_join_every_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: ctypes.CDLL
+) -> None:
+    four = Node(tmp_path / "four", cards=4)
+    monkeypatch.setenv("NVML_STUB", str(four.path))
+    for card in range(3):  # the fourth is on no switch
+        four.nvlink(card, range(18), "switch 0 c4 0")
+    four.fail("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED)  # as NVLink 5 switches do
+    with NvmlSource(tmp_path / "sys").open() as session:
+        links = session.discover().inventory.links
+    assert {link.cards: link.kind for link in links} == {
+        (0, 1): "NV18",
+        (0, 2): "NV18",
+        (1, 2): "NV18",
+        (0, 3): "PHB",
+        (1, 3): "PHB",
+        (2, 3): "PHB",
+    }
+
+
+def test_a_link_whose_other_end_is_not_told_does_not_count(
+    session: NvmlSession, node: Node
+) -> None:
+    node.nvlink(0, range(4), "gpu 0 2 0")
+    node.fail("nvmlDeviceGetNvLinkRemotePciInfo_v2", UNKNOWN)
+    assert session.discover().inventory.links == (Link((0, 1), "PHB"),)
+
+
+def test_a_driver_before_r460_is_read_by_what_it_has(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = load(monkeypatch, tmp_path, old=True)
+    pci_device(tmp_path, "0000:c4:00.0", **{"class": "0x068000"})
+    for card in range(2):
+        node.nvlink(card, range(6), "unknown 0 c4 0")
+        node.nvlink(card, range(6, 8), f"unknown 0 {2 - card} 0")
+        node.card(card, pending=card, numa=1)
+    with NvmlSource(tmp_path / "sys").open() as session:
+        found = session.discover()
+        probes = [session.probe(uuid(card)) for card in range(2)]
+    assert found.inventory.links == (Link((0, 1), "NV8"),)
+    assert [card.numa for card in found.inventory.cards] == [None, None]
+    assert probes == [Probe(0, None, pending=False), Probe(0, None, pending=True)]
+    assert library.stub_sessions() == 0
+
+
+# --- sessions -------------------------------------------------------------------------
+
+
+def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    unload(monkeypatch)
+    with pytest.raises(Unavailable) as caught:
+        NvmlSource().open()
+    assert str(caught.value) == (
+        "NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded"
+    )
+    assert isinstance(caught.value.__cause__, pynvml.NVMLError)
+    assert not isinstance(caught.value, DriverUnloaded)
+
+
+def test_a_library_that_comes_later_is_found(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unload(monkeypatch)
+    with pytest.raises(Unavailable):
+        NvmlSource().open()
+    library = load(monkeypatch, tmp_path)
+    with NvmlSource().open() as session:
+        assert len(session.discover().inventory.cards) == 2
+    assert library.stub_sessions() == 0
+
+
+def test_a_driver_that_is_not_loaded_is_told_apart(library: ctypes.CDLL, node: Node) -> None:
+    node.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(DriverUnloaded, match=r"\ANVML: Driver Not Loaded\Z"):
+        NvmlSource().open()
+
+
+def test_a_replaced_driver_says_what_to_do(library: ctypes.CDLL, node: Node) -> None:
+    node.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(Unavailable) as caught:
+        NvmlSource().open()
+    assert str(caught.value) == (
+        "NVML: RM has detected an NVML/RM version mismatch. "
+        "The driver was replaced: restart the agent"
+    )
+
+
+def test_a_session_ends_also_when_the_driver_went_meanwhile(
+    library: ctypes.CDLL, node: Node
+) -> None:
+    with NvmlSource().open() as session:
+        session.watch([uuid(0)])
+        node.fail("nvmlEventSetFree", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        node.fail("nvmlShutdown", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    node.mend()
+    with NvmlSource().open() as session:
+        assert len(session.discover().inventory.cards) == 2
+
+
+def test_a_session_that_breaks_off_is_closed(library: ctypes.CDLL, node: Node) -> None:
+    with pytest.raises(RuntimeError), NvmlSource().open():
+        raise RuntimeError
+
+
+# --- events ---------------------------------------------------------------------------
+
+
+def test_an_xid_is_told_with_its_card_and_number(session: NvmlSession, node: Node) -> None:
+    assert session.watch([uuid(0), uuid(1)]) == {}
+    assert session.watching
+    assert session.wait(0) is None
+    node.event(1, XID, 79)
+    node.event(0, XID, 13)
+    assert session.wait(5) == (uuid(1), xid_fault(79))
+    assert session.wait(5) == (uuid(0), xid_fault(13))
+    assert session.wait(0.01) is None
+
+
+def test_a_double_bit_error_is_told(session: NvmlSession, node: Node) -> None:
+    session.watch([uuid(0)])
+    node.event(0, ECC, 0)
+    assert session.wait(5) == (uuid(0), Fault(FaultKind.ECC, "double-bit ECC error"))
+
+
+def test_a_card_with_some_of_the_events_tells_those(session: NvmlSession, node: Node) -> None:
+    node.card(0, events=XID | 0x10)
+    assert session.watch([uuid(0)]) == {}
+    node.event(0, ECC, 0)
+    node.event(0, XID, 48)
+    assert session.wait(5) == (uuid(0), xid_fault(48))
+
+
+def test_cards_without_events_are_named_and_the_others_watched(
+    session: NvmlSession, node: Node
+) -> None:
+    node.fail("nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED, card=0)
+    assert session.watch([uuid(0), uuid(1)]) == {uuid(0): "NVML: Not Supported"}
+    assert session.watching
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "reason"),
+    [
+        ("nvmlEventSetCreate", NOT_SUPPORTED, "NVML: Not Supported"),
+        ("nvmlDeviceRegisterEvents", UNKNOWN, "NVML: Unknown Error"),
+        ("nvmlDeviceGetHandleByUUID", LOST, "NVML: GPU is lost"),
+    ],
+)
+def test_a_node_without_events_is_not_watched(
+    session: NvmlSession, node: Node, function: str, code: int, reason: str
+) -> None:
+    node.fail(function, code)
+    assert session.watch([uuid(0), uuid(1)]) == {uuid(0): reason, uuid(1): reason}
+    assert not session.watching
+
+
+def test_a_card_with_other_events_only_is_not_watched(session: NvmlSession, node: Node) -> None:
+    node.card(0, events=0x10)
+    assert session.watch([uuid(0)]) == {uuid(0): "it has neither Xid nor ECC events"}
+    assert not session.watching
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
+def test_watching_fails_with_nvml(session: NvmlSession, node: Node, function: str) -> None:
+    node.fail(function, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(DriverUnloaded):
+        session.watch([uuid(0)])
+
+
+@pytest.mark.parametrize("code", [LOST, UNKNOWN, pynvml.NVML_ERROR_UNINITIALIZED])
+def test_waiting_that_fails_ends_the_session(session: NvmlSession, node: Node, code: int) -> None:
+    session.watch([uuid(0)])
+    node.fail("nvmlEventSetWait_v2", code)
+    with pytest.raises(Unavailable):
+        session.wait(5)
+
+
+def test_an_event_of_no_known_card_ends_the_session(session: NvmlSession, node: Node) -> None:
+    session.watch([uuid(0)])
+    node.event(-1)
+    with pytest.raises(Unavailable, match=r"\ANVML: an event of a card that is not known\Z"):
+        session.wait(5)
+
+
+# --- probes ---------------------------------------------------------------------------
+
+
+def test_a_sound_card_passes(session: NvmlSession) -> None:
+    assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
+
+
+def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
+    session: NvmlSession, node: Node
+) -> None:
+    node.card(0, ecc=3, action=1, pending=1, failed=1)
+    assert session.probe(uuid(0)) == Probe(
+        3, "a reset of the card", pending=True, defect="memory rows could not be remapped"
+    )
+    node.card(0, action=99)
+    answer = session.probe(uuid(0))
+    assert isinstance(answer, Probe)
+    assert answer.action == "recovery action 99"
+
+
+def test_a_card_that_can_tell_nothing_passes(session: NvmlSession, node: Node) -> None:
+    node.forget(*(f"card 0 {each}" for each in ("ecc", "action", "pending", "failed", "mig")))
+    assert session.probe(uuid(0)) == Probe(None, None, pending=False)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetTotalEccErrors",
+    ],
+)
+def test_a_question_that_is_not_understood_is_no_fault(
+    session: NvmlSession, node: Node, function: str
+) -> None:
+    node.fail(function, UNKNOWN)
+    assert isinstance(session.probe(uuid(0)), Probe)
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "fault"),
+    [
+        ("nvmlDeviceGetHandleByUUID", LOST, Fault(FaultKind.LOST, "NVML: GPU is lost")),
+        (
+            "nvmlDeviceGetHandleByUUID",
+            pynvml.NVML_ERROR_NOT_FOUND,
+            Fault(FaultKind.LOST, "NVML: Not Found"),
+        ),
+        ("nvmlDeviceGetMemoryInfo", UNKNOWN, Fault(FaultKind.ERROR, "NVML: Unknown Error")),
+        ("nvmlDeviceGetMemoryInfo", LOST, Fault(FaultKind.LOST, "NVML: GPU is lost")),
+        (
+            "nvmlDeviceGetTotalEccErrors",
+            pynvml.NVML_ERROR_RESET_REQUIRED,
+            Fault(FaultKind.RESET, "NVML: GPU requires restart"),
+        ),
+        ("nvmlDeviceGetFieldValues", LOST, Fault(FaultKind.LOST, "NVML: GPU is lost")),
+    ],
+)
+def test_a_card_that_does_not_answer_says_why(
+    session: NvmlSession, node: Node, function: str, code: int, fault: Fault
+) -> None:
+    node.fail(function, code, card=0)
+    assert session.probe(uuid(0)) == fault
+    assert isinstance(session.probe(uuid(1)), Probe)
+
+
+def test_a_card_that_went_into_mig_mode_fails(session: NvmlSession, node: Node) -> None:
+    node.card(0, mig=1)
+    assert session.probe(uuid(0)) == Fault(FaultKind.MIG, MIG)
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetFieldValues"])
+def test_probing_fails_with_nvml(session: NvmlSession, node: Node, function: str) -> None:
+    node.fail(function, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(DriverUnloaded):
+        session.probe(uuid(0))

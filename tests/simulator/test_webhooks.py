@@ -1,0 +1,208 @@
+"""The shipped configurations before the real webhook's decisions: who is asked, who is not."""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trustme
+
+from contract.names import Names
+from contract.stamps import OrderStamp
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient, ApiError, Json
+from simulator.webhooks import validating_configuration, webhook_configuration
+from tests.simulator.api_helpers import PODS, Hook, allow, running_hook
+from tests.simulator.api_helpers import pod as plain_pod
+from webhook.bindings import mutate_binding
+from webhook.pods import mutate_pod
+from webhook.reviews import Review, decode_review, encode_review
+from webhook.verdicts import Verdict
+from webhook.workloads import validate_workload
+
+NAMES = Names()
+GPU = {NAMES.core: "50", NAMES.memory: "8"}
+WRONG = {NAMES.core: "150"}
+BINDING = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
+WORKLOADS = [
+    ("apps/v1", "Deployment", "deployments", "spec.template"),
+    ("apps/v1", "StatefulSet", "statefulsets", "spec.template"),
+    ("apps/v1", "DaemonSet", "daemonsets", "spec.template"),
+    ("apps/v1", "ReplicaSet", "replicasets", "spec.template"),
+    ("v1", "ReplicationController", "replicationcontrollers", "spec.template"),
+    ("batch/v1", "Job", "jobs", "spec.template"),
+    ("batch/v1", "CronJob", "cronjobs", "spec.jobTemplate.spec.template"),
+    ("v1", "PodTemplate", "podtemplates", "template"),
+]
+"""API version, kind, plural, where the template is."""
+
+
+def _decide(review: Review) -> Verdict:
+    def stamp() -> OrderStamp:
+        return OrderStamp(1_700_000_000_000_000_000, "w1", 0)
+
+    if review.target.subresource == "binding":
+        return mutate_binding(review, names=NAMES, stamp=stamp)
+    if review.target.resource == "pods":
+        return mutate_pod(review, names=NAMES, stamp=stamp)
+    return validate_workload(review, names=NAMES)
+
+
+def _respond(request: Json) -> Json:
+    """Answer as the real webhook does, its HTTP aside."""
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    decoded = decode_review(json.dumps(review).encode())
+    answer: Json = json.loads(encode_review(decoded, _decide(decoded)))["response"]
+    return answer
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def client(server: ApiServer, warnings: list[str]) -> Iterator[ApiClient]:
+    with ApiClient(server.url, on_warning=warnings.append) as connected:
+        yield connected
+
+
+@pytest.fixture
+def hook(server: ApiServer, authority: trustme.CA) -> Iterator[Hook]:
+    with running_hook(authority, respond=_respond) as found:
+        url, ca = f"https://localhost:{found.port}", base64.b64decode(found.ca_bundle)
+        server.apply(
+            webhook_configuration(url, ca, NAMES), validating_configuration(url, ca, NAMES)
+        )
+        yield found
+
+
+def _workload(workload: tuple[str, str, str, str], limits: Json) -> tuple[str, Json]:
+    api_version, kind, plural, path = workload
+    made: Any = {"metadata": {}, "spec": plain_pod(limits=limits)["spec"]}
+    for step in reversed(path.split(".")):
+        made = {step: made}
+    root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+    obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, **made}
+    return f"{root}/namespaces/default/{plural}", obj
+
+
+def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
+    client: ApiClient, hook: Hook
+) -> None:
+    client.create(PODS, plain_pod(limits=GPU))
+    created = client.get(f"{PODS}/p")["metadata"]["annotations"]
+    assert NAMES.admission_order in created
+    assert NAMES.bind_order not in created
+    client.create(f"{PODS}/p/binding", BINDING)
+    bound = client.get(f"{PODS}/p")["metadata"]["annotations"]
+    assert bound == created | {
+        NAMES.bind_order: "01700000000000000000-w1-00000000",
+        NAMES.predicate_node: "n1",
+    }
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
+def test_a_gpu_pod_that_can_never_be_served_is_refused_wherever_it_asks(
+    client: ApiClient, hook: Hook, field: str, resource: str
+) -> None:
+    asking = plain_pod()
+    container = {"name": "x", "image": "none", "resources": {"limits": {resource: "150"}}}
+    asking["spec"].setdefault(field, []).append(container)
+    with pytest.raises(ApiError) as caught:
+        client.create(PODS, asking)
+    assert caught.value.status == 422
+    assert "resources.limits[tencent.com/vcuda-core]" in caught.value.message
+
+
+@pytest.mark.parametrize("limits", [None, {}, {"cpu": "1"}, {"nvidia.com/gpu": "1"}])
+def test_the_webhook_never_hears_of_a_plain_pod(
+    client: ApiClient, hook: Hook, limits: Json | None
+) -> None:
+    client.create(PODS, plain_pod(limits=limits))
+    assert hook.reviews == []
+
+
+def test_while_the_webhook_is_down_plain_pods_run_and_gpu_pods_are_refused(
+    client: ApiClient, hook: Hook
+) -> None:
+    hook.status = 503
+    client.create(PODS, plain_pod())
+    client.create(f"{PODS}/p/binding", BINDING)
+    assert client.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
+    with pytest.raises(ApiError) as caught:
+        client.create(PODS, plain_pod("q", limits=GPU))
+    assert 'failed calling webhook "pods.gpu-turnstile.io"' in caught.value.message
+
+
+def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(
+    client: ApiClient, hook: Hook
+) -> None:
+    client.create(PODS, plain_pod(limits=GPU))
+    hook.raw = b"nonsense"
+    client.create(f"{PODS}/p/binding", BINDING)
+    found = client.get(f"{PODS}/p")
+    assert found["spec"]["nodeName"] == "n1"
+    assert NAMES.bind_order not in found["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
+def test_the_author_of_a_workload_is_told_at_once(
+    client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
+) -> None:
+    collection, wrong = _workload(workload, WRONG)
+    with pytest.raises(ApiError) as caught:
+        client.create(collection, wrong)
+    assert caught.value.status == 422
+    assert caught.value.message.endswith(
+        f"{workload[3]}.spec.containers[0].resources.limits[tencent.com/vcuda-core]: "
+        'Invalid value: "150": more than one card must be a multiple of 100 '
+        "(100 is one whole card): ask for 100 or 200"
+    )
+    _, right = _workload(workload, GPU)
+    client.create(collection, right)
+    _, wrong = _workload(workload, WRONG)
+    with pytest.raises(ApiError):
+        client.replace(f"{collection}/w", wrong)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
+def test_the_webhook_never_hears_of_a_workload_without_gpus(
+    client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
+) -> None:
+    collection, plain = _workload(workload, {"cpu": "1"})
+    client.create(collection, plain)
+    client.patch(f"{collection}/w", {"metadata": {"labels": {"a": "b"}}})
+    assert hook.reviews == []
+
+
+def test_a_workload_older_than_the_webhook_can_still_be_changed(
+    client: ApiClient, hook: Hook, warnings: list[str]
+) -> None:
+    collection, wrong = _workload(WORKLOADS[0], WRONG)
+    hook.respond = allow()
+    client.create(collection, wrong)
+    hook.respond = _respond
+    client.patch(f"{collection}/w", {"spec": {"replicas": 0}})
+    assert client.get(f"{collection}/w")["spec"]["replicas"] == 0
+    (warning,) = warnings
+    assert warning.startswith("as before, its pods are refused: spec.template.spec.containers[0]")
+
+
+def test_the_stamp_of_a_dry_run_is_not_kept(client: ApiClient, hook: Hook) -> None:
+    client.create(PODS, plain_pod(limits=GPU), dryRun="All")
+    (review,) = hook.reviews
+    assert review["dryRun"] is True
+    with pytest.raises(ApiError):
+        client.get(f"{PODS}/p")
+
+
+def test_a_review_that_comes_twice_gets_the_same_verdict(client: ApiClient, hook: Hook) -> None:
+    client.create(PODS, plain_pod(limits=GPU))
+    (request,) = hook.reviews
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    decoded = decode_review(json.dumps(review).encode())
+    assert _decide(decoded) == _decide(replace(decoded, dry_run=True)) == _decide(decoded)

@@ -1,0 +1,156 @@
+"""Pods, nodes and checks of the situation tests."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from contract.allocation import Evidence
+from contract.names import Names
+from contract.stamps import OrderStamp
+from simulator.burst import container
+from simulator.burst import pod as bare_pod
+from simulator.demo import cards_file
+from simulator.kubelet.trace import TraceEvent
+from simulator.node.judge import Admission, Verdict
+from simulator.node.node import Node
+from simulator.node.options import NodeOptions
+
+Json = dict[str, Any]
+
+NAMES = Names()
+CREATED = "2025-01-15T08:00:00Z"
+BEGAN_NS = 1_736_928_000_000_000_000
+
+
+def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> Node:
+    """A node of small cards (32 blocks each unless told) whose ``List`` has no limit."""
+    told = {
+        "list_rate": 10_000.0,
+        "list_burst": 1_000,
+        "document": cards_file(cards, memory),
+        **options,
+    }
+    return Node(NodeOptions(seed=seed, **told))
+
+
+def gpu(name: str = "c0", cores: int = 10, memory: int = 4, **fields: Any) -> Json:
+    """A container that asks for GPUs."""
+    return container(name, cores, memory, NAMES, **fields)
+
+
+def sidecar(name: str = "sidecar", cores: int = 10, memory: int = 4) -> Json:
+    """A restartable init container."""
+    return gpu(name, cores, memory, restartPolicy="Always")
+
+
+def a_pod(
+    name: str,
+    *containers: Json,
+    init: Iterable[Json] = (),
+    uid: str = "",
+    at: int = 0,
+    created: str = CREATED,
+    stamped: bool = True,
+    annotations: Mapping[str, str] | None = None,
+) -> Json:
+    """A pod as webhook, scheduler and API server leave it; one container unless told.
+
+    Args:
+        name: of the pod.
+        containers: its containers.
+        init: its init containers and sidecars.
+        uid: ``uid-<name>`` unless told.
+        at: its place in line, by the stamps.
+        created: when.
+        stamped: whether the webhook saw it.
+        annotations: more of them, or others.
+    """
+    spec: Json = {"initContainers": list(init)} if init else {}
+    made = bare_pod(name, containers or (gpu(),), **spec)
+    stamp = OrderStamp(BEGAN_NS + at * 1_000_000, "test", 0)
+    stamps = {
+        NAMES.predicate_time: str(stamp.time_ns),
+        NAMES.admission_order: stamp.encode(),
+        NAMES.bind_order: stamp.encode(),
+        NAMES.predicate_node: "node",
+        NAMES.gpu_assigned: "false",
+    }
+    made["metadata"] |= {
+        "uid": uid or f"uid-{name}",
+        "creationTimestamp": created,
+        "annotations": (stamps if stamped else {}) | dict(annotations or {}),
+    }
+    made["spec"]["nodeName"] = "node"
+    made["status"] = {"phase": "Pending"}
+    return made
+
+
+def uid_of(manifest: Json) -> str:
+    """A pod's UID."""
+    return str(manifest["metadata"]["uid"])
+
+
+def calls_of(node: Node, uid: str) -> list[Admission]:
+    """Every ``Allocate`` made for one pod, judged."""
+    return [each for each in node.admissions() if each.event.pod_uid == uid]
+
+
+def evidence_of(node: Node, uid: str) -> Counter[Evidence]:
+    """By what the agent recorded the containers of one pod."""
+    return Counter(each.evidence for each in node.pods.recorded(uid).values())
+
+
+def preferred_for(node: Node, uid: str) -> list[TraceEvent]:
+    """Every preferred call made for one pod."""
+    rpcs = node.kubelet.trace.rpcs("GetPreferredAllocation")
+    return [each for each in rpcs if each.pod_uid == uid]
+
+
+def said_to(node: Node, uid: str) -> str:
+    """What the pod's author reads in ``status.message``."""
+    return str((node.kubelet.status(uid) or {}).get("message", ""))
+
+
+def assert_right(node: Node, *uids: str) -> None:
+    """Every call of these pods was answered, rightly, and what they got is recorded on them."""
+    calls, held = defaultdict(list), defaultdict(set)
+    for each in node.admissions():
+        calls[each.event.pod_uid].append(each.verdict)
+    for one in node.kubelet.record():
+        held[one.pod_uid].add(one.container)
+    for uid in uids:
+        assert {*calls[uid]} == {Verdict.RIGHT}, f"{uid}: {calls_of(node, uid)}"
+        assert {*node.pods.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
+
+
+def assert_sound(node: Node) -> None:
+    """What holds whatever happened: nobody named wrongly, no place given twice, books equal."""
+    wrong = [each for each in node.admissions() if each.verdict is Verdict.WRONG]
+    assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
+    assert node.double_grants() == 0
+    assert node.differences() == [], node.differences()
+    assert node.miscounts() == [], node.miscounts()
+
+
+def places_of(node: Node, uid: str, container: str = "") -> set[tuple[str, str]]:
+    """What a pod, or one container of it, holds by the kubelet's own record: resource and ID."""
+    return {
+        (each.resource, device_id)
+        for each in node.kubelet.record()
+        if each.pod_uid == uid and container in ("", each.container)
+        for device_id in each.ids
+    }
+
+
+def cards_of(node: Node, uid: str, container: str = "") -> set[str]:
+    """The cards of which a pod, or one container of it, holds places."""
+    return {each.partition("::")[0] for _, each in places_of(node, uid, container)}
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until *condition* is truthy."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.005)

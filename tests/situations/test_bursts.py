@@ -1,0 +1,174 @@
+"""Situation 1: bursts. Many pods at once, equal in cores and different in memory."""
+
+from collections import Counter, defaultdict
+from random import Random
+
+import pytest
+
+from agent.place import Policy
+from contract.allocation import Evidence
+from simulator.node.node import Node
+from tests.situations.build import (
+    Json,
+    a_node,
+    a_pod,
+    assert_right,
+    assert_sound,
+    calls_of,
+    gpu,
+    said_to,
+    uid_of,
+    wait_for,
+)
+
+
+def crowd(count: int, *, seed: int, seconds: int = 1, prefix: str = "p") -> list[Json]:
+    """Pods of 1 to 5 containers, most equal in cores; stamps in another order than creation."""
+    random = Random(seed)
+    places = random.sample(range(count), count)
+    return [
+        a_pod(
+            f"{prefix}-{number}",
+            *(
+                gpu(f"c{each}", random.choice((1, 1, 1, 2)), random.choice((1, 2, 3)))
+                for each in range(random.choice((1, 1, 1, 2, 2, 3, 4, 5)))
+            ),
+            at=places[number],
+            created=f"2025-01-15T08:00:{number * seconds // count:02}Z",
+        )
+        for number in range(count)
+    ]
+
+
+def assert_nobody_was_refused(node: Node) -> None:
+    assert node.diary.refusals == []
+    assert [each.error for each in node.kubelet.trace.events if each.event == "reject"] == []
+
+
+def assert_all_seen(node: Node, pods: list[Json]) -> None:
+    """Everybody was named rightly, by what ``List`` showed and by nothing weaker."""
+    assert_nobody_was_refused(node)
+    assert_right(node, *map(uid_of, pods))
+    assert_sound(node)
+    assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
+    assert node.diary.counts["prefer by witness"] == len(node.admissions())
+    recorded = [r for each in pods for r in node.pods.recorded(uid_of(each)).values()]
+    assert {each.evidence for each in recorded} == {Evidence.WITNESS}
+    # Every container was proven before it started, by both its resources, and no guess was wrong.
+    assert node.diary.counts["prestart by record"] == len(node.admissions())
+    assert node.diary.counts["unproven"] == node.diary.counts["corrected"] == 0
+
+
+def test_two_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
+    pods = crowd(200, seed=1)
+    with a_node(seed=1, cards=10, memory="32Gi") as node:
+        node.bind(*pods)
+        node.settle()
+        assert_all_seen(node, pods)
+        # The burst is what it should be: both resources come first, and neither the order of
+        # stamps nor the size tells who is asking.
+        first = defaultdict(list)
+        for each in node.admissions():
+            first[each.event.pod_uid, each.event.container].append(each.resource)
+        orders = Counter(tuple(each) for each in first.values())
+        assert len(orders) == 2
+        assert min(orders.values()) > len(first) / 3
+        turns = {each.event.pod_uid: None for each in node.admissions()}
+        assert list(turns) != list(map(uid_of, pods))
+        assert node.pods.fetched == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_batches_that_arrive_while_others_are_admitted_are_named_rightly(seed: int) -> None:
+    random = Random(seed)
+    pods = crowd(70, seed=seed, seconds=3)
+    left = random.sample(pods, len(pods))
+    with a_node(seed=seed, cards=4, memory="32Gi") as node:
+        while left:
+            size = random.choice((1, 2, 5, 20))
+            node.bind(*left[:size])
+            del left[:size]
+        node.settle()
+        assert_all_seen(node, pods)
+
+
+def test_pods_that_differ_in_nothing_but_their_names_are_told_apart() -> None:
+    pods = [a_pod(f"p-{each}", *(gpu(f"c{one}", 2, 2) for one in range(3))) for each in range(40)]
+    with a_node(seed=4, cards=4, memory="16Gi") as node:
+        node.bind(*pods)
+        node.settle()
+        assert_all_seen(node, pods)
+
+
+def test_a_pod_that_the_watch_has_not_told_of_costs_one_get() -> None:
+    pods = crowd(40, seed=5)
+    with a_node(seed=5, cards=4, memory="32Gi") as node:
+        node.pods.hang()
+        node.bind(*pods)
+        node.settle()
+        assert_all_seen(node, pods)
+        assert node.pods.fetched == len(pods)
+
+
+def test_pods_that_end_during_a_burst_make_room_and_confuse_nobody() -> None:
+    random = Random(6)
+    pods = crowd(100, seed=6)
+    brief, lasting = pods[:70], pods[70:]
+    for each in brief:
+        each["metadata"]["annotations"]["simulator/run-seconds"] = f"{random.random() / 5:.3f}"
+    with a_node(seed=6, cards=5, memory="32Gi") as node:
+        node.bind(*pods)
+        node.settle()
+        assert_nobody_was_refused(node)
+        assert any(each.event == "end" for each in node.kubelet.trace.events)
+        wait_for(lambda: {uid for uid, _ in node.kubelet.running()} == {*map(uid_of, lasting)})
+        node.sweep()
+        probe = a_pod("probe")
+        node.admit([probe])
+        assert_right(node, uid_of(probe), *map(uid_of, lasting))
+        assert_sound(node)
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_a_burst_that_does_not_fit_is_refused_pod_by_pod_and_the_rest_named_rightly(
+    policy: Policy,
+) -> None:
+    """Of 30 pods of 20 cores two cards hold ten; the others are refused, by the one who knows."""
+    pods = [a_pod(f"p-{each}", gpu("c0", 20, 2 + each % 2)) for each in range(30)]
+    with a_node(seed=7, cards=2, policy=policy) as node:
+        node.bind(*pods)
+        node.settle()
+        served = [uid_of(each) for each in pods if not said_to(node, uid_of(each))]
+        assert len(served) == 10
+        assert_right(node, *served)
+        assert_sound(node)
+        refused = {said_to(node, uid_of(each)) for each in pods if uid_of(each) not in served}
+        # Cores are all gone: the kubelet sees that itself, unless memory is asked for first.
+        assert any("requested number of devices unavailable" in each for each in refused)
+        ours = {each.reason for each in node.diary.refusals}
+        assert {each.partition(":")[0] for each in ours} == {
+            "no card fits 20 cores and 2 memory blocks",
+            "no card fits 20 cores and 3 memory blocks",
+        }
+        assert all("0 of 20 cores free" in each for each in ours)
+
+
+def test_shares_that_fit_no_card_are_refused_though_the_node_has_the_places() -> None:
+    """60 cores a pod: one to a card; the kubelet counts 40 + 40 free and asks all the same."""
+    pods = [a_pod(f"p-{each}", gpu("c0", 60, 1 + each)) for each in range(3)]
+    with a_node(seed=8, cards=2) as node:
+        node.bind(*pods)
+        node.settle()
+        [late] = [uid_of(each) for each in pods if not calls_of(node, uid_of(each))]
+        size = int(late[-1]) + 1
+        [refusal] = node.diary.refusals
+        assert refusal.reason == (
+            f"no card fits 60 cores and {size} memory blocks: 0 of 1 cards found; "
+            "GPU-00000000-5eed-4a2d-8c1f-000000000000: 40 of 60 cores free; "
+            "GPU-11110000-5eed-4a2d-8c1f-000000000001: 40 of 60 cores free"
+        )
+        assert f"desc = gpu-turnstile: {refusal.reason}, which is unexpected" in said_to(node, late)
+        small = a_pod("small", gpu("c0", 40, 4))
+        node.admit([small])
+        assert_right(node, *(uid_of(each) for each in pods if uid_of(each) != late), uid_of(small))
+        assert_sound(node)

@@ -1,0 +1,360 @@
+"""Situation 7: the agent, the kubelet, or both killed at every step of a pod's way.
+
+The pod has an ordinary init container, a sidecar and two containers, each with both resources,
+so its calls have every form: places of the init container handed on without a word, handed on
+with more asked for, and places asked for anew. Another pod ran before; one of equal cores and
+other memory waits behind it, though its stamps are older; one more comes afterwards.
+
+Killed means: calls under way are cut, sockets stay behind, nothing is remembered. The agent has
+no files at all, and what it has not written to the API server yet dies with it.
+"""
+
+import re
+import threading
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pytest
+from _pytest.mark import ParameterSet
+
+import agent.kubelet
+from agent.tickets import Resource
+from contract.allocation import Evidence
+from simulator.kubelet.errors import CrashHere
+from simulator.node.judge import Verdict
+from simulator.node.mortal import AgentDies, InCall
+from simulator.node.node import Node
+from tests.agent.fakes import eventually
+from tests.situations.build import NAMES, a_node, a_pod, gpu, said_to, sidecar, uid_of
+from tests.situations.steps import START, Step, Trap, steps_of
+
+BEFORE = a_pod("before", gpu("c0", 20, 3), at=5, created="2025-01-15T08:00:00Z")
+POD = a_pod(
+    "killed",
+    gpu("c0", 20, 6),
+    gpu("c1", 20, 10),
+    init=[gpu("init", 20, 8), sidecar("sidecar", 10, 4)],
+    at=4,
+    created="2025-01-15T08:00:01Z",
+)
+BEHIND = a_pod("behind", gpu("c0", 20, 5), at=2, created="2025-01-15T08:00:02Z")
+AFTER = a_pod("after", gpu("c0", 20, 7), at=1, created="2025-01-15T08:00:03Z")
+
+STEPS = steps_of(POD)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One way a pod goes without a fault.
+
+    Attributes:
+        seed: of the kubelet, with which every container of the pod asks for *first* first.
+        first: the resource.
+        unwritten: whether all that the agent has to write to pods dies with it; otherwise it
+            is written at once.
+    """
+
+    seed: int
+    first: str
+    unwritten: bool
+
+    def __str__(self) -> str:
+        return f"{self.first.rpartition('-')[2]}-first"
+
+
+COURSES = (
+    Course(22, NAMES.core, unwritten=True),
+    Course(38, NAMES.memory, unwritten=False),
+)
+
+
+class Fault(StrEnum):
+    """Who is killed at a step, and when the next one comes."""
+
+    AWAY = "agent"
+    """The agent; another comes when the kubelet has come to all pods it has."""
+    REPLACED = "agent-replaced"
+    """The agent; another is there before the kubelet goes on."""
+    LOST = "agent-in-call"
+    """The agent, inside the call: all is booked, the answer is lost. As ``AWAY`` after that."""
+    KUBELET = "kubelet"
+    BOTH = "both"
+    """The kubelet is back first."""
+    BOTH_AGENT_FIRST = "both-agent-first"
+
+    @property
+    def agent(self) -> bool:
+        """Whether the agent is killed."""
+        return self is not Fault.KUBELET
+
+    @property
+    def kubelet(self) -> bool:
+        """Whether the kubelet is killed."""
+        return self in (Fault.KUBELET, Fault.BOTH, Fault.BOTH_AGENT_FIRST)
+
+
+# What a kubelet says of its own accord to a pod that comes while the plugin is away.
+_RESOURCE = rf"{re.escape(NAMES.domain)}/vcuda-(core|memory)"
+_CUT = r"rpc error: code = (Unavailable|Canceled) desc = .+"
+AWAY_TEXT = re.compile(
+    r"Pod was rejected: Allocate failed due to ("
+    rf"no healthy devices present; cannot allocate unhealthy devices {_RESOURCE}"
+    rf"|endpoint {_RESOURCE} has been stopped"
+    rf"|device plugin GetPreferredAllocation rpc failed with err: "
+    rf"(endpoint {_RESOURCE} has been stopped|{_CUT})"
+    rf"|{_CUT}"
+    r"), which is unexpected"
+)
+
+
+class Case:
+    """One fault at one step, from the first pod to the last."""
+
+    def __init__(
+        self, fault: Fault, step: Step, course: Course, log: pytest.LogCaptureFixture
+    ) -> None:
+        self.fault = fault
+        self.log = log
+        self.step = step
+        self.course = course
+        self.trap = Trap()
+        self.node = a_node(
+            seed=course.seed,
+            patches_wait=course.unwritten,
+            agent_hook=self.in_agent,
+            kubelet={"hook": self.trap},
+        )
+        self.died = threading.Event()
+        self.ids: frozenset[str] = frozenset()
+
+    def run(self) -> None:
+        """Let it happen."""
+        node = self.node
+        node.admit([deepcopy(BEFORE)])
+        node.write_patches()
+        self.trap.watch(uid_of(POD))
+        self.trap.set(self.step, self.strike)
+        node.bind(deepcopy(POD), deepcopy(BEHIND))
+        assert self.trap.done.wait(20), f"the pod never came to {self.step}"
+        self.recover()
+        node.wait_until_offered()
+        node.settle()
+        node.admit([deepcopy(AFTER)])
+        node.write_patches()
+
+    def strike(self) -> None:
+        """Kill whom it is about; runs inside the kubelet, in the thread that took the step."""
+        if self.step.what == START:  # in a thread of the pod: the next one goes on meanwhile
+            behind = (uid_of(BEHIND), "c0")
+            eventually(lambda: behind in self.node.kubelet.running(), "the next pod runs")
+        if self.fault.kubelet:
+            raise CrashHere
+        if self.fault is Fault.LOST:
+            self.ids = held(self.node, uid_of(POD)).get(
+                (self.step.container, self.step.resource), frozenset()
+            )
+            return
+        self.node.kill_agent()
+        if self.fault is Fault.REPLACED:
+            self.node.start_agent()
+            self.node.wait_until_offered()
+
+    def in_agent(self, moment: InCall) -> None:
+        """Die in the call that the trapped step begins."""
+        mine = self.fault is Fault.LOST and self.trap.sprung.is_set() and not self.died.is_set()
+        mine = mine and moment.call == self.step.what
+        mine = mine and self.step.resource.endswith(moment.resource.value)
+        if mine and (moment.call != START or moment.ids == self.ids):
+            self.died.set()
+            raise AgentDies
+
+    def recover(self) -> None:
+        """Start again what was killed."""
+        node = self.node
+        if self.fault.kubelet:
+            eventually(lambda: node.kubelet.crashed, "the kubelet dies")
+        if self.fault in (Fault.BOTH, Fault.BOTH_AGENT_FIRST):
+            node.kill_agent()
+        if self.fault is Fault.BOTH_AGENT_FIRST:
+            node.kubelet.kill()
+            node.start_agent()
+            eventually(lambda: "registration failed" in self.log.text, "the agent waits")
+            node.start_kubelet()
+        elif self.fault.kubelet:
+            node.restart_kubelet()
+        if self.fault is Fault.BOTH:
+            node.start_agent()
+        if self.fault is Fault.LOST:
+            assert self.died.wait(20), "the agent never came to that call"
+        if self.fault in (Fault.AWAY, Fault.LOST):
+            eventually(node.kubelet.idle, "the kubelet has come to all pods")
+            node.kill_agent()
+            node.start_agent()
+
+    # --- what is to be expected -----------------------------------------------------------
+
+    @property
+    def until_then(self) -> set[Step]:
+        """The steps up to the one where it happened, which is among them."""
+        return set(self.trap.passed[: self.trap.passed.index(self.step) + 1])
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether the kubelet makes another call for the pod's admission while nobody is there."""
+        if self.fault not in (Fault.AWAY, Fault.LOST) or self.step.what == START:
+            return False
+        allocates = {each for each in STEPS if (each.what, each.when) == ("Allocate", "after")}
+        return not allocates <= self.until_then
+
+    @property
+    def unknown(self) -> set[str]:
+        """The containers whose places die with the agent: ``List`` never shows them (K4).
+
+        A kubelet that dies too asks again for what it has not written down yet.
+        """
+        served = self.served("Checkpoint" if self.fault.kubelet else "Allocate")
+        return {"init"} if self.fault.agent and served and not self.turned_away else set()
+
+    @property
+    def unrecorded(self) -> set[str]:
+        """The containers that are missing in their pod's record.
+
+        The record of an init container is written once it has all it asks for.
+        """
+        if self.course.unwritten:
+            return self.unknown
+        begun = not self.fault.kubelet and self.served("Allocate") == 1
+        return self.unknown if begun else set()
+
+    def served(self, what: str) -> int:
+        """How many such calls for the init container were over when it happened."""
+        return sum(
+            (each.container, each.what, each.when) == ("init", what, "after")
+            for each in self.until_then
+        )
+
+
+Books = dict[tuple[str, str], frozenset[str]]
+"""Container and resource -> places."""
+
+
+def held(node: Node, uid: str) -> Books:
+    """What the kubelet has booked for a pod."""
+    return {
+        (each.container, each.resource): frozenset(each.ids)
+        for each in node.kubelet.record()
+        if each.pod_uid == uid
+    }
+
+
+def booked(node: Node) -> dict[str, Books]:
+    """What the agent has booked, by pod UID."""
+    assert node._agent is not None
+    names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
+    found: dict[str, Books] = {}
+    for claim, _, holdings in node._agent.turnstile._ledger.claims():
+        for resource, holding in holdings.items():
+            found.setdefault(claim.pod.uid, {})[claim.container, names[resource]] = holding.ids
+    return found
+
+
+def check(case: Case) -> None:
+    """Compare everything there is to compare, after the last pod."""
+    node = case.node
+    for each in node.admissions():
+        if each.verdict is Verdict.REFUSED:
+            assert each.event.pod_uid in (uid_of(POD), uid_of(BEHIND))
+            continue
+        assert each.verdict is Verdict.RIGHT, each
+        assert each.evidence in (Evidence.TICKET, Evidence.WITNESS), each
+    assert node.diary.refusals == []
+    assert node.diary.counts["corrected"] == 0
+    assert node.double_grants() == 0
+    assert node.differences() == []
+    running = {uid_of(each) for each in (BEFORE, POD, BEHIND, AFTER)}
+    for uid in (uid_of(POD), uid_of(BEHIND)):
+        if text := said_to(node, uid):
+            running.discard(uid)
+            assert AWAY_TEXT.fullmatch(text), text
+    assert (uid_of(POD) not in running) == case.turned_away
+    if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
+        assert uid_of(BEHIND) in running
+    record = {uid: held(node, uid) for uid in running}
+    assert [uid for uid in running if not record[uid]] == []
+    check_books(record, booked(node), case.unknown)
+    for uid in running:
+        missing = {container for container, _ in record[uid]} - {*node.pods.recorded(uid)}
+        assert missing == (case.unrecorded if uid == uid_of(POD) else set()), uid
+    if not case.unrecorded:
+        assert node.miscounts() == []
+    check_received(node)
+
+
+def check_books(record: Mapping[str, Books], book: Mapping[str, Books], lost: set[str]) -> None:
+    """The agent's ledger is the kubelet's record, but for what no record shows."""
+    assert {*book} == {*record}
+    for uid, places in record.items():
+        unknown = {
+            container
+            for (container, name), ids in places.items()
+            if book[uid].get((container, name)) != ids
+        }
+        assert unknown == (lost if uid == uid_of(POD) else set()), uid
+        assert book[uid].items() <= places.items(), uid
+
+
+def check_received(node: Node) -> None:
+    """Every container sees the one card on which its cores and its memory are."""
+    cards: dict[tuple[str, str], set[str]] = {}
+    for each in node.kubelet.record():
+        of = cards.setdefault((each.pod_uid, each.container), set())
+        of |= {device_id.partition("::")[0] for device_id in each.ids}
+        assert {each.received["envs"]["NVIDIA_VISIBLE_DEVICES"]} == of
+
+
+def cases() -> list[ParameterSet]:
+    """Every fault at every step, in both orders of resources."""
+    found = []
+    for course in COURSES:
+        for fault in Fault:
+            if fault is Fault.BOTH_AGENT_FIRST and not course.unwritten:
+                continue  # what differs from BOTH has nothing to do with the order
+            for step in STEPS:
+                if fault is Fault.LOST and (step.what == "Checkpoint" or step.when == "after"):
+                    continue  # it is about calls, each once
+                found.append(pytest.param(fault, step, course, id=f"{fault}-{step}-{course}"))
+    return found
+
+
+@pytest.mark.parametrize("course", COURSES, ids=str)
+def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> None:
+    trap = Trap()
+    trap.watch(uid_of(POD))
+    with a_node(seed=course.seed, kubelet={"hook": trap}) as node:
+        node.admit([deepcopy(BEFORE)])
+        node.bind(deepcopy(POD), deepcopy(BEHIND))
+        node.settle()
+    assert len(STEPS) == 52
+    assert sorted(trap.passed) == sorted(STEPS)
+    allocates = [each for each in trap.passed if each.what == "Allocate"]
+    first = {each.container: each.resource for each in reversed(allocates)}
+    assert first == dict.fromkeys(["init", "sidecar", "c0", "c1"], course.first)
+
+
+@pytest.mark.parametrize(("fault", "step", "course"), cases())
+def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
+    fault: Fault,
+    step: Step,
+    course: Course,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # How long the agent waits before it registers (again): hundreds of restarts add up.
+    monkeypatch.setattr(agent.kubelet, "_SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(agent.kubelet, "_RETRY_SECONDS", 0.05)
+    case = Case(fault, step, course, caplog)
+    with case.node:
+        case.run()
+        check(case)

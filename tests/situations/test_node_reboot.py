@@ -1,0 +1,248 @@
+"""Situation 9: a node boots: who is there first, what the dead ones left, who comes as a batch."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from contract.allocation import Evidence
+from simulator.node.node import Node
+from tests.agent.fakes import eventually
+from tests.situations.build import (
+    CREATED,
+    Json,
+    a_node,
+    a_pod,
+    assert_right,
+    assert_sound,
+    cards_of,
+    evidence_of,
+    gpu,
+    places_of,
+    said_to,
+    sidecar,
+    uid_of,
+)
+
+LATER = "2025-01-15T09:00:00Z"
+"""A creation time after :data:`CREATED`: the kubelet sorts a batch by it."""
+
+both_orders = pytest.mark.parametrize("agent_first", [True, False], ids=["agent", "kubelet"])
+
+
+def stale_socket(path: Path) -> None:
+    """Leave a socket's file behind as a killed process does: nobody listens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+
+def leave_stale_sockets(node: Node) -> None:
+    """Leave everything that agent and kubelet had open."""
+    for name in ("kubelet.sock", "vcore.sock", "vmemory.sock"):
+        stale_socket(node._plugins / name)
+    stale_socket(node._socket)
+
+
+def power_cut(node: Node) -> None:
+    """End everything at once; only files are left."""
+    node.kubelet.kill()
+    node.end_agent()
+    leave_stale_sockets(node)
+
+
+def power_on(node: Node, log: pytest.LogCaptureFixture, *, agent_first: bool = False) -> None:
+    """Boot: no container runs, and all pods come as one batch."""
+    if agent_first:
+        log.clear()  # of what the agent before may have tried
+        node.start_agent()
+        eventually(lambda: "registration failed" in log.messages, "the agent has tried")
+    node.sweep_statuses()
+    node.kubelet.reboot()
+    node.kubelet.add_pods(*node._manifests.values())
+    if not agent_first:
+        node.start_agent()
+    node.wait_until_offered()
+
+
+def wait_until_running(node: Node, *manifests: Json) -> None:
+    """Wait until all containers of these pods run, init containers aside."""
+    wanted = {
+        (uid_of(each), container["name"])
+        for each in manifests
+        for container in each["spec"]["containers"]
+    }
+    eventually(lambda: wanted <= node.kubelet.running(), f"{sorted(wanted)} run")
+
+
+def held(node: Node, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
+    """What each pod holds."""
+    return {uid_of(each): places_of(node, uid_of(each)) for each in manifests}
+
+
+# --- who comes first --------------------------------------------------------------------
+
+
+def test_an_agent_that_is_there_first_registers_once_there_is_a_kubelet() -> None:
+    """Not even the plugin directory exists."""
+    with a_node(boot=False) as node:
+        assert not node._plugins.exists()
+        node.start_agent()
+        node.start_kubelet()
+        node.wait_until_offered()
+        pods = [a_pod(f"p{number}", at=number) for number in range(3)]
+        node.admit(pods)
+        assert_right(node, *map(uid_of, pods))
+        assert_sound(node)
+
+
+@pytest.mark.xfail(
+    strict=False,
+    reason="the agent's channel is in back-off for half a second when the first pods come",
+)
+def test_the_first_pods_after_a_boot_are_settled_by_the_record() -> None:
+    with a_node(boot=False) as node:
+        node.start_agent()
+        node.start_kubelet()
+        node.wait_until_offered()
+        node.admit([a_pod(f"p{number}", at=number) for number in range(3)])
+        assert node.diary.counts["prefer by witness"] == 6
+        assert node.diary.counts["prefer by order"] == 0
+
+
+@both_orders
+def test_stale_sockets_of_the_dead_are_in_nobodys_way(agent_first: bool) -> None:
+    with a_node(boot=False) as node:
+        leave_stale_sockets(node)
+        if agent_first:
+            node.start_agent()  # registers with a kubelet.sock that nobody serves: try again
+        node.start_kubelet()
+        if not agent_first:
+            leave_stale_plugin_sockets(node)
+            node.start_agent()
+        node.wait_until_offered()
+        node.admit([a_pod("p")])
+        assert_right(node, "uid-p")
+        assert_sound(node)  # by order where the agent's channel has not found the new socket yet
+
+
+def leave_stale_plugin_sockets(node: Node) -> None:
+    """A kubelet removes sockets when it starts; an agent may die after that as well."""
+    for name in ("vcore.sock", "vmemory.sock"):
+        stale_socket(node._plugins / name)
+
+
+def test_pods_that_come_before_the_plugin_are_refused_by_the_kubelet_and_the_next_are_fine() -> (
+    None
+):
+    """A kubelet that knows the resources from its checkpoint and does not wait for us."""
+    with a_node(kubelet={"plugin_wait_s": 0.0}) as node:
+        old = a_pod("old", gpu("c0", 60, 20))
+        node.admit([old])
+        power_cut(node)
+        early = a_pod("early", gpu("c0", 60, 20), at=1)
+        node._manifests[uid_of(early)] = early
+        node.pods.bind(early)
+        node.kubelet.reboot()
+        node.kubelet.add_pods(old, early)
+        eventually(node.kubelet.idle, "both pods were looked at")
+        for uid in ("uid-old", "uid-early"):
+            assert "no healthy devices present; cannot allocate unhealthy devices" in said_to(
+                node, uid
+            )
+        node.start_agent()
+        node.wait_until_offered()
+        node.sweep()
+        again = [
+            a_pod(each, gpu("c0", 60, 20), uid=f"new-{each}", at=9) for each in ("old", "early")
+        ]
+        node.admit(again)
+        assert_right(node, "new-old", "new-early")
+        assert_sound(node)
+        assert node.diary.refusals == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pod_that_was_let_in_before_the_plugin_ever_registered_is_not_taken_for_the_next(
+    seed: int,
+) -> None:
+    """The first boot: nobody knows the resource yet, so it passes and lacks it for ever."""
+    with a_node(seed=seed, boot=False) as node:
+        node.start_kubelet()
+        node.bind(a_pod("early", at=1))
+        eventually(node.kubelet.idle, "the pod was let in")
+        node.start_agent()
+        node.wait_until_offered()
+        node.admit([a_pod("next", at=2)])
+        node.admit([a_pod("after", at=3)])
+        assert places_of(node, "uid-early") == set()
+        assert_right(node, "uid-next", "uid-after")
+        assert_sound(node)
+
+
+# --- what the kubelet's checkpoint brings back -------------------------------------------
+
+
+@both_orders
+@pytest.mark.parametrize("seed", range(4))
+def test_all_pods_come_back_as_one_batch_with_what_they_had(
+    seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = [
+        a_pod("two", gpu("c0", 10, 4), gpu("c1", 10, 8), at=1),
+        a_pod("init", gpu("c0", 10, 4), init=[gpu("init", 20, 6), sidecar("side", 5, 1)], at=2),
+        a_pod("card", gpu("c0", 100, 32), at=3),
+        a_pod("twin", gpu("c0", 10, 4), at=4),
+    ]
+    new = [a_pod(f"new-{number}", gpu("c0", 10, 4), at=5 + number) for number in range(3)]
+    with a_node(seed=seed, cards=3, memory="32Gi") as node:
+        node.admit(old)
+        before = held(node, old)
+        power_cut(node)
+        for each in new:  # bound while the node was away, and in the same second as the others
+            node._manifests[uid_of(each)] = each
+            node.pods.bind(each)
+        power_on(node, caplog, agent_first=agent_first)
+        wait_until_running(node, *old, *new)
+        assert held(node, old) == before
+        assert_right(node, *map(uid_of, old + new))
+        assert_sound(node)
+        node.admit([a_pod("next", at=9)])
+        assert {*evidence_of(node, "uid-next")} == {Evidence.WITNESS}
+        assert_right(node, "uid-next")
+        assert_sound(node)
+
+
+_UNSEEN = pytest.mark.xfail(
+    strict=True,
+    reason="a fresh agent counts as free what only the records on pods tell until they are listed",
+)
+
+
+@both_orders
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=_UNSEEN), 2])
+def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
+    seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waited for long to be scheduled, so it is older than what ran here, and first in line.
+
+    ``List`` does not show the old pod yet when the new one asks (fact K11), so an agent that has
+    just started can know only from the pod's record that its card has no memory left.
+    """
+    old = a_pod("old", gpu("c0", 50, 32), created=LATER, at=1)
+    new = a_pod("new", gpu("c0", 10, 4), created=CREATED, at=2)
+    with a_node(seed=seed) as node:
+        node.admit([old])
+        power_cut(node)
+        node._manifests = {"uid-new": new, "uid-old": old}
+        node.pods.bind(new)
+        power_on(node, caplog, agent_first=agent_first)
+        eventually(node.kubelet.idle, "both pods were looked at")
+        assert said_to(node, "uid-new") == ""
+        assert cards_of(node, "uid-old").isdisjoint(cards_of(node, "uid-new"))
+        wait_until_running(node, old, new)
+        node.admit([a_pod("next", at=3)])
+        assert_right(node, "uid-old", "uid-new", "uid-next")
+        assert_sound(node)

@@ -1,0 +1,412 @@
+"""Situation 5: pods without stamps, or with stamps that nobody of ours wrote."""
+
+import json
+from random import Random
+
+import pytest
+
+from contract.allocation import Allocation, Evidence, encode_allocations
+from simulator.node.judge import Verdict
+from simulator.node.node import Node
+from tests.simulator.kubelet_helpers import FakePlugin
+from tests.situations.build import (
+    BEGAN_NS,
+    NAMES,
+    Json,
+    a_node,
+    a_pod,
+    assert_right,
+    assert_sound,
+    calls_of,
+    evidence_of,
+    gpu,
+    said_to,
+    uid_of,
+    wait_for,
+)
+
+SEEDS = range(3)
+WITNESSED = Evidence.WITNESS
+
+
+def a_manifest(name: str, *containers: Json, init: tuple[Json, ...] = ()) -> Json:
+    """A pod as it lies in a file on the node."""
+    made = a_pod(name, *containers, init=init, stamped=False)
+    for key in ("uid", "creationTimestamp"):
+        del made["metadata"][key]
+    del made["spec"]["nodeName"], made["status"]
+    return made
+
+
+def plain(name: str) -> Json:
+    """A container that asks for no GPU."""
+    return {"name": name, "image": "registry.example/log:1", "resources": {}}
+
+
+def verdicts(node: Node, uid: str) -> list[str]:
+    return [each.verdict.value for each in calls_of(node, uid)]
+
+
+def assert_next_is_right(node: Node, name: str = "next") -> None:
+    node.admit([a_pod(name, gpu("c0"), gpu("c1", 5, 2))])
+    assert_right(node, f"uid-{name}")
+    assert evidence_of(node, f"uid-{name}") == {WITNESSED: 2}
+    assert_sound(node)
+
+
+# --- static pods --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) -> None:
+    with a_node(seed=seed) as node:
+        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
+        node.settle()
+        assert verdicts(node, uid) == ["right"] * 4
+        assert {each.claim.pod.uid for each in node.diary.said} == {""}
+        assert node.diary.counts["prefer by witness"] == 4
+        assert_next_is_right(node)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_record_of_a_static_pod_is_written_once_its_mirror_is_there(seed: int) -> None:
+    with a_node(seed=seed) as node:
+        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
+        node.settle()
+        assert_next_is_right(node)
+        mirror = node.mirror(uid)
+        assert evidence_of(node, mirror) == {WITNESSED: 2}
+        assert_next_is_right(node, "second")
+        assert evidence_of(node, mirror) == {WITNESSED: 2}
+
+
+def test_the_record_of_a_static_pod_is_written_when_a_watch_far_behind_tells_of_its_mirror() -> (
+    None
+):
+    with a_node() as node:
+        node.pods.hang()
+        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
+        wait_for(lambda: len(calls_of(node, uid)) == 4)
+        mirror = node.mirror(uid)
+        node.settle()
+        assert evidence_of(node, mirror) == {}
+        node.pods.catch_up()
+        assert evidence_of(node, mirror) == {WITNESSED: 2}
+        assert verdicts(node, uid) == ["right"] * 4
+        assert_next_is_right(node)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_static_pod_whose_mirror_comes_during_its_admission_is_one_pod(seed: int) -> None:
+    """Named by its name first, by the mirror's UID then."""
+    steps: list[str] = []
+
+    def hook(moment: object) -> None:
+        at = str(getattr(moment, "when", "")), str(getattr(moment, "what", ""))
+        if at == ("after", "Allocate") and not steps:
+            steps.append(node.mirror(node.kubelet.life.pods()[0].uid))
+
+    with a_node(seed=seed, kubelet={"hook": hook}) as node:
+        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
+        node.settle()
+        [mirror] = steps
+        assert verdicts(node, uid) == ["right"] * 4
+        assert {each.claim.pod.uid for each in node.diary.said} == {"", mirror}
+        assert evidence_of(node, mirror) == {WITNESSED: 2}
+        assert_next_is_right(node)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_static_pods_among_others_take_nothing_from_them(seed: int) -> None:
+    """Equal ones; some with a mirror, some without; what the API knows is bound in between."""
+    with a_node(seed=seed, cards=4) as node:
+        static = []
+        for number in range(6):
+            node.bind(a_pod(f"p-{number}", gpu("c0", 2, 1), gpu("c1", 2, 1)))
+            static.append(node.add_static(a_manifest(f"s-{number}", gpu("c0", 2, 1))))
+        node.settle()
+        mirrors = [node.mirror(uid) for uid in static[::2]]
+        assert_next_is_right(node)
+        for uid in static:
+            assert verdicts(node, uid) == ["right"] * 2
+        assert_right(node, *(f"uid-p-{number}" for number in range(6)))
+        assert [evidence_of(node, each) for each in mirrors] == [{WITNESSED: 1}] * 3
+        assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_wrong_guess_within_a_static_pod_is_corrected_before_its_containers_start(
+    seed: int,
+) -> None:
+    """``List`` shows containers, not what they ask for: *log* stands before *c0*."""
+    with a_node(seed=seed) as node:
+        uid = node.add_static(a_manifest("etcd", plain("log"), gpu("c0")))
+        node.settle()
+        assert verdicts(node, uid) == ["wrong", "right"]
+        assert node.diary.counts["corrected"] == 1
+        assert {name for each, name in node.kubelet.running() if each == uid} == {"log", "c0"}
+        mirror = node.mirror(uid)
+        assert {*node.pods.recorded(mirror)} == {"c0"}
+        node.admit([a_pod("next")])
+        assert_right(node, "uid-next")
+        assert node.differences() == []
+        assert node.miscounts() == []
+        assert node.double_grants() == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_container_before_one_that_was_served_asks_for_nothing_any_more(seed: int) -> None:
+    with a_node(seed=seed) as node:
+        uid = node.add_static(a_manifest("etcd", plain("log"), gpu("c0"), gpu("c1", 5, 2)))
+        node.settle()
+        assert verdicts(node, uid) == ["wrong", "right", "right", "right"]
+
+
+@pytest.mark.parametrize("large", [(95, 4), (4, 30)], ids=["cores", "memory"])
+def test_a_static_pod_is_not_refused_for_a_full_card_while_others_are_empty(
+    large: tuple[int, int],
+) -> None:
+    for seed in range(4):  # some of them ask for cores first, some for memory
+        with a_node(seed=seed, cards=4) as node:
+            node.admit([a_pod("large", gpu("c0", *large))])
+            uid = node.add_static(a_manifest("etcd", gpu("c0", 10, 4)))
+            node.settle()
+            assert said_to(node, uid) == ""
+            assert verdicts(node, uid) == ["right"] * 2
+
+
+def test_an_init_container_of_a_static_pod_without_a_mirror_is_served_under_another_name() -> None:
+    """``List`` does not show it (K4) and nobody else tells: the first container is named.
+
+    The places are one pod's all the same, and nobody else gets them.
+    """
+    with a_node() as node:
+        manifest = a_manifest("etcd", gpu("c0", 10, 4), init=(gpu("init", 20, 8),))
+        uid = node.add_static(manifest)
+        node.settle()
+        assert said_to(node, uid) == ""
+        assert verdicts(node, uid) == ["wrong", "wrong", "right", "right"]
+        node.admit([a_pod(f"next-{each}", gpu("c0", 60, 20)) for each in range(2)])
+        assert_right(node, "uid-next-0", "uid-next-1")
+        assert node.double_grants() == 0
+
+
+# --- nodeName, and from before the webhook --------------------------------------------------
+
+
+def stamped(name: str, at: int, *containers: Json) -> Json:
+    """As our webhook leaves a pod."""
+    return a_pod(name, *containers, at=at)
+
+
+def bound_by_its_author(name: str, at: int, *containers: Json) -> Json:
+    """``spec.nodeName`` was set at creation: the webhook stamped it then, and nobody bound it."""
+    made = a_pod(name, *containers, at=at)
+    for key in (NAMES.bind_order, NAMES.predicate_node):
+        del made["metadata"]["annotations"][key]
+    return made
+
+
+def stamped_by_gpu_manager(name: str, at: int, *containers: Json) -> Json:
+    """As its scheduler extender leaves a pod: a time, a node, cards of its own choice."""
+    stamps = {
+        NAMES.predicate_time: str(BEGAN_NS + at),
+        NAMES.predicate_node: "node",
+        NAMES.predicate_gpu_idx(0): "1",
+        NAMES.gpu_assigned: "false",
+    }
+    return a_pod(name, *containers, stamped=False, annotations=stamps)
+
+
+def unstamped(name: str, at: int, *containers: Json) -> Json:
+    created = f"2025-01-15T07:{at % 60:02}:00Z"
+    return a_pod(name, *containers, created=created, stamped=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pods_with_and_without_stamps_in_one_batch_are_named_rightly(seed: int) -> None:
+    random = Random(seed)
+    kinds = (
+        stamped,
+        bound_by_its_author,
+        unstamped,
+        stamped_by_gpu_manager,
+    )
+    pods = [
+        kinds[number % 4](
+            f"p-{number}",
+            random.randrange(100),
+            *(gpu(f"c{each}", 2, random.choice((1, 2))) for each in range(random.randint(1, 3))),
+        )
+        for number in range(30)
+    ]
+    with a_node(seed=seed, cards=4) as node:
+        node.bind(*pods)
+        node.settle()
+        assert_right(node, *map(uid_of, pods))
+        assert_sound(node)
+        recorded = [{*evidence_of(node, uid_of(each))} for each in pods]
+        assert recorded == [{WITNESSED}] * 30
+        assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
+
+
+def test_without_a_witness_pods_stand_in_line_by_the_best_time_that_is_known() -> None:
+    """Bound, admitted, or created: one line; the kubelet takes them in it, the API in none."""
+    pods = [
+        unstamped("oldest", 0),
+        a_pod("first", at=1_000),
+        bound_by_its_author("second", 2_000),
+        a_pod("last", at=3_000),
+    ]
+    with a_node(witness=False) as node:
+        for each in reversed(pods):
+            node.pods.bind(each)
+        for each in pods:
+            node.admit([each])
+        assert_right(node, *map(uid_of, pods))
+        assert_sound(node)
+        assert node.diary.counts["prefer by order"] == 8
+        assert {*evidence_of(node, "uid-oldest")} == {Evidence.ORDER}
+
+
+def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
+    """It runs on places that are none of ours; whoever comes now is named rightly beside it.
+
+    What it holds cannot be proven, so its containers are not started again.
+    """
+    with a_node(boot=False) as node:
+        node.start_kubelet()
+        folder = node.kubelet.settings.plugin_dir
+        others = [FakePlugin(folder, each, 200).serve() for each in (NAMES.core, NAMES.memory)]
+        for each in others:
+            each.register()
+        node.wait_until_offered()
+        node.admit([unstamped("old", 0)])
+        for each in others:
+            each.stop()
+        wait_for(lambda: not any(node.kubelet.capacity()[1].values()))
+        node.start_agent()
+        node.wait_until_offered()
+        node.admit([a_pod("next")])
+        assert_right(node, "uid-next")
+        assert node.pods.recorded("uid-old") == {}
+        node.kubelet.restart_container("default", "old", "c0")
+        wait_for(lambda: node.diary.refusals)
+        refusal = node.diary.refusals[0]
+        assert (refusal.call, str(refusal.claim)) == ("prestart", "default/old container c0")
+        assert refusal.reason.startswith('device ID "vcuda-')
+        assert refusal.reason.endswith(
+            "is not <card uuid>::<place>: it was not given out by this agent"
+        )
+        node.admit([a_pod("second")])
+        assert_right(node, "uid-second")
+        assert node.miscounts() == []
+        assert node.double_grants() == 0
+
+
+# --- foreign and malformed ------------------------------------------------------------------
+
+MALFORMED = {
+    "empty": "",
+    "a word": "yesterday",
+    "zero": "0",
+    "negative": "-1",
+    "a float": "1.7e18",
+    "padded": " 1736928000000000000 ",
+    "other digits": "\N{FULLWIDTH DIGIT ONE}" * 19,
+    "too large": "9" * 40,
+    "another form": "2025-01-15T08:00:00Z",
+    "long": "x" * 10_000,
+}
+BAD_RECORDS = {
+    "not JSON": "{",
+    "a list": "[]",
+    "another schema": json.dumps({"c0": {"gpu": 0}}),
+    "negative": json.dumps(
+        {"c0": {"cards": [], "cores": -1, "memoryBlocks": 0, "evidence": "witness"}}
+    ),
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
+def test_a_stamp_that_does_not_parse_changes_no_answer(text: str) -> None:
+    keys = (NAMES.predicate_time, NAMES.admission_order, NAMES.bind_order)
+    pods = [
+        a_pod(f"p-{number}", gpu("c0"), gpu("c1"), annotations={key: text})
+        for number, key in enumerate(keys)
+    ]
+    pods.append(a_pod("all", annotations=dict.fromkeys((*keys, NAMES.predicate_node), text)))
+    with a_node() as node:
+        node.bind(*pods)
+        node.settle()
+        assert_right(node, *map(uid_of, pods))
+        assert_next_is_right(node)
+        assert node.diary.counts["prefer by order"] == 0
+
+
+@pytest.mark.parametrize("text", BAD_RECORDS.values(), ids=BAD_RECORDS)
+def test_a_record_that_does_not_parse_is_written_anew(text: str) -> None:
+    pod = a_pod("p", annotations={NAMES.gpu_allocation: text, NAMES.gpu_assigned: "perhaps"})
+    with a_node() as node:
+        node.admit([pod])
+        assert_right(node, "uid-p")
+        assert_next_is_right(node)
+
+
+def copied(name: str, *cards: str, cores: int = 10, at: int = 0) -> Json:
+    """A manifest copied from a running pod while there was no webhook to clean it."""
+    record = encode_allocations({"c0": Allocation(cards, cores, 4, Evidence.WITNESS)})
+    return a_pod(
+        name,
+        at=at,
+        annotations={NAMES.gpu_allocation: record, NAMES.gpu_assigned: "true"},
+    )
+
+
+CARDS = {
+    "a card of this node": ("GPU-11110000-5eed-4a2d-8c1f-000000000001",),
+    "a card of another node": ("GPU-of-another-node",),
+    "cards of both": ("GPU-of-another-node", "GPU-11110000-5eed-4a2d-8c1f-000000000001"),
+    "no card": (),
+}
+
+
+@pytest.mark.parametrize("cards", CARDS.values(), ids=CARDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_record_copied_from_another_pod_is_not_believed(
+    seed: int, cards: tuple[str, ...]
+) -> None:
+    with a_node(seed=seed) as node:
+        node.admit([copied("p", *cards)])
+        assert_right(node, "uid-p")
+        [recorded] = node.pods.recorded("uid-p").values()
+        assert recorded.cards == ("GPU-00000000-5eed-4a2d-8c1f-000000000000",)
+        assert recorded.cores == 10
+        assert_next_is_right(node)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_pods_with_copied_records_in_a_burst_are_named_rightly(seed: int) -> None:
+    pods = [
+        copied(f"p-{each}", *CARDS["a card of this node"], at=each)
+        if each % 2
+        else a_pod(f"p-{each}", at=each)
+        for each in range(12)
+    ]
+    with a_node(seed=seed) as node:
+        node.bind(*pods)
+        node.settle()
+        assert_right(node, *map(uid_of, pods))
+        assert_next_is_right(node)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="without a witness a record on the pod counts as the agent's own, so the pod is refused",
+)
+def test_without_a_witness_a_copied_record_does_not_make_a_pod_look_served() -> None:
+    with a_node(witness=False) as node:
+        node.admit([copied("p", *CARDS["a card of this node"])])
+        assert said_to(node, "uid-p") == ""
+        assert {each.verdict for each in calls_of(node, "uid-p")} == {Verdict.RIGHT}

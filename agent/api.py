@@ -170,6 +170,33 @@ class Api:
             _request_timeout=_PATCH_SECONDS,
         )
 
+    def create_event(self, namespace: str, event: Json) -> None:
+        """Create an event.
+
+        Raises:
+            Rejected: it exists already (409), or is refused.
+            Unavailable: no usable answer in time.
+        """
+        self._call(
+            self._core.create_namespaced_event, namespace, event, _request_timeout=_PATCH_SECONDS
+        )
+
+    def patch_event(self, namespace: str, name: str, patch: Json) -> None:
+        """Apply a merge patch to an event.
+
+        Raises:
+            Rejected: it is gone, or the patch is refused.
+            Unavailable: no usable answer in time.
+        """
+        self._call(
+            self._core.patch_namespaced_event,
+            name,
+            namespace,
+            patch,
+            _content_type="application/merge-patch+json",
+            _request_timeout=_PATCH_SECONDS,
+        )
+
     def close(self) -> None:
         """End a watch in progress at once; further watches end at once too."""
         with self._lock:

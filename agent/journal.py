@@ -1,7 +1,7 @@
 """Telling decisions: one structured log line each, and the counters."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from agent.ledger import Claim, Correction
 from agent.metrics import Metrics
@@ -14,9 +14,20 @@ log = logging.getLogger(__name__)
 class LogJournal:
     """Writes every decision to the log and counts it."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        """Count in *metrics*."""
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        tell: Callable[[str, Claim, str], None] = lambda _call, _claim, _reason: None,
+    ) -> None:
+        """Count in *metrics*.
+
+        Args:
+            metrics: the counters.
+            tell: tells a pod's author of a refusal: call, container, reason.
+        """
         self._metrics = metrics
+        self._tell = tell
 
     def decided(
         self,
@@ -57,6 +68,8 @@ class LogJournal:
                 "reason": reason,
             },
         )
+        if claim is not None and claim.pod.uid:
+            self._tell(call, claim, reason)
 
     def corrected(self, correction: Correction) -> None:
         """The kubelet's record showed a guess to be wrong."""

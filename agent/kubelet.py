@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 KUBELET_SOCKET = "kubelet.sock"
 _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
 _RETRY_SECONDS = 0.5
 _SETTLE_SECONDS = 0.3
 # inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
@@ -125,7 +126,7 @@ class Registrar:
             try:
                 self._serve(stop)
                 for endpoint in self._endpoints:
-                    self._register(endpoint)
+                    self._register(endpoint, kubelet)
             except (OSError, grpc.RpcError) as error:
                 log.warning("registration failed", extra={"reason": _reason(error)})
                 stop.wait(_RETRY_SECONDS)
@@ -152,11 +153,18 @@ class Registrar:
             server.stop()
         self._servers = []
 
-    def _register(self, endpoint: Endpoint) -> None:
+    def _register(self, endpoint: Endpoint, kubelet: tuple[int, int, int]) -> None:
+        """Register with this kubelet.
+
+        Raises:
+            OSError: it has been replaced meanwhile, or has removed our sockets: it would dial
+                one that is gone until it gave up.
+            grpc.RpcError: it refused, or did not answer in time.
+        """
         with grpc.insecure_channel(
             f"unix:{self._dir / KUBELET_SOCKET}", options=(("grpc.enable_http_proxy", 0),)
         ) as channel:
-            rpc.RegistrationStub(channel).Register(
+            call = rpc.RegistrationStub(channel).Register.future(
                 api.RegisterRequest(
                     version=_VERSION,
                     endpoint=endpoint.socket_name,
@@ -165,6 +173,16 @@ class Registrar:
                 ),
                 timeout=_REGISTER_SECONDS,
             )
+            done = threading.Event()
+            call.add_done_callback(lambda _call: done.set())
+            while not done.wait(_LOOK_SECONDS):
+                if not all(each.socket.exists() for each in self._servers):
+                    call.cancel()
+                    raise OSError("the kubelet has removed our sockets")
+                if _identity(self._dir / KUBELET_SOCKET) != kubelet:
+                    call.cancel()
+                    raise OSError("the kubelet was replaced")
+            call.result()
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

@@ -313,22 +313,27 @@ class Ledger:
         That is whatever pods hold that are not listed, and the ordinary init containers of
         those that are (K4): a kubelet that died while serving one does so again.
         Containers, not pods: the kubelet writes its checkpoint once a container has all it
-        asks for, so one that died in between still books the pod's earlier containers.
+        asks for, so one that died in between still books the pod's earlier containers. Of a
+        pod that is being served again one resource, which is the one that it is served with.
         """
         offered = offered & self._owners.keys()
         either = offered | (named & self._owners.keys())
         for pod in sorted({self._owners[each] for each in either}):
-            free = offered if pod in listed else either
             for claim in self.pod_claims(pod):
-                if pod in listed and self._kinds[claim] is not ContainerKind.INIT:
-                    continue
-                given_back = any(
-                    (resource, device_id) in free
-                    for resource, held in self._holdings[claim].items()
-                    for device_id in held.ids
-                )
-                if given_back:
-                    self.release_container(claim)
+                if pod not in listed:
+                    if self._given_back(claim, either):
+                        self.release_container(claim)
+                elif self._kinds[claim] is ContainerKind.INIT:
+                    for resource in self._given_back(claim, offered):
+                        self._drop(claim, resource)
+
+    def _given_back(self, claim: Claim, free: AbstractSet[tuple[Resource, str]]) -> list[Resource]:
+        """Tell of which resources *claim* has booked places that are free."""
+        return [
+            resource
+            for resource, held in self._holdings[claim].items()
+            if any((resource, device_id) in free for device_id in held.ids)
+        ]
 
     def _corrections(
         self,

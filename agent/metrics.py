@@ -45,6 +45,12 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+        self.events = Counter(
+            f"{prefix}events",
+            "Kubernetes Events on refused pods, by result.",
+            ["result"],
+            registry=self.registry,
+        )
         self.registered = Gauge(
             f"{prefix}registered",
             "Whether the kubelet knows this agent's resources.",

@@ -65,6 +65,9 @@ class PodCache:
         self._clock = clock
         self._lock = threading.Lock()
         self._views: dict[str, PodView] = {}
+        self._tuple: tuple[PodView, ...] = ()
+        # UIDs whose names the API has shown to belong to others, until the watch says so too.
+        self._replaced: set[str] = set()
         self._asked: dict[tuple[str, str], float] = {}
         self._synced = threading.Event()
 
@@ -78,12 +81,14 @@ class PodCache:
         return self._synced
 
     def views(self) -> Sequence[PodView]:
-        """Give all known pods."""
-        with self._lock:
-            return tuple(self._views.values())
+        """Give all known pods; the same object for as long as nothing has changed."""
+        return self._tuple
 
     def fetch(self, namespace: str, name: str) -> PodView | None:
         """Ask the API for one pod and remember it; at most twice a second for the same pod.
+
+        A name belongs to one pod at a time: others of it that are remembered are gone, which
+        the watch will tell later.
 
         Raises:
             Unavailable: no answer in time.
@@ -99,7 +104,7 @@ class PodCache:
         obj = self._api.get_pod(namespace, name)
         if obj is None or (obj.get("spec") or {}).get("nodeName") != self._node:
             return None
-        return self._remember(obj)
+        return self._remember(obj, alone=True)
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*; list again whenever the watch cannot go on."""
@@ -127,6 +132,8 @@ class PodCache:
         with self._lock:
             changed = [view for uid, view in fresh.items() if self._views.get(uid) != view]
             self._views = fresh
+            self._replaced.clear()
+            self._tuple = tuple(fresh.values())
         self._synced.set()
         for view in changed:
             self._on_change(view)
@@ -142,16 +149,31 @@ class PodCache:
                 elif kind in ("ADDED", "MODIFIED"):
                     self._remember(obj)
 
-    def _remember(self, obj: Json) -> PodView:
+    def _remember(self, obj: Json, *, alone: bool = False) -> PodView:
         view = self._parse(obj)
         with self._lock:
+            if view.id.uid in self._replaced or self._views.get(view.id.uid) == view:
+                return view
+            if alone:
+                gone = {
+                    uid
+                    for uid, other in self._views.items()
+                    if other.id.key == view.id.key and uid != view.id.uid
+                }
+                self._replaced |= gone
+                for uid in gone:
+                    del self._views[uid]
             self._views[view.id.uid] = view
+            self._tuple = tuple(self._views.values())
         self._on_change(view)
         return view
 
     def _forget(self, obj: Json) -> None:
+        uid = obj["metadata"].get("uid", "")
         with self._lock:
-            self._views.pop(obj["metadata"].get("uid", ""), None)
+            self._replaced.discard(uid)
+            self._views.pop(uid, None)
+            self._tuple = tuple(self._views.values())
 
     def _parse(self, obj: Json) -> PodView:
         view = parse_pod(obj, self._names)

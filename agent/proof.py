@@ -10,7 +10,7 @@ from agent.grant import check_request, check_together
 from agent.ledger import Claim, Correction, Holding, Ledger
 from agent.podview import Key, PodId, PodView
 from agent.tickets import Resource, TicketBook
-from agent.witness import Snapshot, identify_entries
+from agent.witness import Identified, Snapshot, identify_entries
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 
@@ -87,6 +87,16 @@ def believe(
             claim, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True)
         )
     return wrong
+
+
+def add_unbooked(ledger: Ledger, each: Identified) -> None:
+    """Book what ``List`` shows a pod holding where nobody has booked any of it."""
+    for container in each.listed.containers:
+        claim = Claim(each.pod, container.name)
+        for resource, ids in sorted(container.held.items()):
+            if ledger.holding(claim, resource) is None and ledger.held(resource).isdisjoint(ids):
+                holding = Holding(ids, Evidence.RECORD, proven=True)
+                ledger.record(claim, ContainerKind.MAIN, resource, holding)
 
 
 def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:

@@ -52,6 +52,7 @@ class Roster:
         self._live: set[PodId] = set()
         self._recorded: dict[PodId, PodView] = {}
         self._with_init: set[PodId] = set()
+        self._owed: set[PodId] = set()
         self._asked: set[str] = set()  # UIDs of ended pods whose names were asked for again
         # By identity of the entry, which stays the same object while its bytes do.
         self._resting: dict[int, Identified] = {}
@@ -90,6 +91,11 @@ class Roster:
     def live(self) -> AbstractSet[PodId]:
         """The pods that the API shows bound here and not finished."""
         return self._live
+
+    @property
+    def owed(self) -> AbstractSet[PodId]:
+        """Live pods that ask for GPUs and have no complete record on them."""
+        return self._owed
 
     @property
     def hidden(self) -> list[PodView]:
@@ -182,6 +188,8 @@ class Roster:
             return
         self._live.add(view.id)
         containers = view.demand.containers
+        if containers and not view.assigned:
+            self._owed.add(view.id)
         if view.recorded:
             self._recorded[view.id] = view
         if any(each.kind is ContainerKind.INIT for each in containers):
@@ -197,4 +205,5 @@ class Roster:
         self._live.discard(view.id)
         self._recorded.pop(view.id, None)
         self._with_init.discard(view.id)
+        self._owed.discard(view.id)
         self._asked.discard(view.id.uid)

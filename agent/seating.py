@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from agent.ledger import Claim, Ledger
 from agent.place import CardState, Need, Policy, need_of, pick, place
 from agent.podview import PodId, PodView
 from agent.tickets import Resource, Ticket, TicketBook, card_of, count_of
-from contract.demand import ContainerDemand, ContainerKind, PodDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 
 
 def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
@@ -75,6 +76,19 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     cards = place(need, states, policy=policy, fixed=fixed, must=bound)
     within = {card: book.among(resource, card, offered) for card in cards}
     return cards, pick(container.demand, resource, cards, free=within, must=must)
+
+
+def at_least(container: ContainerDemand, book: TicketBook) -> ContainerDemand:
+    """Work out what a container must ask for of which only the memory is known.
+
+    More memory than any card has is asked for with whole cards.
+    """
+    largest = max((book.places(Resource.MEMORY, card) for card in book.inventory.cards), default=0)
+    memory = container.demand.memory
+    if memory <= largest or not container.demand.is_share or not largest:
+        return container
+    cores = CORES_PER_CARD * -(-memory // largest)
+    return replace(container, demand=Demand(cores, memory))
 
 
 def free_places(

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from agent.api import Api
 from agent.cardsource import open_inventory
+from agent.events import EventQueue, Notice, Subject
 from agent.http import StatusServer, probe
 from agent.inject import CONTROL_DEVICES, inject
 from agent.journal import LogJournal
 from agent.kubelet import Endpoint, Registrar
+from agent.ledger import Claim
 from agent.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.podresources import PodResources
@@ -28,6 +30,8 @@ _JOIN_SECONDS = 3.0
 # How long the kubelet is kept waiting for the API server: what List shows is enough to
 # serve, the pods' specs only make it better.
 _SYNC_SECONDS = 10.0
+# How long a running pod waits at most for a record that an agent killed in between owes it.
+_REFRESH_SECONDS = 5.0
 
 
 class Agent:
@@ -55,6 +59,11 @@ class Agent:
             indices={card.uuid: card.index for card in inventory.cards},
             on_result=lambda result: self._metrics.patches.labels(result).inc(),
         )
+        self._events = EventQueue(
+            api=self._api,
+            node=settings.node_name,
+            on_result=lambda result: self._metrics.events.labels(result).inc(),
+        )
         self._pods = PodCache(
             api=self._api,
             node=settings.node_name,
@@ -65,7 +74,7 @@ class Agent:
             pods=self._pods,
             record=self._record,
             outbox=self._outbox,
-            journal=LogJournal(self._metrics),
+            journal=LogJournal(self._metrics, tell=self._tell_refusal),
             answer=lambda grant: inject(grant, inventory, settings.inject, control_devices=control),
             policy=settings.policy,
         )
@@ -88,6 +97,8 @@ class Agent:
             for name, target, args in (
                 ("pods", self._pods.run, (self._stop,)),
                 ("outbox", self._outbox.run, ()),
+                ("events", self._events.run, ()),
+                ("refresher", self._refresh, ()),
                 ("registrar", self._register, ()),
             )
         ]
@@ -122,6 +133,7 @@ class Agent:
         self._pods.synced.set()  # wakes the registrar where it still waits for the first list
         self._api.close()
         self._outbox.stop()
+        self._events.stop()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(self._threads):  # the registrar first: it has calls to finish
             thread.join(max(deadline - time.monotonic(), 0))
@@ -135,6 +147,17 @@ class Agent:
         if not self._stop.is_set():
             self._turnstile.rebuild()
             self._registrar.run(self._stop)
+
+    def _refresh(self) -> None:
+        """Look after pods that wait for their record, on a node where no call comes any more."""
+        while not self._stop.wait(_REFRESH_SECONDS):
+            self._turnstile.refresh()
+
+    def _tell_refusal(self, call: str, claim: Claim, reason: str) -> None:
+        pod = claim.pod
+        word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
+        message = f"container {claim.container}: {reason}"
+        self._events.put(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
 
     def _threads_live(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)

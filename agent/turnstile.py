@@ -21,13 +21,13 @@ from agent.ledger import Claim, Holding, Ledger
 from agent.place import Policy
 from agent.podview import Key, PodId, PodView
 from agent.ports import Journal, Outbox, PodSource, RecordSource
-from agent.proof import believe, check_start, holder, proven, why_unproven
+from agent.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
 from agent.resolve import Ask, Resolution, is_recorded, lacks, resolve, waits
 from agent.roster import Roster, Sighting
-from agent.seating import free_places, seat
+from agent.seating import at_least, free_places, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
-from agent.witness import Identified, Snapshot
+from agent.witness import Identified, Snapshot, identify_entries
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind, PodDemand
 
@@ -132,10 +132,13 @@ class Turnstile:
             with self._lock:
                 resolution, view = self._resolve(resource, size, must, scene)
                 claim = Claim(resolution.pod, resolution.container.name)
+                container = resolution.container
+                if view is None:
+                    container = at_least(container, self._book)
                 cards, tickets = seat(
                     claim,
-                    resolution.container,
-                    view.demand if view is not None else PodDemand((resolution.container,)),
+                    container,
+                    view.demand if view is not None else PodDemand((container,)),
                     resource,
                     book=self._book,
                     ledger=self._ledger,
@@ -222,6 +225,29 @@ class Turnstile:
         with self._lock:
             self._reconcile(scene.snapshot)
         return True
+
+    def refresh(self) -> None:
+        """Add to the ledger what the kubelet's record shows of pods that have no record yet.
+
+        An agent that was killed after it answered owes a record to a pod that nothing will
+        happen to any more. Calls of the kubelet may come meanwhile, so nothing is taken away.
+        """
+        with self._lock:
+            self._roster.know(self._pods.views())
+            if not self._roster.owed:
+                return
+        try:
+            snapshot = self._shared.list(within=WITNESS_WITHIN)
+        except Unavailable:
+            return
+        with self._lock:
+            self._roster.know(self._pods.views())
+            owed = self._roster.owed
+            for each in identify_entries(snapshot.pods, self._roster.views_of, self._ledger.owners):
+                if each.pod in owed:
+                    add_unbooked(self._ledger, each)
+            for pod in sorted(owed):
+                self._tell(self._finished(self._roster.view(pod)))
 
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -156,9 +157,15 @@ class Kubelet:
         }
 
     def room(self, resource: Resource) -> Counter[str]:
-        """Count the places by card that the kubelet has not given out."""
+        """Count the places by card that nobody has, forgotten by the kubelet (K15) or not."""
         [name] = [each for each, kind in KINDS.items() if kind is resource]
-        taken = self.devices.allocated.get(name, set())
+        taken = self.devices.allocated.get(name, set()) | {
+            each
+            for holdings in self.devices.pods.values()
+            for resources in holdings.values()
+            if name in resources
+            for each in resources[name].ids
+        }
         tickets = self._book.tickets(resource).items()
         return Counter(ticket.card for each, ticket in tickets if each not in taken)
 
@@ -194,7 +201,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         self.late: list[PodView] = []
         self.behind: list[PodView] = []
         self.known: dict[str, Pod] = {}  # every pod there was, as the API gives it to a kubelet
-        self.ever_blind = self.ever_forgotten = False
+        self.ever_blind = False
         self.lost: set[str] = (
             set()
         )  # pods of whose ordinary init containers this agent knows nothing
@@ -371,6 +378,10 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     def do(self, pod: Pod, step: Step, twist: Twist | None) -> Reply:
         """Do one step of an admission, as it was meant or otherwise."""
+        if twist in (Twist.KUBELET_DIES, Twist.ANSWER_UNWRITTEN, Twist.AGENT_DIES):
+            self.lost.add(
+                pod.uid
+            )  # what the dead one knew of its init containers, the other does not
         if twist is Twist.KUBELET_DIES:
             raise KubeletDied
         if twist is Twist.AGENT_DIES:
@@ -385,7 +396,6 @@ class AgentAndKubelet(RuleBasedStateMachine):
         if twist is Twist.FORGOTTEN and isinstance(step, AllocateCall) and not self.ever_blind:
             self.end_one(0, told=True, spare=pod.uid)
             self.kubelet.devices.update_allocated(self.kubelet.active())
-            self.ever_forgotten = True
         reply = self.prefer(pod, step) if isinstance(step, PreferCall) else self.give(pod, step)
         if twist is Twist.ANSWER_UNWRITTEN:
             raise KubeletDied
@@ -401,7 +411,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
                 resource, step.available, step.must_include, step.size
             )
         except Refusal as error:
-            self.refused(error, fits=fits)
+            self.refused(pod, error, fits=fits)
             raise CallFailed(str(error)) from error
         if not self.kubelet.blind:
             self.in_step(but=pod.uid)
@@ -419,6 +429,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         try:
             self.turnstile.allocate(resource, step.ids)
         except Refusal as error:
+            self.refused(pod, error, fits=False)
             raise CallFailed(str(error)) from error
         assert not others.intersection(step.ids), "a place that another container holds was given"
         _, claim, _, _, ids = self.journal.decisions[-1]
@@ -426,25 +437,32 @@ class AgentAndKubelet(RuleBasedStateMachine):
         self.on_one_card(pod, step, claim)
         if not self.ever_blind:
             assert claim.pod.uid == pod.uid
-            # An agent that has just started cannot know how far init containers are (K4).
-            if pod.uid not in self.lost:
+            if not self.half_known(pod):
                 assert claim.container == step.container.name
         return KubeletAnswer()
 
     # --- what must be so ----------------------------------------------------------------
 
-    def refused(self, error: Refusal, *, fits: bool) -> None:
+    def refused(self, pod: Pod, error: Refusal, *, fits: bool) -> None:
         """Check that a refusal is right: the asking container is always found, it may not fit."""
         assert not fits, f"refused what fits: {error}"
-        assert self.ever_blind or isinstance(error, PlacementError), str(error)
+        found = isinstance(error, PlacementError)
+        assert found or self.ever_blind or self.half_known(pod), str(error)
+
+    def half_known(self, pod: Pod) -> bool:
+        """Tell whether nobody can know how far this pod's ordinary init containers are (K4)."""
+        return pod.uid in self.lost and any(each.kind is INIT for each in pod.containers)
 
     def must_fit(self, pod: Pod, step: PreferCall) -> bool:
         """Tell whether a card has all that a container asks for, so that no refusal is right.
 
-        Only where the agent can know it: it sees, and no ordinary init container is about.
+        Only where the agent can know it: it sees and knows who has ended, and of what ordinary
+        init containers hold. These need more than they ask for: room for what comes after them.
         """
-        kinds = {each.kind for uid in self.kubelet.pods for each in self.known[uid].containers}
-        if self.ever_blind or self.ever_forgotten or INIT in kinds or step.must_include:
+        active = [self.known[uid] for uid in self.kubelet.active()]
+        if self.ever_blind or self.late or any(map(self.half_known, active)):
+            return False
+        if any(each.kind is INIT for each in pod.containers):
             return False
         if self.kubelet.devices.pods.get(pod.uid, {}).get(step.container.name):
             return True  # it has the one, so it fitted
@@ -482,7 +500,8 @@ class AgentAndKubelet(RuleBasedStateMachine):
         assert unlisted <= {pod.uid for pod in self.pods.cached}, "the API shows none of these"
         if not self.ever_blind:
             hidden = self.kubelet.held(init=True)
-            mine = {key: held for key, held in passing.items() if key[0] in listed - {but}}
+            sure = listed - self.lost - {but}
+            mine = {key: held for key, held in passing.items() if key[0] in sure}
             assert mine.items() <= hidden.items()
 
     @invariant()
@@ -534,6 +553,19 @@ class WithoutWitness(AgentAndKubelet):
 
 
 TestAgentAndKubelet = AgentAndKubelet.TestCase
-TestAgentAndKubelet.settings = settings(patient, max_examples=60, stateful_step_count=40)
+TestAgentAndKubelet.settings = settings(patient, max_examples=100, stateful_step_count=40)
 TestWithoutWitness = WithoutWitness.TestCase
-TestWithoutWitness.settings = settings(patient, max_examples=30, stateful_step_count=40)
+TestWithoutWitness.settings = settings(patient, max_examples=50, stateful_step_count=40)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="what an ended pod has recorded counts although the kubelet offers it"
+)
+def test_what_an_ended_pod_held_is_free_though_the_api_still_shows_the_pod() -> None:
+    """Found by the history above, which is why it lets such refusals pass."""
+    history = AgentAndKubelet()
+    history.start(seed=52)  # memory is asked for first
+    history.admit_in_peace([(MAIN, (100, 1))], seen=True)
+    history.end(0, told=False)
+    history.admit_in_peace([(SIDECAR, (100, 1)), (MAIN, (5, 1))], seen=True)
+    assert [each[3] for each in history.journal.refusals] == []

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import pytest
-from _pytest.mark import ParameterSet
 
 import agent.kubelet
 from agent.tickets import Resource
@@ -314,7 +313,7 @@ def check_received(node: Node) -> None:
         assert {each.received["envs"]["NVIDIA_VISIBLE_DEVICES"]} == of
 
 
-def cases() -> list[ParameterSet]:
+def cases() -> list[tuple[Fault, Step, Course]]:
     """Every fault at every step, in both orders of resources."""
     found = []
     for course in COURSES:
@@ -324,7 +323,7 @@ def cases() -> list[ParameterSet]:
             for step in STEPS:
                 if fault is Fault.LOST and (step.what == "Checkpoint" or step.when == "after"):
                     continue  # it is about calls, each once
-                found.append(pytest.param(fault, step, course, id=f"{fault}-{step}-{course}"))
+                found.append((fault, step, course))
     return found
 
 
@@ -343,7 +342,7 @@ def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> 
     assert first == dict.fromkeys(["init", "sidecar", "c0", "c1"], course.first)
 
 
-@pytest.mark.parametrize(("fault", "step", "course"), cases())
+@pytest.mark.parametrize(("fault", "step", "course"), cases(), ids=str)
 def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
     fault: Fault,
     step: Step,
@@ -358,3 +357,44 @@ def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
     with case.node:
         case.run()
         check(case)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.AWAY,
+        Fault.BOTH,
+        pytest.param(
+            Fault.BOTH_AGENT_FIRST,
+            marks=pytest.mark.xfail(
+                strict=True, reason="an agent whose first rebuild was in vain never tries again"
+            ),
+        ),
+    ],
+    ids=str,
+)
+def test_a_record_that_died_with_the_agent_is_written_though_no_other_pod_comes(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing happens to the pod any more, so no call and no event of the watch is about it."""
+    with a_node(patches_wait=True, kubelet={"plugin_wait_s": 0.0}) as node:
+        node.admit([deepcopy(BEFORE)])
+        node.kill_agent()
+        if fault.kubelet:
+            node.kubelet.kill()
+        if fault is Fault.BOTH_AGENT_FIRST:
+            node.start_agent()
+            eventually(lambda: "registration failed" in caplog.text, "the agent waits")
+        if fault.kubelet:
+            node.start_kubelet()
+            eventually(lambda: held(node, uid_of(BEFORE)), "the kubelet knows the pod again")
+        if fault is not Fault.BOTH_AGENT_FIRST:
+            node.start_agent()
+        node.wait_until_offered()
+
+        def recorded() -> bool:
+            node.write_patches()
+            return {*node.pods.recorded(uid_of(BEFORE))} == {"c0"}
+
+        eventually(recorded, "the record is written", within=3)
+        check_books({uid_of(BEFORE): held(node, uid_of(BEFORE))}, booked(node), set())

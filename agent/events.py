@@ -1,0 +1,226 @@
+"""Kubernetes Events: what an author or an admin should see with ``kubectl describe``."""
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from agent.api import Gone, Json, Rejected
+from agent.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+_COMPONENT = "gpu-turnstile"
+_LONGEST_MESSAGE = 1024
+"""The API server takes no more (``events.k8s.io`` validation)."""
+
+_MOST_WAITING = 256
+_MOST_REMEMBERED = 1024
+_BACKOFF_SECONDS = (0.2, 30.0)
+_CONFLICT = 409
+
+
+class EventApi(Protocol):
+    """The part of the API that events are written through."""
+
+    def create_event(self, namespace: str, event: Json) -> None:
+        """Create an event."""
+        ...
+
+    def patch_event(self, namespace: str, name: str, patch: Json) -> None:
+        """Apply a merge patch to an event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an event is about."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to tell.
+
+    Attributes:
+        subject: what it is about.
+        reason: in one word, for machines and columns.
+        message: in a sentence.
+        warning: whether something went wrong.
+    """
+
+    subject: Subject
+    reason: str
+    message: str
+    warning: bool = True
+
+
+class EventQueue:
+    """The queue: one thread writes, what is told again is counted and not repeated.
+
+    Events are for people: they are never waited for, the oldest are dropped when the API
+    server is away for long, and nothing depends on them.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: EventApi,
+        node: str,
+        clock: Callable[[], float] = time.time,
+        on_result: Callable[[str], None] = lambda _result: None,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            api: where events go.
+            node: the node's name, the source of every event.
+            clock: seconds since 1970.
+            on_result: told ``written``, ``retried`` or ``dropped``, for metrics.
+        """
+        self._api = api
+        self._node = node
+        self._clock = clock
+        self._on_result = on_result
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._waiting: OrderedDict[Notice, tuple[int, float]] = OrderedDict()
+        self._told: OrderedDict[Notice, int] = OrderedDict()
+
+    def put(self, notice: Notice) -> None:
+        """Queue a notice."""
+        now = self._clock()
+        with self._changed:
+            count, _ = self._waiting.pop(notice, (0, now))
+            self._waiting[notice] = (count + 1, now)
+            if len(self._waiting) > _MOST_WAITING:
+                self._waiting.popitem(last=False)
+                self._on_result("dropped")
+            self._changed.notify()
+
+    def pending(self) -> int:
+        """Count what is not written yet."""
+        with self._changed:
+            return len(self._waiting)
+
+    def stop(self) -> None:
+        """Make :meth:`run` return; what is unwritten is in the log."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Write until stopped."""
+        low, high = _BACKOFF_SECONDS
+        backoff = low
+        while (due := self._next()) is not None:
+            notice, count, at = due
+            try:
+                self._write(notice, count, at)
+            except (Rejected, Gone) as error:
+                log.info("event not written", extra={"reason": str(error)})
+                self._on_result("dropped")
+            except Unavailable as error:
+                log.info("event waits", extra={"reason": str(error)})
+                self._on_result("retried")
+                self._again(notice, count, at)
+                self._pause(backoff)
+                backoff = min(backoff * 2, high)
+                continue
+            else:
+                self._on_result("written")
+            backoff = low
+
+    def _next(self) -> tuple[Notice, int, float] | None:
+        with self._changed:
+            while not self._stopping:
+                if self._waiting:
+                    notice, (count, at) = self._waiting.popitem(last=False)
+                    return notice, count, at
+                self._changed.wait()
+            return None
+
+    def _again(self, notice: Notice, count: int, at: float) -> None:
+        with self._changed:
+            more, last = self._waiting.pop(notice, (0, at))
+            self._waiting[notice] = (count + more, last)
+            self._waiting.move_to_end(notice, last=False)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _write(self, notice: Notice, count: int, at: float) -> None:
+        namespace = notice.subject.namespace or "default"  # where events of nodes live
+        event = describe(notice, node=self._node, count=count, at=at)
+        known = self._told.get(notice)
+        if known is None:
+            try:
+                self._api.create_event(namespace, event)
+            except Rejected as error:
+                if error.status != _CONFLICT:
+                    raise
+                # Told before this agent was started: how often is not known any more.
+                patch = {"lastTimestamp": event["lastTimestamp"]}
+                self._api.patch_event(namespace, event["metadata"]["name"], patch)
+        else:
+            count += known
+            patch = {"count": count, "lastTimestamp": event["lastTimestamp"]}
+            try:
+                self._api.patch_event(namespace, event["metadata"]["name"], patch)
+            except Rejected:  # it has expired, which events do after an hour
+                del self._told[notice]
+                self._again(notice, count - known, at)
+                return
+        self._told[notice] = count
+        self._told.move_to_end(notice)
+        while len(self._told) > _MOST_REMEMBERED:
+            self._told.popitem(last=False)
+
+
+def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
+    """Make the event object, core/v1.
+
+    Its name follows from what it says, so that the same thing told twice is one event.
+
+    Args:
+        notice: what to tell.
+        node: the node's name.
+        count: how often it happened.
+        at: when it happened last, seconds since 1970.
+    """
+    subject = notice.subject
+    text = "\0".join((subject.kind, subject.uid, notice.reason, notice.message, node))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    reference = {
+        "apiVersion": "v1",
+        "kind": subject.kind,
+        "name": subject.name,
+        "uid": subject.uid,
+        **({"namespace": subject.namespace} if subject.namespace else {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{subject.name[:200]}.{digest}"},
+        "involvedObject": reference,
+        "reason": notice.reason,
+        "message": notice.message[:_LONGEST_MESSAGE],
+        "type": "Warning" if notice.warning else "Normal",
+        "source": {"component": _COMPONENT, "host": node},
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": node,
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "count": count,
+    }

@@ -1,0 +1,264 @@
+"""What a review costs and what the webhook bears: against a bare Flask view, in one run.
+
+Both run under the same gunicorn settings, TLS included, and take turns under one load
+generator, so that a noisy machine is equally noisy to both; ratios are medians of turns.
+The review function alone, without HTTP and TLS, is timed in this process. Then the webhook
+is besieged, and its request path is fed hostile bytes.
+"""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from timeit import repeat
+
+from bench import fuzz, wrk
+from bench.opponents import OPPONENTS
+from bench.result import Cell, Goal, Result, Table
+from bench.reviews import NAMES, review
+from bench.servers import (
+    Running,
+    make_certificates,
+    raise_file_limit,
+    resident_mib,
+    serving,
+)
+from bench.siege import besiege
+from contract.stamps import Stamper
+from webhook.pods import mutate_pod
+from webhook.reviews import decode_review, encode_review
+
+NAME = "webhook"
+
+_SIZES = (5_000, 50_000)
+_SERVERS = ("webhook", *OPPONENTS)
+_US = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One way to load the servers, and what each measured, turn by turn."""
+
+    size: int
+    workers: int
+    keep_alive: bool
+    measured: dict[str, list[wrk.Measured]]
+
+    def rate(self, server: str) -> float:
+        """Give the median of answers a second."""
+        return median(each.rate for each in self.measured[server])
+
+    def p99_ms(self, server: str) -> float:
+        """Give the median of the 99th percentiles."""
+        return median(each.p99_ms for each in self.measured[server])
+
+    def rate_ratio(self, server: str) -> float:
+        """Give how many times the webhook's rate another's is: the median of turns."""
+        return median(
+            other.rate / ours.rate
+            for ours, other in zip(self.measured["webhook"], self.measured[server], strict=True)
+        )
+
+    def p99_ratio(self, server: str) -> float:
+        """Give how many times another's 99th percentile the webhook's is: median of turns."""
+        return median(
+            ours.p99_ms / other.p99_ms
+            for ours, other in zip(self.measured["webhook"], self.measured[server], strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured; the defaults are those of ``make bench``.
+
+    Attributes:
+        seconds: of each turn.
+        turns: of each server.
+        workers: processes of each server.
+        connections: of the load generator.
+        siege: connections, bodies of 8 MiB and damaged requests of the siege.
+        inputs: of the fuzzer.
+    """
+
+    seconds: float = 3.0
+    turns: int = 5
+    workers: Sequence[int] = (1, 2)
+    connections: int = 8
+    siege: tuple[int, int, int] = (10_000, 40, 5_000)
+    inputs: int = 1_000_000
+
+
+def run(effort: Effort | None = None) -> Result:
+    """Measure.
+
+    Raises:
+        ServerFailed: a server did not come up.
+        WrkFailed: the load generator came to no result.
+        FuzzFailed: an input was answered as none may be.
+    """
+    effort = effort or Effort()
+    raise_file_limit()
+    alone = {size: alone_us(size) for size in _SIZES}
+    with tempfile.TemporaryDirectory(prefix="gpu-turnstile-bench-") as made:
+        folder = Path(made)
+        make_certificates(folder)
+        turns = _load(folder, effort) if wrk.is_installed() else []
+        with serving("webhook", folder, workers=2) as server:
+            ready_s = server.ready_s
+            body, context = review(_SIZES[0]), server.tls()
+            for _ in range(200):
+                server.post(body, context)
+            resident = max(resident_mib(each) for each in server.workers())
+            connections, bodies, inputs = effort.siege
+            attacks = besiege(server, connections=connections, bodies=bodies, inputs=inputs)
+    fuzzed = fuzz.fuzz(effort.inputs, seed=1, processes=2) if effort.inputs else None
+    goals = [
+        Goal("review function alone, 5 KB, microseconds", 100, alone[_SIZES[0]]),
+        Goal("start to ready, seconds", 2, ready_s),
+        Goal("resident memory of a worker, MiB", 60, resident),
+        Goal("honest reviews that failed under siege", 0, sum(each.failed for each in attacks)),
+        Goal("workers lost under siege", 0, sum(each.lost_workers for each in attacks)),
+        Goal("answers with status 500", 0, sum(each.internal_errors for each in attacks)),
+    ]
+    for turn in turns:
+        if turn.size == _SIZES[0]:
+            goals += _goals(turn)
+    tables = [
+        _rates(turns, effort)
+        if turns
+        else Table(
+            "Reviews a second: NOT MEASURED",
+            (),
+            (),
+            ("wrk is not installed: apt-get install wrk, then again.",),
+        ),
+        Table(
+            "The review function alone, from bytes to bytes",
+            ("size", "microseconds"),
+            [(f"{size // 1000} KB", us) for size, us in alone.items()],
+        ),
+        Table(
+            "Under siege, 2 workers; meanwhile one client reviews over new connections",
+            ("attack", "reviews", "failed", "worst ms", "workers lost", "500s", "grown MiB"),
+            [
+                (
+                    *(each.name, each.reviews, each.failed, each.worst_ms),
+                    *(each.lost_workers, each.internal_errors, each.grown_mib),
+                )
+                for each in attacks
+            ],
+        ),
+    ]
+    if fuzzed is not None:
+        goals.append(
+            Goal("memory after all fuzzed inputs over that after a tenth", 1.1, _grown(fuzzed))
+        )
+        tables.append(_fuzzed(fuzzed))
+    return Result(NAME, tables, goals, {"ready_s": ready_s, "resident_mib": resident})
+
+
+def alone_us(size: int) -> float:
+    """Time the review function on one review, from bytes to bytes; the best of five."""
+    body = review(size)
+    stamper = Stamper(clock=time.time_ns, writer="bench")
+
+    def once() -> None:
+        decoded = decode_review(body)
+        encode_review(decoded, mutate_pod(decoded, names=NAMES, stamp=stamper.next))
+
+    number = 1000
+    return min(repeat(once, number=number, repeat=5)) / number * _US
+
+
+def _load(folder: Path, effort: Effort) -> list[Turn]:
+    bodies = {}
+    for size in _SIZES:
+        bodies[size] = folder / f"review-{size}.json"
+        bodies[size].write_bytes(review(size))
+    turns = []
+    for workers in effort.workers:
+        with contextlib.ExitStack() as running:
+            servers = {
+                name: running.enter_context(serving(name, folder, workers=workers))
+                for name in _SERVERS
+            }
+            for size in _SIZES:
+                for keep_alive in (True, False):
+                    measured = _take_turns(servers, bodies[size], effort, keep_alive=keep_alive)
+                    turns.append(Turn(size, workers, keep_alive, measured))
+    return turns
+
+
+def _take_turns(
+    servers: dict[str, Running], body: Path, effort: Effort, *, keep_alive: bool
+) -> dict[str, list[wrk.Measured]]:
+    measured: dict[str, list[wrk.Measured]] = {name: [] for name in servers}
+    for turn in range(-1, effort.turns):
+        for name, server in servers.items():
+            found = wrk.measure(
+                server.url,
+                body,
+                connections=effort.connections,
+                seconds=effort.seconds if turn >= 0 else min(effort.seconds, 1),
+                keep_alive=keep_alive,
+            )
+            if turn >= 0:  # the first only warms up
+                measured[name].append(found)
+    return measured
+
+
+def _rates(turns: Sequence[Turn], effort: Effort) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for turn in turns:
+        rows += [
+            (
+                f"{turn.size // 1000} KB",
+                turn.workers,
+                "kept" if turn.keep_alive else "new",
+                server,
+                turn.rate(server),
+                turn.p99_ms(server),
+                1 / turn.rate_ratio(server),
+                turn.p99_ratio(server),
+                sum(each.failed for each in turn.measured[server]),
+            )
+            for server in turn.measured
+        ]
+    return Table(
+        f"Reviews a second over TLS, wrk with {effort.connections} connections",
+        (
+            *("size", "workers", "connections", "server", "a second", "p99 ms"),
+            *("ours/its rate", "ours/its p99", "failed"),
+        ),
+        rows,
+        (
+            "bare: a Flask view that answers 'allowed' without looking, same gunicorn settings.",
+            "gthread: the same view under gunicorn's own threaded workers, 8 threads each.",
+            "The load generator runs on the same cores as the servers.",
+        ),
+    )
+
+
+def _goals(turn: Turn) -> list[Goal]:
+    connections = "kept" if turn.keep_alive else "new"
+    how = f"5 KB, {turn.workers} workers, {connections} connections"
+    return [
+        Goal(f"bare over ours, reviews a second, {how}", 1 / 0.75, turn.rate_ratio("bare")),
+        Goal(f"ours over bare, 99th percentile, {how}", 1.5, turn.p99_ratio("bare")),
+    ]
+
+
+def _grown(outcome: fuzz.Outcome) -> float:
+    return outcome.after_mib / max(outcome.before_mib, 1.0)
+
+
+def _fuzzed(outcome: fuzz.Outcome) -> Table:
+    return Table(
+        f"{outcome.inputs} hostile inputs through the whole request path",
+        ("status", "answers"),
+        list(outcome.statuses.items()),
+        (f"Resident: {outcome.before_mib:.0f} MiB, at the end {outcome.after_mib:.0f} MiB.",),
+    )

@@ -1,0 +1,402 @@
+"""Situation 7, second half: the API server is away for long; what ``List`` shows is enough.
+
+The whole agent runs in this process against the simulated API server; its kubelet is fed by
+hand, so that the outage is the agent's alone. Minutes are made short by making the agent's waits
+short: an outage lasts until it was noticed several times over by everything that can notice.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent import api as api_module
+from agent import outbox, pods, supervisor
+from agent.inject import Injection
+from agent.place import Policy
+from agent.settings import Settings
+from agent.supervisor import Agent
+from contract.allocation import Allocation, Evidence, decode_allocations
+from simulator.api.faults import Outage
+from simulator.api.operations import Call
+from simulator.api.resources import PODS, Target
+from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import Settings as ServerSettings
+from simulator.demo import cards_file
+from simulator.kubelet.node import Kubelet
+from simulator.kubelet.settings import Settings as KubeletSettings
+from simulator.kubelet.staticpods import mirror_of
+from simulator.manifests import write_yaml
+from tests.agent.fakes import Scripted, eventually, short_dir
+from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
+
+OUTAGES = [Outage.REFUSED, Outage.UNAVAILABLE]
+BLOCK = 256 << 20
+
+
+class Site:
+    """A kubelet fed by hand, an API server, and the settings of an agent between them."""
+
+    def __init__(self, folder: Path, server: ApiServer, log: pytest.LogCaptureFixture) -> None:
+        self.server = server
+        self.log = log
+        self.kubelet = Kubelet(
+            KubeletSettings(
+                node_name="node",
+                root_dir=folder / "k",
+                plugin_dir=folder / "p",
+                pod_resources_socket=folder / "r.sock",
+                seed=1,
+                list_rate=10_000.0,
+                list_burst=1_000,
+                init_run_s=(0.001, 0.005),
+                grace_s=(0.001, 0.01),
+                start_retry_s=0.05,
+            )
+        )
+        write_yaml(folder / "cards.yaml", cards_file(2, "8Gi"))
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(kubeconfig_for(server.url))
+        self.settings = Settings(
+            node_name="node",
+            kubeconfig=self.kubeconfig,
+            plugin_dir=folder / "p",
+            pod_resources_socket=folder / "r.sock",
+            cards=folder / "cards.yaml",
+            memory_block=BLOCK,
+            names=NAMES,
+            policy=Policy.BINPACK,
+            inject=Injection.ENVVAR,
+            http_host="127.0.0.1",
+            http_port=0,
+        )
+
+    @contextmanager
+    def agent(self) -> Iterator[Agent]:
+        """Run an agent that the kubelet knows; it ends within seconds, whatever is away."""
+        agent = Agent(self.settings)
+        agent.start()
+        try:
+            eventually(lambda: all(self._offered()), "both resources are offered")
+            yield agent
+        finally:
+            began = time.monotonic()
+            agent.stop()
+            assert time.monotonic() - began < 4
+            assert not any(thread.is_alive() for thread in agent._threads)
+            eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
+
+    def _offered(self) -> list[int]:
+        allocatable = self.kubelet.capacity()[1]
+        return [allocatable.get(each, 0) for each in (NAMES.core, NAMES.memory)]
+
+    # --- the API server, with or without an outage ------------------------------------------
+
+    def create(self, manifest: Json) -> Json:
+        """Have a pod on the API server, bound to the node; gives it as a kubelet gets it."""
+        self.server.apply(manifest)
+        return self.find(manifest["metadata"]["name"])
+
+    def find(self, name: str) -> Json:
+        """A pod as the API server has it."""
+        found = self.server._store.find(PODS, "default", name)
+        assert found is not None
+        return found
+
+    def remove(self, name: str) -> None:
+        """Delete a pod for good."""
+        assert self.server._operations is not None
+        target = Target(PODS, "default", name)
+        options: Json = {"gracePeriodSeconds": 0}
+        self.server._control(self.server._operations.delete(target, options, Call()))
+
+    def recorded(self, name: str) -> dict[str, Allocation]:
+        """What the agent has written to a pod."""
+        annotations = self.find(name)["metadata"].get("annotations") or {}
+        return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
+
+    def outlast(self) -> None:
+        """Wait until the agent has tried everything several times and failed."""
+        lists, patches = self.said("no pods from the API server"), self.said("allocation waits")
+        eventually(lambda: self.said("no pods from the API server") >= lists + 3, "lists fail")
+        eventually(lambda: self.said("allocation waits") >= patches + 5, "patches fail")
+
+    def said(self, message: str) -> int:
+        """How often the agent has logged this."""
+        return sum(each.message == message for each in self.log.records)
+
+    # --- the kubelet --------------------------------------------------------------------------
+
+    def admit(self, *objects: Json) -> None:
+        """Have the kubelet admit pods, in this order, and wait until all containers run."""
+        for each in objects:
+            self.kubelet.add_pods(each)
+        self.running(*objects)
+
+    def running(self, *objects: Json) -> None:
+        """Wait until every container of these pods runs."""
+        wanted = {
+            (uid_of(each), container["name"])
+            for each in objects
+            for container in each["spec"]["containers"]
+        }
+        eventually(lambda: wanted <= self.kubelet.running(), f"{wanted} run")
+
+    # --- what was right -----------------------------------------------------------------------
+
+    def check_calls(self) -> None:
+        """Every ``Allocate`` was answered, and by proof for the container it was made for."""
+        made = [
+            (f"{each.namespace}/{each.pod}", each.container, each.resource.rpartition("-")[2])
+            for each in self.kubelet.trace.rpcs("Allocate")
+            if not each.error
+        ]
+        lines = [
+            each.__dict__
+            for each in self.log.records
+            if each.name == "agent.journal" and each.message in ("allocate", "refused")
+        ]
+        assert [(each["pod"], each["container"], each["resource"]) for each in lines] == made
+        assert {each["evidence"] for each in lines} <= {Evidence.TICKET, Evidence.WITNESS}
+
+    def check_record(self, obj: Json, *evidence: Evidence, without: str = "") -> None:
+        """A pod shows what the kubelet holds for it, container by container."""
+        name = obj["metadata"]["name"]
+        held: dict[str, dict[str, list[str]]] = {}
+        for each in self.kubelet.record():
+            if (each.namespace, each.pod) == ("default", name) and each.container != without:
+                cards = [device_id.partition("::")[0] for device_id in each.ids]
+                held.setdefault(each.container, {})[each.resource] = cards
+        recorded = self.recorded(name)
+        assert {*recorded} == {*held}
+        for container, resources in held.items():
+            got = recorded[container]
+            assert got.cores == len(resources[NAMES.core])
+            assert got.memory_blocks == len(resources[NAMES.memory])
+            for cards in resources.values():
+                assert {*got.cards} == {*cards}
+            assert got.evidence in evidence, container
+        annotations = self.find(name)["metadata"]["annotations"]
+        assert annotations[NAMES.gpu_assigned] == "true"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(ServerSettings(bookmark_s=0.1)) as running:
+        yield running
+
+
+@pytest.fixture
+def site(
+    server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    caplog.set_level(logging.INFO, "agent")
+    monkeypatch.setattr(pods, "_BACKOFF_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(outbox, "_BACKOFF_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(supervisor, "_SYNC_SECONDS", 0.1)
+    with short_dir() as folder:
+        made = Site(folder, server, caplog)
+        made.kubelet.start()
+        made.kubelet.add_pods()
+        try:
+            yield made
+        finally:
+            server.set_outage(Outage.NONE)
+            made.kubelet.stop()
+
+
+def big(name: str, at: int) -> Json:
+    """A pod with every kind of container."""
+    return a_pod(
+        name,
+        gpu("c0", 10, 3),
+        gpu("c1", 10, 5),
+        init=[gpu("init", 10, 4), sidecar("sidecar", 5, 2)],
+        at=at,
+    )
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(
+    site: Site, outage: Outage
+) -> None:
+    with site.agent() as agent:
+        bound = [
+            site.create(big("first", at=3)),
+            site.create(a_pod("second", gpu("c0", 10, 2), at=2)),
+            site.create(a_pod("third", gpu("c0", 10, 6), at=1)),
+        ]
+        eventually(lambda: len(agent._pods.views()) == 3, "the agent knows the pods")
+        site.server.set_outage(outage)
+        site.admit(*bound)
+        site.outlast()
+        assert agent._outbox.pending() == 3
+        assert [site.recorded(each["metadata"]["name"]) for each in bound] == [{}] * 3
+        site.server.set_outage(Outage.NONE)
+        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+    site.check_calls()
+    for each in bound:
+        site.check_record(each, Evidence.WITNESS)
+    annotations = site.find("first")["metadata"]["annotations"]
+    assert annotations[NAMES.predicate_gpu_idx(0)] == annotations[NAMES.predicate_gpu_idx(1)] == "0"
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(
+    site: Site, outage: Outage
+) -> None:
+    """Two that the watch was behind with, a static one without a mirror, and one that is known."""
+    with site.agent() as agent:
+        known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
+        eventually(agent._pods.views, "the agent knows the pod")
+        site.server.delay_watches(PODS, 60)
+        late = [
+            site.create(a_pod("late", gpu("c0", 10, 6), gpu("c1", 10, 4), at=3)),
+            site.create(a_pod("later", gpu("c0", 10, 3), at=2)),
+        ]
+        site.server.set_outage(outage)
+        site.admit(late[0])
+        static = a_pod("static", gpu("c0", 10, 5), stamped=False)
+        del static["metadata"]["uid"]
+        uid = site.kubelet.add_static_pod(static, mirror="never")
+        eventually(lambda: (uid, "c0") in site.kubelet.running(), "the static pod runs")
+        site.admit(known, late[1])
+        site.outlast()
+        assert len(agent._pods.views()) == 1
+        site.server.delay_watches(PODS, 0)
+        site.server.set_outage(Outage.NONE)
+        eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
+        pod = next(each for each in site.kubelet.life.pods() if each.uid == uid)
+        mirror = site.create(mirror_of(pod))
+        eventually(lambda: site.recorded("static-node"), "the mirror pod shows it, too")
+        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+    site.check_calls()
+    for each in (known, *late, mirror):
+        site.check_record(each, Evidence.WITNESS)
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(
+    site: Site, outage: Outage
+) -> None:
+    """The one before has written nothing: all of it comes from the kubelet's record."""
+    with site.agent() as agent:
+        before = site.create(a_pod("before", gpu("c0", 10, 2), gpu("c1", 20, 4), at=3))
+        eventually(agent._pods.views, "the agent knows the pod")
+        site.server.set_outage(outage)
+        site.admit(before)
+        site.outlast()
+    arriving = [
+        site.create(a_pod("first", gpu("c0", 10, 6), gpu("c1", 10, 3), at=2)),
+        site.create(a_pod("second", gpu("c0", 10, 5), at=1)),
+    ]
+    with site.agent() as agent:
+        site.admit(*arriving)
+        assert not agent._pods.synced.is_set()
+        assert agent._pods.views() == ()
+        site.server.set_outage(Outage.NONE)
+        eventually(
+            lambda: all(site.recorded(n) for n in ("before", "first", "second")), "all is written"
+        )
+        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+    site.check_calls()
+    site.check_record(before, Evidence.RECORD)
+    for each in arriving:
+        site.check_record(each, Evidence.WITNESS, Evidence.RECORD)
+    holders = [(held.resource, each) for held in site.kubelet.record() for each in held.ids]
+    assert len(set(holders)) == len(holders)
+
+
+def test_an_unknown_pod_with_init_containers_is_not_refused_and_is_right_in_the_end(
+    site: Site,
+) -> None:
+    """Nobody can know that it has one (K4): the guess is put right by the next ``List``."""
+    site.server.set_outage(Outage.REFUSED)
+    pod = site.create(big("unknown", at=1))
+    with site.agent() as agent:
+        site.admit(pod)
+        site.server.set_outage(Outage.NONE)
+        eventually(lambda: site.recorded("unknown"), "it is written")
+        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+    assert not [each for each in site.log.records if each.message == "refused"]
+    site.check_record(pod, Evidence.WITNESS, Evidence.RECORD, without="init")
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(
+    site: Site, outage: Outage
+) -> None:
+    """404 and 409; the successor of the same name gets its own record, once it is served."""
+    with site.agent() as agent:
+        gone, replaced, staying = (
+            site.create(a_pod(name, gpu("c0", 10, memory), at=memory))
+            for name, memory in (("gone", 2), ("replaced", 3), ("staying", 4))
+        )
+        eventually(lambda: len(agent._pods.views()) == 3, "the agent knows the pods")
+        site.server.set_outage(outage)
+        site.admit(gone, replaced, staying)
+        site.outlast()
+        site.remove("gone")
+        site.remove("replaced")
+        successor = site.create(a_pod("replaced", gpu("c0", 20, 6), at=9))
+        site.server.set_outage(Outage.NONE)
+        eventually(lambda: site.recorded("staying"), "what is left is written")
+        eventually(lambda: agent._outbox.pending() == 0, "the others are given up")
+        assert site.said("allocation not written") == 2
+        assert site.recorded("replaced") == {}
+        site.kubelet.remove_pods(gone, replaced)
+        site.admit(successor)
+        eventually(lambda: site.recorded("replaced"), "the successor's own is written")
+    site.check_calls()
+    for each in (staying, successor):
+        site.check_record(each, Evidence.WITNESS)
+    reasons = [
+        each.__dict__["reason"]
+        for each in site.log.records
+        if each.message == "allocation not written"
+    ]
+    assert len(reasons) == 2
+    assert any('"gone" not found' in each for each in reasons)
+    assert any("Precondition failed: UID" in each for each in reasons)
+
+
+def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worse than away: it takes the connection and says nothing."""
+    monkeypatch.setattr(api_module, "_GET_SECONDS", 0.2)
+    with Scripted() as silent:
+        silent.hang.clear()
+        site.kubeconfig.write_text(kubeconfig_for(silent.url))
+        agent = Agent(site.settings)
+        agent.start()
+        try:
+            pod = site.create(a_pod("unknown", gpu("c0", 10, 2)))
+            eventually(lambda: all(site._offered()), "both resources are offered")
+            site.admit(pod)
+        finally:
+            began = time.monotonic()
+            agent.stop()
+            assert time.monotonic() - began < 6
+            silent.hang.set()
+    site.check_calls()
+    assert {path.partition("?")[0] for _, path in silent.requests} == {
+        "/api/v1/pods",
+        "/api/v1/namespaces/default/pods/unknown",
+    }
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_it_stops_promptly_with_everything_unwritten(site: Site, outage: Outage) -> None:
+    """``Site.agent`` asserts it: all threads have ended, within the time they are given."""
+    with site.agent() as agent:
+        bound = site.create(a_pod("bound", gpu("c0", 10, 2)))
+        eventually(agent._pods.views, "the agent knows the pod")
+        site.server.set_outage(outage)
+        site.admit(bound)
+        site.outlast()
+        assert agent._outbox.pending() == 1
+    assert site.recorded("bound") == {}

@@ -97,23 +97,26 @@ class PodResources:
         """
         deadline = self._clock() + within
         patience = self._clock() + _BACKOFF_SECONDS
+        reason = "PodResources: no time left to ask"
         while True:
             left = deadline - self._clock()
             if left <= 0:
-                raise Unavailable("PodResources: rate limited until the deadline")
+                raise Unavailable(reason)
             try:
                 answer = self._ask(podresources_pb2.ListPodResourcesRequest(), timeout=left)
             except grpc.RpcError as error:
+                limited = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                reason = f"PodResources: {error.code().name}: {error.details()}"
                 # A kubelet that has just come up is there before the channel tries again.
                 coming = (
                     error.code() is grpc.StatusCode.UNAVAILABLE
                     and self._clock() < patience
                     and self._socket.exists()
                 )
-                if not coming and error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    raise Unavailable(
-                        f"PodResources: {error.code().name}: {error.details()}"
-                    ) from error
+                if not coming and not limited:
+                    raise Unavailable(reason) from error
+                if limited:
+                    reason = "PodResources: rate limited until the deadline"
                 self._pause.wait(_RETRY_SECONDS)
             except ValueError as error:  # how gRPC says that the channel is closed
                 raise Unavailable("PodResources: closed") from error

@@ -113,26 +113,20 @@ class Roster:
     # --- what the kubelet tells ---------------------------------------------------------
 
     def unknown(self, snapshot: Snapshot) -> list[Key]:
-        """Name the listed pods of which the API has told nothing, or only how one ended.
+        """Name the listed pods of which the API has told nothing."""
+        moving = {entry.key for entry in snapshot.pods if id(entry) not in self._resting}
+        return sorted(key for key in moving if not self.views_of(key))
 
-        The name of one that has ended may have come back; that is asked once for each.
-        """
-        keys = {
-            entry.key: self.views_of(entry.key)
-            for entry in snapshot.pods
-            if id(entry) not in self._resting
-        }
-        ended = {
-            key: {view.id.uid for view in views} - self._asked
-            for key, views in keys.items()
-            if views and all(view.terminal for view in views)
-        }
-        for uids in ended.values():
-            self._asked |= uids
-        return [
-            *(key for key, views in keys.items() if not views),
-            *(key for key, uids in ended.items() if uids),
-        ]
+    def ended(self, snapshot: Snapshot) -> list[Key]:
+        """Name the listed pods that the API shows ended, each once: names come back."""
+        found: set[Key] = set()
+        for key in {entry.key for entry in snapshot.pods if id(entry) not in self._resting}:
+            views = self.views_of(key)
+            uids = {view.id.uid for view in views}
+            if views and all(view.terminal for view in views) and not uids <= self._asked:
+                self._asked |= uids
+                found.add(key)
+        return sorted(found)
 
     def sight(self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]) -> Sighting:
         """Tell which listed pods are in motion, and which pods those are.

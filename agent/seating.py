@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from agent.errors import PlacementError
 from agent.ledger import Claim, Ledger
 from agent.place import CardState, Need, Policy, need_of, pick, place
 from agent.podview import PodId, PodView
@@ -51,16 +52,19 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     """
     offered = _within_reach(claim.pod, resource, available, ledger)
     free = Counter(map(book.cards(resource).get, offered))
-    other = free_places(ledger, book, resource.other, hidden=hidden, reusable_by=claim.pod)
-    states = [
-        CardState(
-            card.uuid,
-            card.index,
-            {resource: free[card.uuid], resource.other: other[card.uuid]},
-            healthy(card.uuid),
-        )
-        for card in book.inventory.cards
-    ]
+
+    def states(hidden: Iterable[PodView]) -> list[CardState]:
+        other = free_places(ledger, book, resource.other, hidden=hidden, reusable_by=claim.pod)
+        return [
+            CardState(
+                card.uuid,
+                card.index,
+                {resource: free[card.uuid], resource.other: other[card.uuid]},
+                healthy(card.uuid),
+            )
+            for card in book.inventory.cards
+        ]
+
     need = need_of(pod, container)
     fixed: tuple[str, ...] = ()
     held = ledger.holding(claim, resource.other)
@@ -73,7 +77,11 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         bound = book.in_order([*bound, *_handed_on(claim.pod, resource.other, book, ledger)])
     if len(fixed) < container.demand.cards:
         fixed, bound = (), book.in_order([*fixed, *bound])
-    cards = place(need, states, policy=policy, fixed=fixed, must=bound)
+    try:
+        cards = place(need, states(hidden), policy=policy, fixed=fixed, must=bound)
+    except PlacementError:
+        # A record may be stale: nobody is refused for one.
+        cards = place(need, states(()), policy=policy, fixed=fixed, must=bound)
     within = {card: book.among(resource, card, offered) for card in cards}
     return cards, pick(container.demand, resource, cards, free=within, must=must)
 
@@ -119,10 +127,9 @@ def free_places(
     for view in hidden:
         if not view.recorded or view.terminal or view.id == pod:
             continue
-        booked = Counter(map(card_of, _held_by(view.id, resource, ledger)))
-        for card, count in _recorded(view, resource).items():
+        for card, count in _beyond_book(view, resource, ledger).items():
             if card in free:
-                free[card] -= max(count - booked[card], 0)
+                free[card] -= count
     return {card: max(places, 0) for card, places in free.items()}
 
 
@@ -150,27 +157,38 @@ def _handed_on(pod: PodId, resource: Resource, book: TicketBook, ledger: Ledger)
     )
 
 
-def _recorded(view: PodView, resource: Resource) -> dict[str, int]:
-    """Count what a pod has of each card, by its own record.
+def _beyond_book(view: PodView, resource: Resource, ledger: Ledger) -> Counter[str]:
+    """Count the places of each card that a pod must have beyond what the ledger knows.
 
     The kubelet keeps what ordinary init containers took booked for the life of the pod and
     never shows it (fact K4), and shows nothing of a pod it has not come to after a restart
-    (K11), so an agent that has just started can only know it from here. Ordinary init
-    containers hand places on: the largest of them counts, or all others together.
+    (K11), so an agent that has just started can only know it from the pod's own record. What
+    an ordinary init container took is handed on to the containers after it (K7).
     """
-    largest: Counter[str] = Counter()
-    others: Counter[str] = Counter()
+    reusable: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
     for container in view.demand.containers:
-        recorded = view.recorded.get(container.name)
-        if recorded is None:
-            continue
-        count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
-        places = dict.fromkeys(recorded.cards, -(-count // max(len(recorded.cards), 1)))
-        if container.kind is ContainerKind.INIT:
-            largest |= Counter(places)
+        held = ledger.holding(Claim(view.id, container.name), resource)
+        if held is not None:
+            count = Counter(map(card_of, held.ids))
         else:
-            others.update(places)
-    return largest | others
+            count = _recorded(view, container.name, resource)
+        handed_on = count & reusable
+        taken += count - handed_on
+        if container.kind is ContainerKind.INIT:
+            reusable += count - handed_on
+        else:
+            reusable -= handed_on
+    return taken - Counter(map(card_of, _held_by(view.id, resource, ledger)))
+
+
+def _recorded(view: PodView, container: str, resource: Resource) -> Counter[str]:
+    """Count what a record says a container has of each card: of several cards equal parts."""
+    recorded = view.recorded.get(container)
+    if recorded is None or not recorded.cards:
+        return Counter()
+    count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
+    return Counter(dict.fromkeys(recorded.cards, -(-count // len(recorded.cards))))
 
 
 def _within_reach(

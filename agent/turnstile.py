@@ -255,6 +255,7 @@ class Turnstile:
             self._passed = self._lacking = frozenset()
             self._begun.clear()
             self._reservations.clear()
+        self.refresh()
 
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
@@ -285,7 +286,7 @@ class Turnstile:
         except Unavailable as error:
             self._journal.blind(str(error))
             return Scene(None, offered, named)
-        for missing in (self._unknown, self._doubtful):
+        for missing in (self._unknown, self._doubtful, self._returned):
             with self._lock:
                 self._roster.know(self._pods.views())
                 self._roster.stir(self._ledger.take_changed())
@@ -319,6 +320,15 @@ class Turnstile:
         if len(waiting) > 1:
             return list(dict.fromkeys([*replaced, *(each.pod.key for each in waiting[::-1])]))
         return replaced
+
+    def _returned(self, snapshot: Snapshot) -> list[Key]:
+        """Name the ended pods whose names may have come back: if nobody else can be asking."""
+        moving = self._roster.sight(snapshot, self._ledger.owners).moving
+        explained = any(
+            each.view is None or (each.pod not in self._passed and waits(each, self._served))
+            for each in moving
+        )
+        return [] if explained else self._roster.ended(snapshot)
 
     def _was_served(self, each: Identified) -> bool:
         """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
@@ -468,12 +478,7 @@ class Turnstile:
         except ResolutionError:
             # Records that others wrote, such as in a manifest copied from a running pod, count
             # for nothing if somebody must be asking and nobody else can be.
-            doubted = [
-                replace(each, recorded={})
-                if each.recorded and not self._ledger.pod_claims(each.id)
-                else each
-                for each in views
-            ]
+            doubted = [replace(each, recorded={}) if each.recorded else each for each in views]
             with suppress(ResolutionError):
                 return resolve(ask, views=doubted, served=self._served, listed=None)
             raise

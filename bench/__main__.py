@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bench import attribution, nodepath, soak
+from bench import attribution, footprint, nodepath, soak
 from bench.caller import PluginFailed
 from bench.recording import InvalidRecording
 from bench.report import Report
@@ -18,6 +18,7 @@ from simulator.node.node import NodeStuck
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
     attribution.NAME: attribution.run,
     nodepath.NAME: nodepath.run,
+    footprint.NAME: footprint.run,
     soak.NAME: soak.run,
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
+from typing import Self
 
 from bench.fuzz import damaged
 from bench.reviews import review
@@ -64,7 +65,7 @@ class _Honest:
             self.failed += not right
             time.sleep(0.01)
 
-    def __enter__(self) -> "_Honest":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

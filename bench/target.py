@@ -8,11 +8,11 @@ from pathlib import Path
 from bench.servers import make_certificates
 from contract.names import Names
 from contract.stamps import OrderStamp
-from webhook.app import Surroundings, create_app
+from webhook.app import create_app
 from webhook.framing import Framer, Progress
 from webhook.front import Peer
 from webhook.logs import AccessLog
-from webhook.metrics import Metrics
+from webhook.reviewer import Reviewer
 from webhook.reviews import LARGEST_BODY
 from webhook.server import FrontWorker, Server
 from webhook.settings import Settings
@@ -40,13 +40,13 @@ class Target:
         server.cfg.set("errorlog", os.devnull)
         log = server.cfg.logger_class(server.cfg)
         self._worker = FrontWorker(0, os.getppid(), [], server, 30, server.cfg, log)
-        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- as long as we
-        self._worker.wsgi = create_app(
+        server.reviewer = Reviewer(
             names=settings.names,
             stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "fuzz", 0),
             largest_card=96,
-            surroundings=Surroundings(metrics=Metrics(), access=AccessLog(nowhere)),
+            access=AccessLog(len),
         )
+        self._worker.wsgi = create_app(server.reviewer)
         self.statuses: Counter[str] = Counter()
 
     def try_one(self, data: bytes) -> None:

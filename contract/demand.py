@@ -21,6 +21,10 @@ LARGEST_COUNT = 2**31 - 1
 """The kubelet sends the size of a preferred allocation as an int32."""
 
 
+# A dict is the answer nearly always, and an abstract class is slow to ask.
+_MAPPINGS = (dict, Mapping)
+
+
 class ContainerKind(StrEnum):
     """The three kinds of containers a kubelet admits, told apart because it books them apart."""
 
@@ -55,6 +59,9 @@ class Demand:
         """Share the blocks out over the cards, as evenly as they go, the first cards one more."""
         each, more = divmod(self.memory, max(self.cards, 1))
         return tuple(each + (card < more) for card in range(self.cards))
+
+
+_NOTHING = Demand(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +150,12 @@ def parse_pod_demand(spec: object, names: Names, *, path: str = "spec") -> PodDe
 
 def _containers(spec: object, path: str) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
     """Walk the containers in the kubelet's order of admission: init list first, then containers."""
-    if not isinstance(spec, Mapping):
+    if not isinstance(spec, _MAPPINGS):
         return
     for field in ("initContainers", "containers"):
         listed = spec.get(field)
         for index, container in enumerate(listed if isinstance(listed, list) else ()):
-            if not isinstance(container, Mapping):
+            if not isinstance(container, _MAPPINGS):
                 continue
             kind = ContainerKind.MAIN
             if field == "initContainers":
@@ -160,12 +167,12 @@ def _containers(spec: object, path: str) -> Iterator[tuple[str, Mapping[str, Any
 def _listings(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Give a container's limits and requests; what is no mapping counts as empty."""
     resources = container.get("resources")
-    if not isinstance(resources, Mapping):
+    if not isinstance(resources, _MAPPINGS):
         return {}, {}
     limits, requests = resources.get("limits"), resources.get("requests")
     return (
-        limits if isinstance(limits, Mapping) else {},
-        requests if isinstance(requests, Mapping) else {},
+        limits if isinstance(limits, _MAPPINGS) else {},
+        requests if isinstance(requests, _MAPPINGS) else {},
     )
 
 
@@ -178,6 +185,9 @@ def _read_container(
     container: Mapping[str, Any], names: Names, path: str
 ) -> tuple[Demand, list[FieldError]]:
     limits, requests = _listings(container)
+    core, memory_name = names.core, names.memory
+    if not (core in limits or memory_name in limits or core in requests or memory_name in requests):
+        return _NOTHING, []
     cores, errors = _read_resource(names.core, limits, requests, path)
     if cores is not None:
         errors += _check_cores(cores, limits, names, path)
@@ -192,26 +202,25 @@ def _read_resource(
     resource: str, limits: Mapping[str, Any], requests: Mapping[str, Any], path: str
 ) -> tuple[int | None, list[FieldError]]:
     """Read one count: 0 when absent, ``None`` when present and unreadable."""
-    limit_path, request_path = f"{path}.limits[{resource}]", f"{path}.requests[{resource}]"
     if resource not in limits:
         if resource not in requests:
             return 0, []
         return None, [
             FieldError(
-                limit_path,
+                f"{path}.limits[{resource}]",
                 Fault.REQUIRED,
                 f"requests asks for {quote(requests[resource])} but limits does not: "
                 "extended resources are asked for in limits, write it there",
                 "requests-without-limits",
             )
         ]
-    count, errors = _read_count(limits[resource], limit_path)
+    count, errors = _read_count(limits[resource], f"{path}.limits[{resource}]")
     if resource in requests:
         asked = parse_quantity(requests[resource])
         if asked is None or (count is not None and asked != count):
             errors.append(
                 FieldError(
-                    request_path,
+                    f"{path}.requests[{resource}]",
                     Fault.INVALID,
                     f"must be equal to limits ({quote(limits[resource])}), extended resources "
                     "cannot be overcommitted: leave requests out",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TextIO
 
 
@@ -37,14 +38,16 @@ class AccessLog:
     """Writes a line for every review.
 
     Args:
-        stream: where to; standard error when not given.
+        sink: takes each line; standard error, unbuffered, when not given.
         clock: gives unix time in seconds.
     """
 
     def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.time
+        self,
+        sink: Callable[[bytes], object] = partial(os.write, 2),
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._stream = stream or sys.stderr
+        self._sink = sink
         self._clock = clock
         self._head = {"level": "info", "logger": "webhook.access", "pid": os.getpid()}
 
@@ -52,8 +55,7 @@ class AccessLog:
         """Write one line."""
         moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
         line = {"time": moment, **self._head, "message": message, **values}
-        self._stream.write(_ENCODER.encode(line) + "\n")
-        self._stream.flush()
+        self._sink(f"{_ENCODER.encode(line)}\n".encode("ascii"))
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))

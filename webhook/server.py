@@ -16,6 +16,8 @@ import shutil
 import socket
 import tempfile
 import time
+from email.utils import formatdate
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +28,12 @@ from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.workers.base import Worker
 
 from contract.stamps import Stamper, writer_name
-from webhook.app import VERIFIED, Surroundings, create_app
+from webhook import express
+from webhook.app import VERIFIED, create_app
 from webhook.front import Front, Limits, Peer, Reply, State
 from webhook.logs import JsonFormatter, fields
 from webhook.metrics import Metrics, share
+from webhook.reviewer import Asked, Reviewer
 from webhook.reviews import LARGEST_BODY
 from webhook.settings import Settings
 from webhook.tls import Certificate, Change
@@ -63,6 +67,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         self.settings = settings
         self.certificate = certificate
         self.draining = False
+        self.reviewer: Reviewer | None = None
         self._shared = shared
         self._places: dict[Any, int] = {}
         self._metrics: Metrics | None = None
@@ -90,17 +95,14 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
     def load(self) -> "WSGIApplication":
         """Make the application of one worker; runs after the fork."""
         writer = writer_name(socket.gethostname(), secrets.token_hex(8))
-        stamper = Stamper(clock=time.time_ns, writer=writer)
-        return create_app(
+        self.reviewer = Reviewer(
             names=self.settings.names,
-            stamp=stamper.next,
+            stamp=Stamper(clock=time.time_ns, writer=writer).next,
             largest_card=self.settings.largest_card,
-            surroundings=Surroundings(
-                is_ready=lambda: not self.draining,
-                only_verified=self.settings.files.client_ca is not None,
-                metrics=self.metrics,
-            ),
+            only_verified=self.settings.files.client_ca is not None,
+            metrics=self.metrics,
         )
+        return create_app(self.reviewer, is_ready=lambda: not self.draining)
 
     def _give_place(self, _arbiter: Any, worker: Any) -> None:
         """Give the lowest place that no living worker has; runs in the master."""
@@ -200,6 +202,20 @@ class FrontWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
         front.drain(_DRAIN_SECONDS)
 
     def answer(self, request: bytes, peer: Peer) -> Reply:
+        """Answer a request: the short way if it is an ordinary review, else as HTTP has it."""
+        reviewer = self.app.reviewer
+        ordinary = None if reviewer is None else express.read(request)
+        if reviewer is None or ordinary is None or ordinary.path not in reviewer.routes:
+            return self._answer_any(request, peer)
+        asked = Asked(ordinary.content_type, "", lambda: request[ordinary.begin :], peer.verified)
+        answer = reviewer.answer(ordinary.path, asked)
+        keep = bool(self.alive)
+        content = express.write(
+            answer.status, answer.media, answer.body, date=_http_date(int(time.time())), keep=keep
+        )
+        return Reply(content, keep)
+
+    def _answer_any(self, request: bytes, peer: Peer) -> Reply:
         """Have a request parsed, answered and its answer written, by gunicorn's means."""
         outgoing = _Outgoing()
         parsed = None
@@ -227,6 +243,11 @@ _INCOMPLETE = (
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: 29\r\n\r\nthe request breaks off early\n"
 )
+
+
+@lru_cache(maxsize=1)
+def _http_date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 class _Outgoing:

@@ -64,7 +64,8 @@ class PodsInMemory:
         self._change(uid, deleting=True)
 
     def run(self, uid: str) -> None:
-        """Have a pod shown as running, which the agent does not read but is told of."""
+        """Have a pod shown as running."""
+        self._change(uid, running=True)
         with self._lock:
             view = None if self._hanging else self._told.get(uid)
         if view is not None:
@@ -107,12 +108,16 @@ class PodsInMemory:
             return tuple(self._told.values())
 
     def fetch(self, namespace: str, name: str) -> PodView | None:
-        """Ask for one pod."""
+        """Ask for one pod; a name has one, so others that the watch has told of are gone."""
         with self._lock:
             self.fetched += 1
             named = [v for v in self._truth.values() if v.id.key == (namespace, name)]
             if not named:
                 return None
-            view = self._told[named[-1].id.uid] = named[-1]
+            view = named[-1]
+            gone = [uid for uid, v in self._told.items() if v.id.key == view.id.key]
+            for uid in gone:
+                del self._told[uid]
+            self._told[view.id.uid] = view
         self._on_change(view)
         return view

@@ -102,7 +102,7 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(
 
 def test_no_call_is_made_once_the_time_is_up(kubelet: FakeKubelet, record: PodResources) -> None:
     kubelet.start()
-    with pytest.raises(Unavailable, match=r"^PodResources: rate limited until the deadline$"):
+    with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):
         record.list(within=0)
     assert kubelet.listed == 0
 

@@ -236,15 +236,7 @@ def test_a_name_that_comes_back_at_once_is_another_pod(
 @pytest.mark.parametrize(
     "shape",
     [
-        pytest.param(
-            SHAPES["same shape"],
-            id="same shape",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="the watch still shows the old pod alive, so the new one is never looked "
-                "up: it is named by the old one's UID, and stays so when the watch has told",
-            ),
-        ),
+        pytest.param(SHAPES["same shape"], id="same shape"),
         pytest.param(SHAPES["another shape"], id="another shape"),
     ],
 )

@@ -297,11 +297,6 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
     assert served > 5
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the record tells how much memory a container has, not on which of its cards; an even "
-    "share is taken for what the agent's own book does not show",
-)
 def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:
     """All of it is on the card of the init container; the kubelet made it so."""
     with a_node(cards=3) as node:
@@ -313,11 +308,6 @@ def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:
 
 
 # --- after a restart of the agent: List does not show what init containers had (fact K4) ---
-
-UNDERCOUNTED = pytest.mark.xfail(
-    strict=True,
-    reason="what the sidecar has of its own is taken for a part of what the init container had",
-)
 
 
 @pytest.mark.parametrize(
@@ -333,13 +323,11 @@ UNDERCOUNTED = pytest.mark.xfail(
             [sidecar("s", 10, 4), gpu("init", 20, 8)],
             [gpu("c0", 5, 2)],
             id="a sidecar before",
-            marks=UNDERCOUNTED,
         ),
         pytest.param(
             [gpu("i0", 10, 4), sidecar("s", 10, 4), gpu("i1", 20, 8)],
             [gpu("c0", 5, 2)],
             id="a sidecar between",
-            marks=UNDERCOUNTED,
         ),
     ],
 )

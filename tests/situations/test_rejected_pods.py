@@ -221,10 +221,6 @@ def test_failed_pods_that_list_keeps_leave_a_get_for_the_pod_that_is_asking() ->
         five_failed_and_a_new_one(node)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="pods known to have failed are asked for again for as long as List keeps them",
-)
 def test_failed_pods_that_list_keeps_are_not_asked_for_again() -> None:
     with node_with(keeps_rejected=True) as node:
         five_failed_and_a_new_one(node)

@@ -401,10 +401,6 @@ def test_pods_with_copied_records_in_a_burst_are_named_rightly(seed: int) -> Non
         assert_next_is_right(node)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="without a witness a record on the pod counts as the agent's own, so the pod is refused",
-)
 def test_without_a_witness_a_copied_record_does_not_make_a_pod_look_served() -> None:
     with a_node(witness=False) as node:
         node.admit([copied("p", *CARDS["a card of this node"])])

@@ -1,5 +1,4 @@
 import base64
-import io
 import json
 import os
 from collections.abc import Callable
@@ -185,12 +184,14 @@ def test_a_mistake_of_ours_is_logged_and_shows_nothing(
 def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
     names: Names, stamp: Stamp, review: Json
 ) -> None:
-    ticks, stream = iter([1.0, 1.0025]), io.StringIO()
-    around = Surroundings(clock=lambda: next(ticks), access=AccessLog(stream, lambda: 0.5))
+    lines: list[bytes] = []
+    ticks = iter([1.0, 1.0025])
+    around = Surroundings(clock=lambda: next(ticks), access=AccessLog(lines.append, lambda: 0.5))
     app = create_app(names=names, stamp=stamp, surroundings=around)
     review["request"]["name"] = "x" * 300
     app.test_client().post("/mutate/pods", json=review)
-    (line,) = stream.getvalue().splitlines()
+    (line,) = lines
+    assert line.endswith(b"\n")
     assert json.loads(line) == {
         "time": "1970-01-01T00:00:00.500+00:00",
         "level": "info",

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import click
 
-from bench import attribution, footprint, nodepath, soak
+from bench import attribution, footprint, nodepath, soak, webhook
 from bench.caller import PluginFailed
+from bench.fuzz import FuzzFailed
 from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
+from bench.servers import ServerFailed
+from bench.wrk import WrkFailed
 from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
@@ -20,7 +23,12 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     nodepath.NAME: nodepath.run,
     footprint.NAME: footprint.run,
     soak.NAME: soak.run,
+    webhook.NAME: webhook.run,
 }
+
+FAILURES: tuple[type[Exception], ...] = (
+    *(InvalidRecording, NodeStuck, PluginFailed, FuzzFailed, ServerFailed, WrkFailed, OSError),
+)
 
 
 @click.command(
@@ -61,7 +69,7 @@ def entry() -> None:
     """Run the command line; an error is one line, not a stack trace."""
     try:
         main()
-    except (InvalidRecording, NodeStuck, PluginFailed, OSError) as error:
+    except FAILURES as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
 

@@ -49,6 +49,10 @@ class Target:
         self._worker.wsgi = create_app(server.reviewer)
         self.statuses: Counter[str] = Counter()
 
+    def close(self) -> None:
+        """Give back what a worker holds."""
+        self._worker.tmp.close()
+
     def try_one(self, data: bytes) -> None:
         """Send *data* as a connection would, in two pieces; look at every answer.
 

@@ -49,9 +49,7 @@ def is_installed() -> bool:
     return shutil.which("wrk") is not None
 
 
-def measure(
-    url: str, body: Path, *, connections: int, seconds: float, keep_alive: bool
-) -> Measured:
+def measure(url: str, body: Path, *, connections: int, seconds: int, keep_alive: bool) -> Measured:
     """Send *body* again and again, each connection one request at a time.
 
     Raises:
@@ -60,7 +58,7 @@ def measure(
     close = "" if keep_alive else 'wrk.headers["Connection"] = "close"'
     script = body.with_suffix(".keep.lua" if keep_alive else ".close.lua")
     script.write_text(_SCRIPT % (close, body), encoding="utf-8")
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(script), url]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
     done = subprocess.run(  # noqa: S603 -- arguments of our own
         command, capture_output=True, text=True, timeout=seconds + 60, check=False
     )

@@ -34,6 +34,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, separators=(",", ":"), default=str)
 
 
+_STANDARD_ERROR = 2
+
+
 class AccessLog:
     """Writes a line for every review.
 
@@ -44,10 +47,10 @@ class AccessLog:
 
     def __init__(
         self,
-        sink: Callable[[bytes], object] = partial(os.write, 2),
+        sink: Callable[[bytes], object] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._sink = sink
+        self._sink = sink or partial(os.write, _STANDARD_ERROR)
         self._clock = clock
         self._head = {"level": "info", "logger": "webhook.access", "pid": os.getpid()}
 

@@ -2,8 +2,8 @@
 
 The master checks the certificate, opens the port and keeps the number of workers. Each
 worker makes its own application after the fork, and with it its own writer of stamps: two
-workers never write the same stamp. gunicorn parses requests and writes answers; what a
-client can delay happens in :mod:`webhook.front`.
+workers never write the same stamp. What a client can delay happens in :mod:`webhook.front`;
+gunicorn's HTTP is for what :mod:`webhook.express` does not find ordinary.
 """
 
 import contextlib

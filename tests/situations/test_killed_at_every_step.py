@@ -359,20 +359,7 @@ def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
         check(case)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Fault.AWAY,
-        Fault.BOTH,
-        pytest.param(
-            Fault.BOTH_AGENT_FIRST,
-            marks=pytest.mark.xfail(
-                strict=True, reason="an agent whose first rebuild was in vain never tries again"
-            ),
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.BOTH, Fault.BOTH_AGENT_FIRST], ids=str)
 def test_a_record_that_died_with_the_agent_is_written_though_no_other_pod_comes(
     fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:

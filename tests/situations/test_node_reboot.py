@@ -98,10 +98,6 @@ def test_an_agent_that_is_there_first_registers_once_there_is_a_kubelet() -> Non
         assert_sound(node)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="the agent's channel is in back-off for half a second when the first pods come",
-)
 def test_the_first_pods_after_a_boot_are_settled_by_the_record() -> None:
     with a_node(boot=False) as node:
         node.start_agent()
@@ -215,14 +211,8 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
         assert_sound(node)
 
 
-_UNSEEN = pytest.mark.xfail(
-    strict=True,
-    reason="a fresh agent counts as free what only the records on pods tell until they are listed",
-)
-
-
 @both_orders
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=_UNSEEN), 2])
+@pytest.mark.parametrize("seed", range(4))
 def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
     seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -154,15 +154,7 @@ def test_an_agent_that_remembers_nothing_does_not_give_them_out_either(
         assert_sound(node)
 
 
-_MISTAKEN = pytest.mark.xfail(
-    strict=True,
-    reason="who holds the places is taken for who asks: the refusal says nobody asks for so many",
-)
-
-
-@pytest.mark.parametrize(
-    "seed", [0, 1, 3, *(pytest.param(seed, marks=_MISTAKEN) for seed in (2, 4, 5))]
-)
+@pytest.mark.parametrize("seed", range(6))
 def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(seed: int) -> None:
     """Exactly as many seem free as are asked for, so the kubelet asks for no preference."""
     with forgetful_node(seed=seed, kubelet={"preferred_when_exact": False}) as (node, hook):

@@ -13,9 +13,9 @@ import pytest
 from agent.place import Policy
 from contract.allocation import Evidence
 from simulator.node.node import Node
+from tests.agent.fakes import eventually
 from tests.situations.build import (
     NAMES,
-    Json,
     a_node,
     a_pod,
     assert_right,
@@ -23,6 +23,7 @@ from tests.situations.build import (
     cards_of,
     evidence_of,
     gpu,
+    places_of,
     preferred_for,
     said_to,
     sidecar,
@@ -57,6 +58,13 @@ def fill(node: Node, **shares: tuple[int, int]) -> None:
     """Put pods of so many cores and blocks on the node, one after the other."""
     for name, (cores, memory) in shares.items():
         node.admit([a_pod(name, gpu("c0", cores, memory))])
+
+
+def end(node: Node, uid: str) -> None:
+    """Delete a pod, and wait until the kubelet has its places back."""
+    node.delete(uid)
+    eventually(lambda: not places_of(node, uid), f"{uid} has ended")
+    node.sweep()
 
 
 every_seed = pytest.mark.parametrize("seed", range(4))
@@ -199,8 +207,7 @@ def test_memory_that_fits_exactly_on_another_card_than_the_cores_is_refused(seed
         assert said_to(node, "uid-torn") == (
             f"{REFUSED}memory on {CARDS[0]}, but the container's cores are on {CARDS[1]}, {ENDS}"
         )
-        node.delete("uid-b")
-        node.settle()
+        end(node, "uid-b")
         fill(node, next=(10, 24))
         assert_right(node, "uid-a", "uid-next")
         assert_sound(node)
@@ -216,16 +223,10 @@ def test_an_exact_fit_on_one_card_is_right_whichever_resource_comes_first(seed: 
         assert preferred_for(node, "uid-last") == []
         assert_right(node, "uid-a", "uid-last")
         assert {*evidence_of(node, "uid-last")} == {Evidence.WITNESS}
-        node.delete("uid-a")
-        node.settle()
+        end(node, "uid-a")
         fill(node, next=(60, 24))
-        assert_right(node, "uid-last")
+        assert_right(node, "uid-last", "uid-next")
         assert_sound(node)
-
-
-def waiting(manifests: list[Json]) -> list[str]:
-    """The UIDs of some pods."""
-    return [uid_of(each) for each in manifests]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -245,7 +246,7 @@ def test_a_burst_with_a_hint_for_every_pod_is_named_rightly(seed: int) -> None:
         for each in pods:
             wanted = FAR if int(uid_of(each)[-1]) % 2 else NEAR
             assert cards_of(node, uid_of(each)) <= wanted
-        assert_right(node, *waiting(pods))
+        assert_right(node, *map(uid_of, pods))
         assert_sound(node)
         resources = {each.resource for each in node.kubelet.trace.rpcs("Allocate")}
         assert resources == {NAMES.core, NAMES.memory}

@@ -1,6 +1,5 @@
 import base64
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,8 @@ from werkzeug.test import TestResponse
 
 from contract.names import Names
 from contract.stamps import OrderStamp
-from webhook.app import VERIFIED, Surroundings, create_app
-from webhook.logs import AccessLog
+from webhook.app import VERIFIED, create_app
+from webhook.reviewer import Reviewer
 from webhook.reviews import LARGEST_BODY
 
 Json = dict[str, Any]
@@ -22,7 +21,7 @@ Stamp = Callable[[], OrderStamp]
 
 @pytest.fixture
 def client(names: Names, stamp: Stamp) -> FlaskClient:
-    return create_app(names=names, stamp=stamp).test_client()
+    return create_app(Reviewer(names=names, stamp=stamp)).test_client()
 
 
 def _line(response: TestResponse) -> str:
@@ -160,9 +159,8 @@ def test_probes_answer_ok(client: FlaskClient) -> None:
 
 
 def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
-    client = create_app(
-        names=names, stamp=stamp, surroundings=Surroundings(is_ready=lambda: False)
-    ).test_client()
+    reviewer = Reviewer(names=names, stamp=stamp)
+    client = create_app(reviewer, is_ready=lambda: False).test_client()
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
     assert client.get("/healthz").status_code == 200
@@ -174,42 +172,11 @@ def test_a_mistake_of_ours_is_logged_and_shows_nothing(
     def broken() -> OrderStamp:
         raise RuntimeError("inner secret")
 
-    client = create_app(names=names, stamp=broken).test_client()
+    client = create_app(Reviewer(names=names, stamp=broken)).test_client()
     response = client.post("/mutate/pods", json=review)
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
     assert "inner secret" in caplog.text
-
-
-def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
-    names: Names, stamp: Stamp, review: Json
-) -> None:
-    lines: list[bytes] = []
-    ticks = iter([1.0, 1.0025])
-    around = Surroundings(clock=lambda: next(ticks), access=AccessLog(lines.append, lambda: 0.5))
-    app = create_app(names=names, stamp=stamp, surroundings=around)
-    review["request"]["name"] = "x" * 300
-    app.test_client().post("/mutate/pods", json=review)
-    (line,) = lines
-    assert line.endswith(b"\n")
-    assert json.loads(line) == {
-        "time": "1970-01-01T00:00:00.500+00:00",
-        "level": "info",
-        "logger": "webhook.access",
-        "pid": os.getpid(),
-        "message": "reviewed",
-        "uid": review["request"]["uid"],
-        "path": "/mutate/pods",
-        "kind": "v1/pods",
-        "namespace": "team",
-        "name": "x" * 250 + "...",
-        "operation": "CREATE",
-        "dry_run": False,
-        "verdict": "patched",
-        "rules": [],
-        "warnings": 0,
-        "duration_ms": 2.5,
-    }
 
 
 def test_reviews_and_refusals_are_counted(client: FlaskClient, review: Json) -> None:
@@ -240,8 +207,8 @@ def test_reviews_and_refusals_are_counted(client: FlaskClient, review: Json) -> 
 def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
     names: Names, stamp: Stamp, review: Json, path: str
 ) -> None:
-    around = Surroundings(only_verified=True)
-    client = create_app(names=names, stamp=stamp, surroundings=around).test_client()
+    reviewer = Reviewer(names=names, stamp=stamp, only_verified=True)
+    client = create_app(reviewer).test_client()
     response = client.post(path, json=review)
     assert response.status_code == 403
     assert _line(response) == "client certificate: Required value: of the CA in --client-ca"
@@ -263,16 +230,6 @@ def test_a_body_that_breaks_off_is_a_bad_request(client: FlaskClient) -> None:
     )
     assert response.status_code == 400
     assert _line(response) == "body: breaks off, or its chunks are broken"
-
-
-def test_a_refusal_leaves_a_log_line(client: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
-    client.post("/mutate/pods", data=b"{}", content_type="application/json")
-    (record,) = (each for each in caplog.records if each.name == "webhook.app")
-    assert vars(record)["fields"] == {
-        "path": "/mutate/pods",
-        "status": 400,
-        "reason": "apiVersion: Required value: must be admission.k8s.io/v1",
-    }
 
 
 SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

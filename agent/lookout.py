@@ -1,0 +1,321 @@
+"""Who is there, and who of them is asking: the kubelet, the API and the book seen together.
+
+Keeps what follows from one call to the next: who is at rest, and who has had its turn. The
+lock is its owner's; where it says "lock held" the caller holds it. The kubelet and the API
+are asked without it.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from agent.errors import GrantError, ResolutionError, Unavailable
+from agent.grant import check_free
+from agent.ledger import Claim, Ledger
+from agent.podview import Key, PodId, PodView
+from agent.ports import Journal, PodSource, RecordSource
+from agent.resolve import Ask, Resolution, is_recorded, lacks, resolve, waits
+from agent.roster import Roster, Sighting
+from agent.tickets import Resource
+from agent.witness import Identified, Snapshot
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+_MOST_FETCHES = 4
+
+WITNESS_WITHIN = 1.0
+"""Seconds a preferred call or ``Allocate`` waits for the kubelet's record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What could be seen when a call came in.
+
+    Attributes:
+        snapshot: the kubelet's record; ``None`` when it could not be had.
+        offered: held places that the kubelet offers for anybody in this call.
+        named: places that it has chosen itself.
+    """
+
+    snapshot: Snapshot | None
+    offered: AbstractSet[tuple[Resource, str]] = frozenset()
+    named: AbstractSet[tuple[Resource, str]] = frozenset()
+
+
+class Lookout:
+    """Sees who stands at the turnstile."""
+
+    def __init__(  # noqa: PLR0913 -- its owner's collaborators, by keyword
+        self,
+        *,
+        ledger: Ledger,
+        pods: PodSource,
+        record: RecordSource,
+        journal: Journal,
+        lock: threading.Lock,
+        on_changed: Callable[[AbstractSet[PodId]], None],
+    ) -> None:
+        """Know nobody.
+
+        Args:
+            ledger: who holds what.
+            pods: the pods of this node.
+            record: the kubelet's own record.
+            journal: takes corrections, and that the record could not be had.
+            lock: guards the ledger and this.
+            on_changed: told, lock held, of pods whose bookings the record has changed.
+        """
+        self.ledger = ledger
+        self.roster = Roster()
+        self._pods = pods
+        self._record = record
+        self._journal = journal
+        self._lock = lock
+        self._on_changed = on_changed
+        self._passed: frozenset[PodId] = frozenset()
+        self._lacking: frozenset[PodId] = frozenset()  # as the last List that settled a call
+        self._begun: set[PodId] = set()  # answered by an Allocate of this kubelet
+
+    def know(self) -> Roster:
+        """Take in what the API has told; lock held."""
+        self.roster.know(self._pods.views())
+        return self.roster
+
+    # --- looking ---------------------------------------------------------------------
+
+    def look(
+        self,
+        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
+        *,
+        named: AbstractSet[tuple[Resource, str]] = frozenset(),
+    ) -> Scene:
+        """Ask the kubelet, then the API for the few pods it shows that we do not know enough of."""
+        try:
+            snapshot = self._record.list(within=WITNESS_WITHIN)
+        except Unavailable as error:
+            self._journal.blind(str(error))
+            return Scene(None, offered, named)
+        for missing in (self._unknown, self._doubtful, self._returned):
+            with self._lock:
+                self.know()
+                self.roster.stir(self.ledger.take_changed())
+                asked = missing(snapshot)[:_MOST_FETCHES]
+            try:
+                for namespace, name in asked:
+                    self._pods.fetch(namespace, name)
+            except Unavailable:
+                break  # List alone is enough to go on; the watch catches up later
+        return Scene(snapshot, offered, named)
+
+    def _unknown(self, snapshot: Snapshot) -> list[Key]:
+        """Name the listed pods of which the API has told nothing."""
+        return self.roster.unknown(snapshot)
+
+    def _doubtful(self, snapshot: Snapshot) -> list[Key]:
+        """Name the pods that may not be what the API has told of them, newest first.
+
+        Only one pod can be waiting (fact K3). Where ``List`` keeps rejected ones (K8) there may
+        be more, for as long as the API has not told how they ended. And a pod that was served
+        and shows nothing of it has been replaced by another of the same name.
+        """
+        sighting = self.roster.sight(snapshot, self.ledger.owners)
+        waiting = sorted(
+            (each.view.line, each.pod, self._was_served(each))
+            for each in sighting.moving
+            if each.view is not None
+            and each.pod not in self._passed
+            and lacks(each)
+            and not any(each.listed.each_held())
+        )
+        replaced = [pod.key for _, pod, served in waiting if served]
+        others = [pod.key for _, pod, _ in reversed(waiting)] if len(waiting) > 1 else []
+        return list(dict.fromkeys(replaced + others))
+
+    def _returned(self, snapshot: Snapshot) -> list[Key]:
+        """Name the ended pods whose names may have come back: if nobody else can be asking."""
+        moving = self.roster.sight(snapshot, self.ledger.owners).moving
+        explained = any(
+            each.view is None or (each.pod not in self._passed and waits(each, self._served))
+            for each in moving
+        )
+        return [] if explained else self.roster.ended(snapshot)
+
+    def _was_served(self, each: Identified) -> bool:
+        """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
+        if each.view is not None and is_recorded(each.view):
+            return True
+        return any(
+            held is not None and held.proven
+            for claim in self.ledger.pod_claims(each.pod)
+            for held in (self.ledger.holding(claim, resource) for resource in Resource)
+        )
+
+    def reconcile(
+        self,
+        snapshot: Snapshot,
+        *,
+        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
+        named: AbstractSet[tuple[Resource, str]] = frozenset(),
+    ) -> Sighting:
+        """Bring the book in line with the kubelet's record; lock held."""
+        self.know()
+        self.roster.stir(self.ledger.take_changed())
+        sighting = self.roster.sight(snapshot, self.ledger.owners)
+        self._passed &= sighting.pods
+        ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
+        begun = [each.pod for each in sighting.moving if each.pod in self._begun]
+        booked = {pod: self._sure(pod) for pod in begun}
+        for correction in self.ledger.reconcile(
+            sighting.moving,
+            resting=sighting.resting,
+            finished=self._passed | ended,
+            live=self.roster.live,
+            offered=offered,
+            named=named,
+        ):
+            self._journal.corrected(correction)
+            # The guessed pod was lacking while the proven one was served: it had its turn (K8).
+            self._passed |= {correction.guessed.pod} & self._lacking
+        # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
+        self._passed |= {pod for pod, sure in booked.items() if sure - self._sure(pod)}
+        changed = self.ledger.take_changed()
+        self.roster.stir(changed)
+        self._on_changed(changed)
+        self.roster.settle(
+            each
+            for each in sighting.moving
+            if each.view is not None
+            and not each.view.terminal
+            and not waits(each, self._served)
+            and self.ledger.agrees(each)
+        )
+        self._begun &= sighting.pods | self.roster.live
+        return sighting
+
+    def _sure(self, pod: PodId) -> set[Claim]:
+        """Give the containers of *pod* that were not merely guessed, but for ordinary init ones."""
+        return {
+            claim
+            for claim in self.ledger.pod_claims(pod)
+            if self.ledger.kind(claim) is not ContainerKind.INIT
+            and all(
+                held is None or held.evidence is not Evidence.ORDER
+                for held in (self.ledger.holding(claim, resource) for resource in Resource)
+            )
+        }
+
+    def rejected(self, claim: Claim | None) -> None:
+        """Note that the kubelet will not try a pod again: a call made for it is being refused."""
+        if claim is not None:
+            with self._lock:
+                self._passed |= {claim.pod}
+
+    def answered(self, pod: PodId) -> None:
+        """Note that a call for *pod* is being answered; lock held."""
+        self._begun.add(pod)
+
+    def forget_kubelet(self) -> None:
+        """Note that a kubelet has come anew: it tries every pod again; lock held."""
+        self._passed = self._lacking = frozenset()
+        self._begun.clear()
+
+    # --- resolving -------------------------------------------------------------------
+
+    def _served(self, pod: PodId, container: str, resource: Resource) -> bool:
+        return self.ledger.holding(Claim(pod, container), resource) is not None
+
+    def resolve(
+        self, resource: Resource, size: int, named: Iterable[str], scene: Scene
+    ) -> tuple[Resolution, PodView | None]:
+        """Settle who is asking; lock held.
+
+        Args:
+            resource: for what.
+            size: for how many places.
+            named: places that the call speaks of.
+            scene: what could be seen when it came in.
+
+        Returns:
+            The container, and its pod as the API shows it.
+
+        Raises:
+            Refusal: nobody can be asking this, or the places are other containers'.
+        """
+        sighting = None
+        if scene.snapshot is None:
+            self._release_gone()
+        else:
+            sighting = self.reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
+        holders = {
+            device_id: self.ledger.owners[resource, device_id]
+            for device_id in named
+            if (resource, device_id) in self.ledger.owners
+        }
+        # Only what an ordinary init container has left over can be named for its pod (K7).
+        check_free(
+            resource,
+            [
+                each
+                for each, pod in holders.items()
+                if self.ledger.taken(resource, each, but_reusable_by=pod)
+            ],
+        )
+        owners = set(holders.values())
+        if len(owners) > 1:
+            raise GrantError(
+                f"places of {resource} of {len(owners)} pods were named together: "
+                + ", ".join(sorted(map(str, owners)))
+            )
+        ask = Ask(resource, size, owners.pop() if owners else None)
+        resolution = self._settle(ask, sighting)
+        moving = sighting.moving if sighting is not None else ()
+        self._lacking = frozenset(each.pod for each in moving if lacks(each))
+        self._passed = (self._passed | self._lacking) - {resolution.pod}
+        return resolution, self.roster.view(resolution.pod)
+
+    def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
+        views = self._pods.views()
+        if sighting is None:
+            return self._settle_by_line(ask, views)
+        resolution: Resolution | None = None
+        try:
+            return resolve(
+                ask,
+                views=views,
+                served=self._served,
+                listed=sighting.moving,
+                passed=self._passed,
+            )
+        except ResolutionError:
+            # A kubelet that does not list the pod it is admitting is no witness of it.
+            shown = sighting.pods
+            others = [each for each in views if each.id not in shown and not each.terminal]
+            with suppress(ResolutionError):
+                resolution = self._settle_by_line(ask, others)
+            if resolution is None:
+                raise
+        self._journal.blind("PodResources: List does not show the pod that is being admitted")
+        return resolution
+
+    def _settle_by_line(self, ask: Ask, views: Sequence[PodView]) -> Resolution:
+        """Settle without a witness."""
+        try:
+            return resolve(ask, views=views, served=self._served, listed=None)
+        except ResolutionError:
+            # Records that others wrote, such as in a manifest copied from a running pod, count
+            # for nothing if somebody must be asking and nobody else can be.
+            doubted = [replace(each, recorded={}) if each.recorded else each for each in views]
+            with suppress(ResolutionError):
+                return resolve(ask, views=doubted, served=self._served, listed=None)
+            raise
+
+    def _release_gone(self) -> None:
+        """Without a witness, free what pods held that the API no longer shows as live."""
+        self.know()
+        live = self.roster.live
+        keys = {pod.key for pod in live}
+        for pod in {claim.pod for claim, _, _ in self.ledger.claims()}:
+            if (pod not in live) if pod.uid else (pod.key not in keys):
+                self.ledger.release_pod(pod)

@@ -1,0 +1,142 @@
+"""The questions about the webhook in tiny configurations: real processes, real TLS."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import fuzz, webhook, wrk
+from bench.opponents import OPPONENTS
+from bench.reviews import requests, review
+from bench.servers import Running, make_certificates, resident_mib, serving
+from bench.siege import besiege
+from bench.target import Target, Unacceptable
+from webhook.framing import Framer, Progress
+from webhook.reviews import decode_review
+
+
+@pytest.mark.parametrize("size", [5_000, 50_000])
+def test_a_review_is_as_large_as_was_asked_for(size: int) -> None:
+    body = review(size)
+    assert size * 0.9 < len(body) < size * 1.1
+    assert decode_review(body).name == "train"
+
+
+def test_every_example_is_a_whole_request() -> None:
+    for example in requests():
+        framer = Framer(largest_body=10_000)
+        assert framer.receive(example) is Progress.WHOLE
+
+
+def test_the_review_function_is_timed_alone() -> None:
+    assert 1 < webhook.alone_us(5_000, number=10) < 1_000_000
+
+
+def test_what_wrk_prints_is_read() -> None:
+    line = 'RESULT {"requests":200,"us":2000000,"failed":3,"p50":1500,"p99":20000}'
+    assert wrk.parse(f"Running 2s test\n{line}\n") == wrk.Measured(100.0, 1.5, 20.0, 3)
+    with pytest.raises(wrk.WrkFailed, match="wrk: unable to connect"):
+        wrk.parse("unable to\nconnect")
+
+
+def _turn() -> webhook.Turn:
+    def measured(rate: float, p99: float) -> wrk.Measured:
+        return wrk.Measured(rate, 1, p99, 0)
+
+    return webhook.Turn(
+        5_000,
+        1,
+        keep_alive=True,
+        measured={
+            "webhook": [measured(100, 10), measured(50, 30), measured(80, 20)],
+            "bare": [measured(100, 10), measured(100, 10), measured(80, 40)],
+        },
+    )
+
+
+def test_ratios_are_medians_of_turns() -> None:
+    turn = _turn()
+    assert turn.rate("webhook") == 80
+    assert turn.rate_ratio("bare") == 1
+    assert turn.p99_ratio("bare") == 1
+
+
+@pytest.mark.parametrize("name", [*OPPONENTS, "webhook"])
+def test_each_server_answers_a_review(name: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    with serving(name, tmp_path, workers=1) as server:
+        assert server.post(review(5_000), server.tls()) == 200
+        (worker,) = server.workers()
+        assert resident_mib(worker) > 1
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    make_certificates(tmp_path)
+    with serving("webhook", tmp_path, workers=2) as found:
+        yield found
+
+
+def test_a_small_siege_costs_nothing(server: Running) -> None:
+    attacks = besiege(server, connections=60, bodies=2, inputs=40)
+    assert len(attacks) == 3
+    for attack in attacks:
+        assert attack.reviews
+        assert (attack.failed, attack.lost_workers, attack.internal_errors) == (0, 0, 0)
+
+
+def test_damage_is_repeatable_and_ends_in_no_500(tmp_path: Path) -> None:
+    one, other = fuzz.damaged(5), fuzz.damaged(5)
+    target = Target(tmp_path)
+    try:
+        for _ in range(300):
+            data = next(one)
+            assert data == next(other)
+            target.try_one(data)
+    finally:
+        target.close()
+    assert target.statuses["400"] > 50
+    assert not any(status.startswith("5") for status in target.statuses if status != "501")
+
+
+def test_an_answer_that_may_not_be_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(tmp_path)
+    monkeypatch.setattr("webhook.reviewer.decode_review", None)
+    try:
+        with pytest.raises(Unacceptable, match="500 Internal Server Error"):
+            target.try_one(requests()[0])
+    finally:
+        target.close()
+
+
+def test_inputs_are_shared_out_over_processes() -> None:
+    outcome = fuzz.fuzz(40, seed=1, processes=2)
+    assert outcome.inputs == 40
+    assert sum(outcome.statuses.values()) > 0
+
+
+def test_without_wrk_the_rates_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.wrk.is_installed", lambda: False)
+    effort = webhook.Effort(siege=(20, 1, 10), inputs=0)
+    result = webhook.run(effort)
+    assert result.tables[0].title == "Reviews a second: NOT MEASURED"
+    assert not any("99th" in goal.what for goal in result.goals)
+
+
+@pytest.mark.skipif(not wrk.is_installed(), reason="wrk is not installed")
+def test_servers_take_turns_under_wrk() -> None:
+    effort = webhook.Effort(
+        seconds=1,
+        turns=1,
+        warm_ups=0,
+        sizes=(5_000,),
+        workers=(1,),
+        connections=2,
+        siege=(20, 1, 10),
+        inputs=0,
+    )
+    result = webhook.run(effort)
+    assert len(result.tables[0].rows) == 2 * 3  # kept and new connections, servers
+    assert sum("99th" in goal.what for goal in result.goals) == 2

@@ -111,7 +111,7 @@ class Lookout:
 
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
         """Name the listed pods of which the API has told nothing."""
-        return self.roster.unknown(snapshot)
+        return self.roster.unknown(self.roster.sight(snapshot, self.ledger.owners))
 
     def _doubtful(self, snapshot: Snapshot) -> list[Key]:
         """Name the pods that may not be what the API has told of them, newest first.
@@ -135,12 +135,12 @@ class Lookout:
 
     def _returned(self, snapshot: Snapshot) -> list[Key]:
         """Name the ended pods whose names may have come back: if nobody else can be asking."""
-        moving = self.roster.sight(snapshot, self.ledger.owners).moving
+        sighting = self.roster.sight(snapshot, self.ledger.owners)
         explained = any(
             each.view is None or (each.pod not in self._passed and waits(each, self._served))
-            for each in moving
+            for each in sighting.moving
         )
-        return [] if explained else self.roster.ended(snapshot)
+        return [] if explained else self.roster.ended(sighting)
 
     def _was_served(self, each: Identified) -> bool:
         """Tell whether a listed pod had everything, by its own record or the kubelet's before."""

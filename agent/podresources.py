@@ -131,9 +131,10 @@ class PodResources:
     def _read(self, answer: Any) -> Snapshot:
         # Two threads at once may each read an entry; what is kept is right either way.
         before = self._seen
-        entries = [(raw, before.get(raw) or self._read_pod(raw)) for raw in answer.pod_resources]
-        self._seen = dict(entries)
-        return Snapshot(tuple(pod for _, pod in entries))
+        raws = list(answer.pod_resources)
+        pods = tuple([before.get(raw) or self._read_pod(raw) for raw in raws])
+        self._seen = dict(zip(raws, pods, strict=True))
+        return Snapshot(pods)
 
     def _read_pod(self, raw: bytes) -> ListedPod:
         pod = podresources_pb2.PodResources.FromString(raw)

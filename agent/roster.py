@@ -57,6 +57,7 @@ class Roster:
         # By identity of the entry, which stays the same object while its bytes do.
         self._resting: dict[int, Identified] = {}
         self._entry_of: dict[PodId, int] = {}
+        self._last: tuple[Snapshot, Sighting] | None = None
 
     # --- what the API tells -------------------------------------------------------------
 
@@ -64,6 +65,7 @@ class Roster:
         """Take in the pods known from the API."""
         if views is self._views:
             return
+        self._last = None
         self._views = views
         fresh = dict(zip(map(_uid_of, views), views, strict=True))
         before = self._by_uid
@@ -112,15 +114,15 @@ class Roster:
 
     # --- what the kubelet tells ---------------------------------------------------------
 
-    def unknown(self, snapshot: Snapshot) -> list[Key]:
+    def unknown(self, sighting: Sighting) -> list[Key]:
         """Name the listed pods of which the API has told nothing."""
-        moving = {entry.key for entry in snapshot.pods if id(entry) not in self._resting}
-        return sorted(key for key in moving if not self.views_of(key))
+        keys = {each.listed.key for each in sighting.moving}
+        return sorted(key for key in keys if not self.views_of(key))
 
-    def ended(self, snapshot: Snapshot) -> list[Key]:
+    def ended(self, sighting: Sighting) -> list[Key]:
         """Name the listed pods that the API shows ended, each once: names come back."""
         found: set[Key] = set()
-        for key in {entry.key for entry in snapshot.pods if id(entry) not in self._resting}:
+        for key in {each.listed.key for each in sighting.moving}:
             views = self.views_of(key)
             uids = {view.id.uid for view in views}
             if views and all(view.terminal for view in views) and not uids <= self._asked:
@@ -135,6 +137,8 @@ class Roster:
             snapshot: what ``List`` showed.
             owners: which pod each held device ID was given to, from the ledger.
         """
+        if self._last is not None and self._last[0] is snapshot:
+            return self._last[1]  # asked again, and nothing has happened since
         for gone in self._resting.keys() - set(map(id, snapshot.pods)):
             self._stir(self._resting[gone].pod)
         moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
@@ -145,16 +149,16 @@ class Roster:
                 if resting is not None:
                     moving.append(self._resting[resting].listed)
                     self._stir(view.id)
-        return Sighting(
-            identify_entries(moving, self.views_of, owners),
-            self._entry_of.keys(),
-        )
+        sighting = Sighting(identify_entries(moving, self.views_of, owners), self._entry_of.keys())
+        self._last = (snapshot, sighting)
+        return sighting
 
     def settle(self, served: Iterable[Identified]) -> None:
         """Note that nothing more is to happen to these, as they are now.
 
         Only a pod of which the API tells, alone of its name, can be at rest.
         """
+        self._last = None
         for each in served:
             alone = len(self.views_of(each.listed.key)) == 1
             if each.view is not None and alone and each.pod not in self._entry_of:
@@ -164,6 +168,7 @@ class Roster:
     def stir(self, pods: Iterable[PodId]) -> None:
         """Note that something happened to *pods*."""
         for pod in pods:
+            self._last = None
             self._stir(pod)
 
     # --- inside ---------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         PlacementError: nothing fits.
     """
     offered = _within_reach(claim.pod, resource, available, ledger)
-    free = Counter(map(book.cards(resource).get, offered))
+    free = _count_by_card(resource, offered, book, ledger)
 
     def states(hidden: Iterable[PodView]) -> list[CardState]:
         other = free_places(ledger, book, resource.other, hidden=hidden, reusable_by=claim.pod)
@@ -189,6 +189,22 @@ def _recorded(view: PodView, container: str, resource: Resource) -> Counter[str]
         return Counter()
     count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
     return Counter(dict.fromkeys(recorded.cards, -(-count // len(recorded.cards))))
+
+
+def _count_by_card(
+    resource: Resource, offered: AbstractSet[str], book: TicketBook, ledger: Ledger
+) -> Mapping[str, int]:
+    """Count what is offered of each card."""
+    held = ledger.held(resource)
+    if len(offered) + len(held) == len(book.cards(resource)) and held.isdisjoint(offered):
+        # All that nobody holds, as nearly always: thousands need not be counted.
+        counts = ledger.count(resource)
+        return {
+            card: len(places) - counts.get(card, 0)
+            for card, places in book.by_card(resource).items()
+        }
+    known = book.cards(resource)
+    return Counter(map(known.__getitem__, offered & known.keys()))
 
 
 def _within_reach(

@@ -154,6 +154,7 @@ def _guided(folder: Path, inputs: int, seed: int) -> None:
     for number, example in enumerate(requests()):
         (corpus / str(number)).write_bytes(example)
     options = [f"-seed={seed}", f"-max_len={_LONGEST}", "-rss_limit_mb=2048", "-len_control=0"]
+    options.append(f"-artifact_prefix={folder}/")
     one = _counting(target, inputs)
     atheris.Setup([sys.argv[0], *options, "-verbosity=0", str(corpus)], one)
     atheris.Fuzz()

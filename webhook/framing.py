@@ -90,7 +90,8 @@ class Framer:
                 request = bytes(view[:end])
             del self._buffer[:end]
         if self.expects_continue:
-            request = _EXPECT.sub(b"", request, count=1)
+            head, gap, body = request.partition(b"\r\n\r\n")
+            request = _EXPECT.sub(b"", head + b"\r\n")[:-2] + gap + body
         self._begin()
         self._progress = Progress.NOTHING
         self.receive(b"")

@@ -440,6 +440,23 @@ def test_the_list_can_hang_be_denied_be_exhausted_and_recover() -> None:
         assert n.list() == {}
 
 
+def test_the_list_can_be_older_or_leave_out_pods_that_wait() -> None:
+    with node() as n:
+        plugin = n.plug()
+        seen: list[set[str]] = []
+        plugin.on_allocate = lambda call: seen.append(set(n.list()))
+        n.admit(pod("first", container("c", 1)))
+        n.kubelet.pod_resources.omit_waiting()
+        n.admit(pod("second", container("c", 1)))
+        assert seen == [{"first"}, {"first"}]
+        assert set(n.list()) == {"first", "second"}
+        n.kubelet.pod_resources.outdate()
+        with pytest.raises(grpc.RpcError, match=r"unknown service v1\.PodResourcesLister"):
+            n.list()
+        n.kubelet.pod_resources.outdate(False)
+        assert set(n.list()) == {"first", "second"}
+
+
 def test_a_hanging_list_does_not_hold_up_the_end() -> None:
     with node() as n:
         n.kubelet.pod_resources.hang()

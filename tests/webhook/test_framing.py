@@ -131,6 +131,13 @@ def test_a_promise_to_wait_is_noticed_and_left_out(expect: bytes) -> None:
     assert framer.take() == GET
 
 
+def test_only_the_head_loses_its_promises() -> None:
+    expect = b"Expect: 100-continue\r\n"
+    body = b"\r\n" + expect + b"x"
+    framer = _framer(HEAD + expect * 2 + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert framer.take() == _with_length(body)
+
+
 BODIES = st.binary(max_size=60)
 
 

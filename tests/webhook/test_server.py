@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import threading
 import time
@@ -151,6 +152,18 @@ def test_what_is_no_http_is_4xx(webhook: Running, raw: bytes) -> None:
     with webhook.connect() as connection:
         connection.sendall(raw)
         assert re.match(rb"HTTP/1\.[01] 4\d\d ", connection.recv(65536))
+
+
+@pytest.mark.parametrize("expect", [b"Expect: 100-continue\r\n" * 2, b"Expect: \t100-continue\r\n"])
+def test_an_odd_promise_to_wait_never_ends_in_500(webhook: Running, expect: bytes) -> None:
+    head = b"POST /mutate/pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+    with webhook.connect() as connection:
+        connection.sendall(head + expect + b"\r\n{}")
+        answer = b""
+        while b"415" not in answer:
+            piece = connection.recv(65536)
+            assert piece, answer
+            answer += piece
 
 
 @pytest.mark.parametrize("host", [b"", b"%zz", b"[::1", b"a b", b"x" * 3000, b"\xff\xfe"])

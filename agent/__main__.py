@@ -14,6 +14,7 @@ from agent.cardsource import look, none_served
 from agent.errors import SettingsError
 from agent.inject import Injection
 from agent.logs import configure
+from agent.memory import limit_arenas
 from agent.place import Policy
 from agent.settings import Settings, parse_application_xids, parse_memory_block, parse_period
 from agent.supervisor import Agent
@@ -168,6 +169,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
         param = next(each for each in context.command.params if each.name == "node_name")
         raise click.MissingParameter(ctx=context, param=param)
     configure(log_level)
+    limit_arenas()
     # Blocked in every thread started from here on, so that the one wait below gets them.
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)

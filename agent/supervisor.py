@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from agent import memory
 from agent.api import Api
 from agent.cardsource import open_inventory
 from agent.events import EventQueue, Notice, Subject
@@ -146,6 +147,7 @@ class Agent:
         self._pods.synced.wait(_SYNC_SECONDS)
         if not self._stop.is_set():
             self._turnstile.rebuild()
+            memory.freeze()
             self._registrar.run(self._stop)
 
     def _refresh(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from agent import memory
 from agent.inject import Answer, Injection, inject
 from agent.journal import LogJournal
 from agent.logs import configure
@@ -123,6 +124,7 @@ def _turnstile(
         answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
     )
     turnstile.rebuild()
+    memory.freeze()
     return turnstile
 
 

@@ -9,8 +9,8 @@ from bench.servers import make_certificates
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.app import create_app
+from webhook.connection import Peer
 from webhook.framing import Framer, Progress
-from webhook.front import Peer
 from webhook.logs import AccessLog
 from webhook.reviewer import Reviewer
 from webhook.reviews import LARGEST_BODY

@@ -8,6 +8,8 @@ only a request that has arrived whole is answered, at once.
 
 When there is no room for a connection, the oldest that has not had an answer yet goes:
 a client in earnest has one within milliseconds.
+
+Long, because what a connection may do next is decided by all it has done before.
 """
 
 import contextlib
@@ -17,125 +19,14 @@ import selectors
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Protocol
 
+from webhook.connection import Connection, Limits, Observer, Peer, Reply, State
 from webhook.framing import Framer, Progress
 
 _PIECE = 2**16
 _MOST_PIECES = 16  # of one connection before others have their turn
 _MOST_DISCARDED = 2**25
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class State(Enum):
-    """What a connection is waiting for, and the word for it in metrics."""
-
-    HANDSHAKE = "handshake"
-    FRESH = "fresh"  # for its first request
-    READING = "reading"  # for the rest of a request
-    WRITING = "writing"  # for its client to take the answer
-    IDLE = "idle"  # for its next request
-    LINGERING = "lingering"  # for its client to have read the last answer
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a client is granted.
-
-    Attributes:
-        connections: how many at once.
-        buffered: bytes of unanswered requests, of all connections together.
-        body: bytes of a body that are read; a larger one is answered without the rest.
-        seconds: how long a connection may be in each state.
-        parting: seconds that connections without a request are kept after the last accept.
-    """
-
-    connections: int
-    buffered: int
-    body: int
-    seconds: dict[State, float] = field(
-        default_factory=lambda: {
-            State.HANDSHAKE: 10,
-            # The API server keeps idle connections for 90 s. Closing first would race with
-            # the review it is about to send, which it may not send again.
-            State.FRESH: 120,
-            State.IDLE: 120,
-            State.READING: 15,
-            State.WRITING: 10,
-            State.LINGERING: 5,
-        }
-    )
-    parting: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who has sent a request.
-
-    Attributes:
-        address: of the client.
-        local: the address it called.
-        verified: whether it proved who it is by a certificate.
-    """
-
-    address: tuple[str, int]
-    local: tuple[str, int]
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What to send, and whether the connection goes on after it."""
-
-    content: bytes
-    keep: bool
-
-
-class Observer(Protocol):
-    """Is told what happens, for metrics."""
-
-    def in_flight(self, change: int) -> None:
-        """Note that so many more requests have begun to arrive, or were answered or lost."""
-        ...
-
-    def connected(self, change: int) -> None:
-        """Note that so many more connections are open."""
-        ...
-
-    def ended(self, state: State, why: str) -> None:
-        """Note that a connection was ended before its client did."""
-        ...
-
-
-class _Connection:
-    """One client. ``state`` and ``deadline`` are the front's to change."""
-
-    __slots__ = (
-        "deadline",
-        "discarded",
-        "framer",
-        "interest",
-        "keep",
-        "outgoing",
-        "peer",
-        "sock",
-        "state",
-        "told_to_continue",
-    )
-
-    def __init__(self, sock: ssl.SSLSocket, peer: Peer, limits: Limits) -> None:
-        self.sock = sock
-        self.peer = peer
-        self.framer = Framer(largest_body=limits.body)
-        self.state = State.HANDSHAKE
-        self.deadline = 0.0
-        self.interest = selectors.EVENT_READ
-        self.outgoing = b""
-        self.keep = True
-        self.told_to_continue = False
-        self.discarded = 0
 
 
 class Front:
@@ -170,9 +61,9 @@ class Front:
         self._observer = observer
         self._selector = selectors.DefaultSelector()
         # Everyone in a state stays there equally long: the first in line is the first to go.
-        self._states: dict[State, dict[_Connection, None]] = {each: {} for each in State}
-        self._unproven: dict[_Connection, None] = {}
-        self._unread: set[_Connection] = set()  # with bytes that no readiness tells of
+        self._states: dict[State, dict[Connection, None]] = {each: {} for each in State}
+        self._unproven: dict[Connection, None] = {}
+        self._unread: set[Connection] = set()  # with bytes that no readiness tells of
         self._buffered = 0
         for listener in self._listeners:
             listener.settimeout(0)
@@ -190,7 +81,7 @@ class Front:
     def turn(self, longest: float) -> None:
         """Do everything that can be done now; wait up to *longest* seconds for the first of it."""
         for key, _ in self._selector.select(0 if self._unread else longest):
-            if isinstance(key.data, _Connection):
+            if isinstance(key.data, Connection):
                 self._unread.discard(key.data)
                 self._on_ready(key.data)
             elif key.data is None:
@@ -264,7 +155,7 @@ class Front:
             plain.close()
             return True
         peer = Peer(address[:2], local[:2], verified=False)
-        connection = _Connection(secure, peer, self._limits)
+        connection = Connection(secure, peer, self._limits)
         self._states[State.HANDSHAKE][connection] = None
         connection.deadline = self._clock() + self._limits.seconds[State.HANDSHAKE]
         self._unproven[connection] = None
@@ -279,7 +170,7 @@ class Front:
                 self._end(next(iter(line)), "no-room")
                 return
 
-    def _on_ready(self, connection: _Connection) -> None:
+    def _on_ready(self, connection: Connection) -> None:
         if connection not in self._states[connection.state]:
             return  # it was ended a moment ago, to make room
         try:
@@ -304,7 +195,7 @@ class Front:
             else:
                 self._close(connection)
 
-    def _shake_hands(self, connection: _Connection) -> None:
+    def _shake_hands(self, connection: Connection) -> None:
         connection.sock.do_handshake()
         if connection.sock.context.verify_mode is not ssl.CERT_NONE:
             verified = bool(connection.sock.getpeercert())
@@ -314,7 +205,7 @@ class Front:
         self._move(connection, State.FRESH)
         self._read(connection)  # a client may have sent more than its part of the handshake
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         for _ in range(_MOST_PIECES):
             data = connection.sock.recv(_PIECE)
             if not data:
@@ -326,7 +217,7 @@ class Front:
                 return
         self._unread.add(connection)
 
-    def _receive(self, connection: _Connection, data: bytes) -> None:
+    def _receive(self, connection: Connection, data: bytes) -> None:
         framer = connection.framer
         before = len(framer)
         progress = framer.receive(data)
@@ -342,12 +233,12 @@ class Front:
             largest = max(reading, key=lambda each: len(each.framer))
             self._end(largest, "memory")
 
-    def _promise(self, connection: _Connection) -> None:
+    def _promise(self, connection: Connection) -> None:
         if not connection.told_to_continue:
             connection.told_to_continue = True
             connection.sock.send(_CONTINUE)  # so few bytes fit, or the client takes none at all
 
-    def _advance(self, connection: _Connection) -> None:
+    def _advance(self, connection: Connection) -> None:
         """Answer what has arrived whole, one after the other."""
         while connection.state is State.READING:
             progress = connection.framer.progress
@@ -364,7 +255,7 @@ class Front:
             self._move(connection, State.WRITING)
             self._write(connection)
 
-    def _write(self, connection: _Connection) -> None:
+    def _write(self, connection: Connection) -> None:
         while connection.outgoing:
             sent = connection.sock.send(connection.outgoing)
             connection.outgoing = connection.outgoing[sent:]
@@ -378,7 +269,7 @@ class Front:
             self._move(connection, State.READING)
             self._observer.in_flight(1)
 
-    def _part(self, connection: _Connection) -> None:
+    def _part(self, connection: Connection) -> None:
         """Say goodbye and wait for the client to have read it all.
 
         Closing while its bytes are on their way would reset the connection, and with it
@@ -392,7 +283,7 @@ class Front:
             connection.sock.shutdown(socket.SHUT_WR)
         self._discard(connection)
 
-    def _let_alert_arrive(self, connection: _Connection) -> None:
+    def _let_alert_arrive(self, connection: Connection) -> None:
         """Part after a failed handshake: OpenSSL has told the client why."""
         try:
             self._part(connection)
@@ -401,7 +292,7 @@ class Front:
         except OSError:
             self._close(connection)
 
-    def _discard(self, connection: _Connection) -> None:
+    def _discard(self, connection: Connection) -> None:
         for _ in range(_MOST_PIECES):
             data = connection.sock.recv(_PIECE)
             connection.discarded += len(data)
@@ -410,13 +301,13 @@ class Front:
                 return
         self._unread.add(connection)
 
-    def _move(self, connection: _Connection, state: State) -> None:
+    def _move(self, connection: Connection, state: State) -> None:
         del self._states[connection.state][connection]
         connection.state = state
         connection.deadline = self._clock() + self._limits.seconds[state]
         self._states[state][connection] = None
 
-    def _watch(self, connection: _Connection, interest: int) -> None:
+    def _watch(self, connection: Connection, interest: int) -> None:
         if connection.interest != interest:
             connection.interest = interest
             self._selector.modify(connection.sock, interest, connection)
@@ -430,11 +321,11 @@ class Front:
                     break
                 self._end(connection, "timeout")
 
-    def _end(self, connection: _Connection, why: str) -> None:
+    def _end(self, connection: Connection, why: str) -> None:
         self._observer.ended(connection.state, why)
         self._close(connection)
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         if connection not in self._states[connection.state]:
             return  # ended before, by what was done on its behalf
         del self._states[connection.state][connection]
@@ -447,7 +338,7 @@ class Front:
         connection.sock.close()
         self._observer.connected(-1)
 
-    def _forget_bytes(self, connection: _Connection) -> None:
+    def _forget_bytes(self, connection: Connection) -> None:
         self._buffered -= len(connection.framer)
         connection.framer = Framer(largest_body=0)
 

@@ -30,7 +30,8 @@ from gunicorn.workers.base import Worker
 from contract.stamps import Stamper, writer_name
 from webhook import express
 from webhook.app import VERIFIED, create_app
-from webhook.front import Front, Limits, Peer, Reply, State
+from webhook.connection import Limits, Peer, Reply, State
+from webhook.front import Front
 from webhook.logs import JsonFormatter, fields
 from webhook.metrics import Metrics, share
 from webhook.reviewer import Asked, Reviewer

@@ -377,7 +377,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     def do(self, pod: Pod, step: Step, twist: Twist | None) -> Reply:
         """Do one step of an admission, as it was meant or otherwise."""
-        if twist in (Twist.KUBELET_DIES, Twist.ANSWER_UNWRITTEN, Twist.AGENT_DIES):
+        if twist is Twist.AGENT_DIES:
             self.lost.add(
                 pod.uid
             )  # what the dead one knew of its init containers, the other does not
@@ -458,8 +458,8 @@ class AgentAndKubelet(RuleBasedStateMachine):
         Only where the agent can know it: it sees, and knows of what ordinary init containers
         hold. These need more than they ask for: room for what comes after them.
         """
-        active = [self.known[uid] for uid in self.kubelet.active()]
-        if self.ever_blind or any(map(self.half_known, active)):
+        there = [self.known[uid] for uid in self.bound & self.known.keys()]
+        if self.ever_blind or any(map(self.half_known, there)):
             return False
         if any(each.kind is INIT for each in pod.containers):
             return False

@@ -14,8 +14,8 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook import express
 from webhook.app import create_app
+from webhook.connection import Peer, Reply
 from webhook.express import Ordinary
-from webhook.front import Peer, Reply
 from webhook.reviewer import Reviewer
 from webhook.server import FrontWorker, Server
 from webhook.settings import Settings

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import pytest
 
-from webhook.front import Front, Limits, Peer, Reply, State
+from webhook.connection import Limits, Peer, Reply, State
+from webhook.front import Front
 from webhook.tls import Files, server_context
 
 T = TypeVar("T")

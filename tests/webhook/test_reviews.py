@@ -266,6 +266,25 @@ def test_a_denial_is_worded_as_the_api_server_words_its_own(review: Json) -> Non
     }
 
 
+@pytest.mark.parametrize(
+    ("metadata", "name"),
+    [
+        ({"generateName": "train-"}, "train-"),
+        ({"name": "own", "generateName": "train-"}, "own"),
+        ({}, ""),
+        ({"name": 7}, ""),
+        ("x", ""),
+    ],
+)
+def test_an_object_without_a_name_yet_is_called_as_it_calls_itself(
+    review: Json, metadata: object, name: str
+) -> None:
+    del review["request"]["name"]
+    review["request"]["object"]["metadata"] = metadata
+    error = FieldError("spec", Fault.REQUIRED, "say it", "x")
+    assert _answer(review, Verdict(errors=(error,)))["status"]["details"]["name"] == name
+
+
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8")))
 def test_whatever_the_body_is_only_bad_request_comes_out(body: bytes) -> None:
     with pytest.raises(BadRequest) as caught:

@@ -28,6 +28,7 @@ from certs.names import parse_subject
 from contract.names import Names
 from contract.stamps import OrderStamp
 from tests.webhook.serving import DEADLINE, JSON, Json, Running, running
+from webhook.connection import Peer
 from webhook.reviews import LARGEST_BODY
 from webhook.server import FrontWorker, Server, _descriptors, gunicorn_settings
 from webhook.settings import Settings
@@ -544,6 +545,37 @@ def test_a_worker_serves_until_it_is_told_to_end(
         worker.tmp.close()
         for end in worker.PIPE:
             os.close(end)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", b"200"),
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a", b"400"),
+        (b"POST /mutate/pods HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", b"501"),
+        (b"POST /mutate/pods HTTP/1.0\r\nContent-Length: 5\r\n\r\n{}", b"415"),
+        (
+            (
+                b"POST /mutate/pods HTTP/1.1\r\nContent-Type: application/json\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+            ),
+            b"400",
+        ),
+    ],
+)
+def test_what_is_not_ordinary_is_answered_by_gunicorns_rules(
+    server: Server, request_: bytes, status: bytes
+) -> None:
+    log = server.cfg.logger_class(server.cfg)
+    worker = FrontWorker(0, 0, [], server, 30, server.cfg, log)
+    worker.wsgi = server.load()
+    try:
+        reply = worker.answer(request_, Peer(("192.0.2.1", 1), ("192.0.2.2", 2), verified=False))
+    finally:
+        worker.tmp.close()
+    assert reply.content.split(b" ")[1] == status
+    assert reply.keep is (status == b"200")
 
 
 def test_a_worker_ends_when_its_master_is_gone(

@@ -84,6 +84,25 @@ def test_a_client_ca_that_cannot_be_used_is_one_clear_line(
         assert str(caught.value).startswith(message)
 
 
+def test_a_file_that_goes_while_it_is_used_is_one_clear_line(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificates / "tls.crt", certificates / "tls.key"
+
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    files = Files(cert, key, certificates / "ca.crt")
+    for method, named in (
+        ("load_verify_locations", f"--client-ca {files.client_ca}"),
+        ("load_cert_chain", f"--cert {cert} --key {key}"),
+    ):
+        monkeypatch.setattr(f"ssl.SSLContext.{method}", gone)
+        with pytest.raises(SettingsError) as caught:
+            server_context(files)
+        assert str(caught.value) == f"{named}: No such file or directory"
+
+
 def test_clients_are_asked_for_a_certificate_but_probes_need_none(certificates: Path) -> None:
     files = Files(certificates / "tls.crt", certificates / "tls.key", certificates / "ca.crt")
     assert server_context(files).verify_mode is ssl.CERT_OPTIONAL

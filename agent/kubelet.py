@@ -125,6 +125,12 @@ class Registrar:
             self._registered_with = None
             try:
                 self._serve(stop)
+                # Serving takes a moment, in which a kubelet may have come in the place of a
+                # dead one: to be registered with the one and take it for the other would mean
+                # to do it all again, and to cut off calls that it makes already.
+                kubelet = _identity(self._dir / KUBELET_SOCKET)
+                if kubelet is None:
+                    continue
                 for endpoint in self._endpoints:
                     self._register(endpoint, kubelet)
             except (OSError, grpc.RpcError) as error:

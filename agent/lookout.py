@@ -13,15 +13,24 @@ from dataclasses import dataclass, replace
 
 from agent.errors import GrantError, ResolutionError, Unavailable
 from agent.grant import check_free
-from agent.ledger import Claim, Ledger
+from agent.ledger import Claim, Correction, Ledger
 from agent.podview import Key, PodId, PodView
 from agent.ports import Journal, PodSource, RecordSource
-from agent.resolve import Ask, Resolution, is_recorded, lacks, resolve, waits
+from agent.resolve import (
+    Ask,
+    Resolution,
+    is_recorded,
+    lacks,
+    next_containers,
+    resolve,
+    served_again,
+    waits,
+)
 from agent.roster import Roster, Sighting
-from agent.tickets import Resource
+from agent.tickets import Resource, count_of
 from agent.witness import Identified, Snapshot
 from contract.allocation import Evidence
-from contract.demand import ContainerKind
+from contract.demand import ContainerDemand, ContainerKind
 
 _MOST_FETCHES = 4
 
@@ -77,6 +86,7 @@ class Lookout:
         self._passed: frozenset[PodId] = frozenset()
         self._lacking: frozenset[PodId] = frozenset()  # as the last List that settled a call
         self._begun: set[PodId] = set()  # answered by an Allocate of this kubelet
+        self._last: Claim | None = None  # the container answered last
 
     def know(self) -> Roster:
         """Take in what the API has told; lock held."""
@@ -212,14 +222,16 @@ class Lookout:
             with self._lock:
                 self._passed |= {claim.pod}
 
-    def answered(self, pod: PodId) -> None:
-        """Note that a call for *pod* is being answered; lock held."""
-        self._begun.add(pod)
+    def answered(self, claim: Claim) -> None:
+        """Note that a call for *claim* is being answered; lock held."""
+        self._begun.add(claim.pod)
+        self._last = claim
 
     def forget_kubelet(self) -> None:
         """Note that a kubelet has come anew: it tries every pod again; lock held."""
         self._passed = self._lacking = frozenset()
         self._begun.clear()
+        self._last = None
 
     # --- resolving -------------------------------------------------------------------
 
@@ -278,8 +290,8 @@ class Lookout:
     def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
         views = self._pods.views()
         if sighting is None:
+            self._repair(ask, views)
             return self._settle_by_line(ask, views)
-        resolution: Resolution | None = None
         try:
             return resolve(
                 ask,
@@ -289,6 +301,16 @@ class Lookout:
                 passed=self._passed,
             )
         except ResolutionError:
+            waiting = [
+                each
+                for each in sighting.moving
+                if each.pod not in self._passed and waits(each, self._served)
+            ]
+            resolution = served_again(ask, waiting, self._served)
+            if resolution is not None:
+                return resolution
+            if waiting:  # it is one of those (fact K3)
+                raise
             # A kubelet that does not list the pod it is admitting is no witness of it.
             shown = sighting.pods
             others = [each for each in views if each.id not in shown and not each.terminal]
@@ -298,6 +320,46 @@ class Lookout:
                 raise
         self._journal.blind("PodResources: List does not show the pod that is being admitted")
         return resolution
+
+    def _repair(self, ask: Ask, views: Sequence[PodView]) -> None:
+        """Without a witness, see whether the call before this was settled for the right container.
+
+        A container's two resources are asked for one after the other (fact K1): if the one that
+        was guessed cannot be asking this, another was meant that asks for both.
+        """
+        last, view = self._last, self.roster.view(self._last.pod) if self._last else None
+        container = view.demand.of(last.container) if last and view else None
+        if last is None or container is None:
+            return
+        held = self.ledger.holding(last, ask.resource.other)
+        if held is None or self.ledger.holding(last, ask.resource) is not None:
+            return
+        if count_of(container.demand, ask.resource) in (0, ask.size):
+            return  # it is asking, or has all it asks for
+        both = {ask.resource: ask.size, ask.resource.other: len(held.ids)}
+        meant = [
+            (each.line, each.id, other)
+            for each in views
+            if not each.terminal
+            for other in self._next_of(each)
+            if all(count_of(other.demand, resource) == both[resource] for resource in Resource)
+            and not any(self._served(each.id, other.name, resource) for resource in Resource)
+        ]
+        if not meant:
+            return
+        _, pod, other = min(meant, key=lambda each: each[:2])
+        claim = Claim(pod, other.name)
+        self.ledger.release(last, ask.resource.other)
+        self.ledger.record(claim, other.kind, ask.resource.other, held)
+        self._journal.corrected(Correction(ask.resource.other, held.ids, last, claim))
+
+    def _next_of(self, view: PodView) -> list[ContainerDemand]:
+        """Give the containers of a pod that may come next by the agent's own record."""
+
+        def is_served(container: ContainerDemand, resource: Resource) -> bool:
+            return self._served(view.id, container.name, resource)
+
+        return next_containers(view.demand.containers, is_served)
 
     def _settle_by_line(self, ask: Ask, views: Sequence[PodView]) -> Resolution:
         """Settle without a witness."""

@@ -140,6 +140,31 @@ def next_containers(
     return options
 
 
+def served_again(ask: Ask, waiting: Sequence[Identified], served: Served) -> Resolution | None:
+    """Find the ordinary init container that a kubelet serves once more.
+
+    One that died before it wrote down what it had given begins that container again, and
+    what it gives may be the places of the init container before (K7), so that they are not
+    even offered. ``List`` says nothing of it (K4); to be asked when no other container fits.
+
+    Args:
+        ask: what the call says.
+        waiting: the listed pods that lack something.
+        served: the agent's own record.
+    """
+    for each in sorted(waiting, key=lambda each: each.pod, reverse=True):
+        containers = each.view.demand.containers if each.view is not None else ()
+        for container in reversed(containers):
+            if (
+                container.kind is ContainerKind.INIT
+                and ask.owner in (None, each.pod)
+                and count_of(container.demand, ask.resource) == ask.size
+                and served(each.pod, container.name, ask.resource)
+            ):
+                return Resolution(each.pod, container, Evidence.WITNESS)
+    return None
+
+
 def waits(each: Identified, served: Served) -> bool:
     """Tell whether a listed pod of which the API tells may still ask for something.
 

@@ -275,7 +275,7 @@ class Turnstile:
             check_together(grant, other)
         else:
             check_together(other, grant)
-        self._lookout.answered(claim.pod)
+        self._lookout.answered(claim)
         self._ledger.record(
             claim, resolution.container.kind, resource, Holding(ids, resolution.evidence)
         )

@@ -38,7 +38,7 @@ class Target:
         settings = Settings("127.0.0.1", 8443, files, Names())
         server = Server(settings, Certificate(files), folder)
         server.cfg.set("errorlog", os.devnull)
-        log = server.cfg.logger_class(server.cfg)
+        self._log = log = server.cfg.logger_class(server.cfg)
         self._worker = FrontWorker(0, os.getppid(), [], server, 30, server.cfg, log)
         server.reviewer = Reviewer(
             names=settings.names,
@@ -52,6 +52,9 @@ class Target:
     def close(self) -> None:
         """Give back what a worker holds."""
         self._worker.tmp.close()
+        for handler in tuple(self._log.error_log.handlers):
+            self._log.error_log.removeHandler(handler)
+            handler.close()
 
     def try_one(self, data: bytes) -> None:
         """Send *data* as a connection would, in two pieces; look at every answer.

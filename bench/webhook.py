@@ -85,7 +85,7 @@ class Effort:
         inputs: of the fuzzer.
     """
 
-    seconds: int = 3
+    seconds: int = 2
     turns: int = 5
     warm_ups: int = 1
     sizes: Sequence[int] = _SIZES

@@ -17,8 +17,8 @@ _ORDINARY = re.compile(
 )
 _KNOWN = frozenset(
     (
-        *(b"accept", b"accept-encoding", b"content-length", b"content-type", b"host"),
-        *(b"traceparent", b"tracestate", b"user-agent"),
+        *(b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type"),
+        *(b"host", b"traceparent", b"tracestate", b"user-agent"),
     )
 )
 _HOST = re.compile(rb"[A-Za-z0-9.:\[\]-]{1,255}\Z")
@@ -32,11 +32,13 @@ class Ordinary:
         path: what it is sent to, known or not.
         content_type: of the body.
         begin: where in the request the body begins; it goes on to the end.
+        keep: whether its client wants to go on afterwards.
     """
 
     path: str
     content_type: str
     begin: int
+    keep: bool = True
 
 
 def read(request: bytes) -> Ordinary | None:
@@ -55,9 +57,14 @@ def read(request: bytes) -> Ordinary | None:
     if found.get(b"content-length") != b"%d" % (len(request) - begin):
         return None
     content_type = found.get(b"content-type")
-    if content_type is None or not _HOST.match(found.get(b"host", b"")):
+    connection = found.get(b"connection", b"keep-alive").lower()
+    if content_type is None or connection not in (b"keep-alive", b"close"):
         return None
-    return Ordinary(match["path"].decode("ascii"), content_type.decode("ascii"), begin)
+    if not _HOST.match(found.get(b"host", b"")):
+        return None
+    return Ordinary(
+        match["path"].decode("ascii"), content_type.decode("ascii"), begin, connection != b"close"
+    )
 
 
 def write(status: HTTPStatus, media: str, body: bytes, *, date: str, keep: bool) -> bytes:

@@ -210,7 +210,7 @@ class FrontWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
             return self._answer_any(request, peer)
         asked = Asked(ordinary.content_type, "", lambda: request[ordinary.begin :], peer.verified)
         answer = reviewer.answer(ordinary.path, asked)
-        keep = bool(self.alive)
+        keep = ordinary.keep and bool(self.alive)
         content = express.write(
             answer.status, answer.media, answer.body, date=_http_date(int(time.time())), keep=keep
         )

@@ -156,7 +156,8 @@ class FakePods:
         if self.away:
             raise Unavailable("API server: away")
         view = self.on_server.get((namespace, name))
-        if view is not None:
+        if view is not None:  # a name belongs to one pod at a time
+            self.cached = {pod: each for pod, each in self.cached.items() if pod.key != view.id.key}
             self.cached[view.id] = view
         return view
 

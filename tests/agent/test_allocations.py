@@ -1,11 +1,23 @@
 import pytest
 
-from agent.allocations import allocations_of, grant_of
+from agent.allocations import allocations_of, grant_of, is_news, served_inits
 from agent.errors import GrantError
 from agent.grant import Grant, Share
 from agent.ledger import Claim, Ledger
 from contract.allocation import Allocation, Evidence
-from tests.agent.builders import CORE, INIT, MEMORY, book, container, hold, ids, pod_id, view
+from tests.agent.builders import (
+    CORE,
+    INIT,
+    MAIN,
+    MEMORY,
+    SIDECAR,
+    book,
+    container,
+    hold,
+    ids,
+    pod_id,
+    view,
+)
 
 P = pod_id("p")
 NODE = book()
@@ -114,3 +126,58 @@ def test_an_init_container_still_to_come_keeps_its_pod_waiting() -> None:
 
 def test_a_container_that_asks_for_nothing_is_never_complete() -> None:
     assert allocations_of(Ledger(), NODE, view("p", container("c0", 0, 0))) is None
+
+
+# --- whether it need be written -------------------------------------------------------
+
+ORDER, RECORD, WITNESS = Evidence.ORDER, Evidence.RECORD, Evidence.WITNESS
+
+
+def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocation:
+    return Allocation(cards or ("GPU-0",), cores, 4, evidence)
+
+
+@pytest.mark.parametrize(
+    ("found", "recorded", "news"),
+    [
+        ({}, {}, False),
+        ({}, {"c0": _got()}, False),
+        ({"c0": _got()}, {}, True),
+        ({"c0": _got()}, {"c0": _got()}, False),
+        ({"c0": _got()}, {"c0": _got(), "c1": _got()}, False),
+        ({"c0": _got(), "c1": _got()}, {"c0": _got()}, True),
+        ({"c0": _got(WITNESS, "GPU-1")}, {"c0": _got()}, True),
+        ({"c0": _got(cores=60)}, {"c0": _got()}, True),
+        ({"c0": _got(RECORD)}, {"c0": _got(WITNESS)}, False),
+        ({"c0": _got(Evidence.TICKET)}, {"c0": _got(RECORD)}, False),
+        ({"c0": _got(RECORD)}, {"c0": _got(ORDER)}, True),
+        ({"c0": _got(ORDER)}, {"c0": _got(RECORD)}, False),
+        ({"c0": _got(ORDER)}, {"c0": _got(ORDER)}, False),
+        ({"c0": _got(), "c1": _got(RECORD)}, {"c0": _got(), "c1": _got(ORDER)}, True),
+    ],
+)
+def test_what_the_record_on_a_pod_says_already_is_no_news(
+    found: dict[str, Allocation], recorded: dict[str, Allocation], news: bool
+) -> None:
+    """Newer evidence alone is none either, but for the proof of a guess."""
+    assert is_news(found, recorded) is news
+
+
+# --- what ordinary init containers got ------------------------------------------------
+
+
+def test_what_init_containers_got_is_told_of_those_that_have_all_they_ask_for() -> None:
+    ledger = Ledger()
+    for name in ("i0", "i1", "c0"):
+        hold(ledger, P, name, CORE, CORES, kind=MAIN if name == "c0" else INIT)
+    for name in ("i0", "c0"):
+        hold(ledger, P, name, MEMORY, BLOCKS, kind=MAIN if name == "c0" else INIT)
+    inits = [container(name, kind=INIT) for name in ("i0", "i1", "i2")]
+    pod = view("p", *inits, container("s", kind=SIDECAR), container("c0"))
+    assert served_inits(ledger, NODE, pod) == {"i0": GOT}
+
+
+def test_a_pod_without_init_containers_has_none_served() -> None:
+    ledger = Ledger()
+    _served(ledger, "c0")
+    assert served_inits(ledger, NODE, view("p")) == {}

@@ -190,6 +190,46 @@ def test_a_get_gives_up_after_about_a_second(talks_to: Api, scripted: Scripted) 
     assert time.monotonic() - began < 10
 
 
+# --- events ---------------------------------------------------------------------------
+
+
+def _event(name: str = "a.1") -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "a"},
+        "reason": "GPURefused",
+        "message": "no card fits",
+        "count": 1,
+    }
+
+
+def test_an_event_is_created_once_and_then_patched(api: Api, admin: ApiClient) -> None:
+    api.create_event("default", _event())
+    with pytest.raises(Rejected, match="already exists") as refused:
+        api.create_event("default", _event())
+    assert refused.value.status == 409
+    api.patch_event("default", "a.1", {"count": 2})
+    (event,) = admin.get("/api/v1/namespaces/default/events")["items"]
+    assert (event["count"], event["message"]) == (2, "no card fits")
+
+
+def test_a_patch_of_an_event_that_has_expired_is_rejected(api: Api) -> None:
+    with pytest.raises(Rejected, match="not found") as refused:
+        api.patch_event("default", "a.1", {"count": 2})
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
+def test_in_an_outage_no_event_is_written(api: Api, server: ApiServer, outage: Outage) -> None:
+    server.set_outage(outage)
+    with pytest.raises(Unavailable, match=r"^API server: "):
+        api.create_event("default", _event())
+    with pytest.raises(Unavailable, match=r"^API server: "):
+        api.patch_event("default", "a.1", {"count": 2})
+
+
 # --- watch ----------------------------------------------------------------------------
 
 

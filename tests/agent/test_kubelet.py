@@ -4,18 +4,28 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from watchfiles import watch
 
 from agent.kubelet import Endpoint, Registrar
 from agent.kubeletapi import deviceplugin_pb2 as pb
 from agent.server import DevicePluginService
 from agent.tickets import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import NAMES, FakeCalls, FakeKubelet, eventually, make_book, plugin
+from tests.agent.fakes import (
+    DEADLINE_S,
+    NAMES,
+    FakeCalls,
+    FakeKubelet,
+    eventually,
+    make_book,
+    plugin,
+)
 
 BOTH = [NAMES.core, NAMES.memory]
 
@@ -56,8 +66,8 @@ class Running:
 
 
 @contextmanager
-def registering(directory: Path) -> Iterator[Running]:
-    running = Running(directory)
+def registering(directory: Path, running: Running | None = None) -> Iterator[Running]:
+    running = running or Running(directory)
     running.thread.start()
     try:
         yield running
@@ -269,3 +279,130 @@ def test_it_stops_promptly_while_it_cannot_register(kubelet: FakeKubelet) -> Non
     kubelet.refuse_next = 1_000_000
     with registering(kubelet.plugin_dir):
         eventually(lambda: kubelet.refuse_next < 999_999, "it tries")
+
+
+# --- a kubelet that changes while it is spoken to -------------------------------------
+
+
+def _reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        each.__dict__["reason"] for each in caplog.records if each.message == "registration failed"
+    ]
+
+
+@pytest.fixture
+def answers() -> Iterator[threading.Event]:
+    """Whether a ``Register`` that hangs is answered at last."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_registration_is_left_when_the_kubelet_has_removed_our_sockets(
+    kubelet: FakeKubelet, answers: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kubelet that starts clears its directory, and would dial what is gone for 10 s (K11)."""
+
+    def clear_and_hang() -> None:
+        kubelet.on_register = lambda: None
+        for name in ("vcore.sock", "vmemory.sock"):
+            (kubelet.plugin_dir / name).unlink()
+        answers.wait(DEADLINE_S)
+
+    kubelet.on_register = clear_and_hang
+    kubelet.start()
+    began = time.monotonic()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait()
+        took = time.monotonic() - began
+        assert serves(kubelet.plugin_dir)
+    assert _reasons(caplog) == ["the kubelet has removed our sockets"]
+    assert kubelet.resources == [NAMES.core, *BOTH]
+    assert took < 4.5  # not the 5 s after which Register gives up
+    assert running.times == 1
+
+
+def test_a_registration_is_left_when_the_kubelet_is_replaced(
+    kubelet: FakeKubelet, answers: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    def replace_and_hang() -> None:
+        kubelet.on_register = lambda: None
+        kubelet.start_registration()
+        answers.wait(DEADLINE_S)
+
+    kubelet.on_register = replace_and_hang
+    kubelet.start()
+    began = time.monotonic()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait()
+        took = time.monotonic() - began
+    assert _reasons(caplog) == ["the kubelet was replaced"]
+    assert kubelet.resources == [NAMES.core, *BOTH]
+    assert took < 4.5
+    assert running.times == 1
+
+
+def _when_first_served(running: Running, happens: Callable[[], None]) -> None:
+    """Have something happen while the first socket is being made."""
+    make = running._service
+
+    def once(resource: Resource) -> DevicePluginService:
+        running._service = make  # type: ignore[method-assign]  # back to how it was
+        happens()
+        return make(resource)
+
+    running._service = once  # type: ignore[method-assign]  # what the endpoints call
+
+
+def test_a_kubelet_that_comes_while_the_sockets_are_made_is_registered_with_once(
+    kubelet: FakeKubelet,
+) -> None:
+    """To do it again would cut off calls that it makes already."""
+    kubelet.start()
+    running = Running(kubelet.plugin_dir)
+    _when_first_served(running, kubelet.start_registration)
+    with registering(kubelet.plugin_dir, running):
+        running.wait()
+        (kubelet.plugin_dir / "other.sock").touch()  # what makes it look
+        assert serves(kubelet.plugin_dir)
+    assert kubelet.resources == BOTH
+
+
+def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = threading.Event()
+
+    def watch_and_tell(*args: Any, **kwargs: Any) -> Iterator[object]:
+        watching.set()
+        yield from watch(*args, **kwargs)
+
+    def go() -> None:
+        kubelet.stop()
+        kubelet.socket.unlink(missing_ok=True)
+
+    monkeypatch.setattr("agent.kubelet.watch", watch_and_tell)
+    kubelet.start()
+    running = Running(kubelet.plugin_dir)
+    _when_first_served(running, go)
+    with registering(kubelet.plugin_dir, running):
+        assert watching.wait(DEADLINE_S)
+        assert not running.registrar.registered
+        kubelet.start()
+        running.wait()
+        assert serves(kubelet.plugin_dir)
+
+
+def test_a_kubelet_that_takes_its_time_to_register_us_is_given_it(
+    kubelet: FakeKubelet, answers: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+
+    def slowly() -> None:
+        answers.wait(0.2)
+
+    kubelet.on_register = slowly
+    kubelet.start()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait()
+    assert _reasons(caplog) == []
+    assert kubelet.resources == BOTH

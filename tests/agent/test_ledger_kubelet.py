@@ -378,9 +378,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
     def do(self, pod: Pod, step: Step, twist: Twist | None) -> Reply:
         """Do one step of an admission, as it was meant or otherwise."""
         if twist is Twist.AGENT_DIES:
-            self.lost.add(
-                pod.uid
-            )  # what the dead one knew of its init containers, the other does not
+            self.lost.add(pod.uid)  # what it knew of its init containers, the next one does not
         if twist is Twist.KUBELET_DIES:
             raise KubeletDied
         if twist is Twist.AGENT_DIES:
@@ -437,6 +435,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         assert ids == set(step.ids)
         if not self.ever_blind and not self.half_known(pod):
             assert (claim.pod.uid, claim.container) == (pod.uid, step.container.name)
+        if not self.half_known(pod):
             self.on_one_card(pod, step, claim)
         return KubeletAnswer()
 

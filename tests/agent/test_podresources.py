@@ -1,8 +1,10 @@
 """The client of PodResources, against a fake kubelet on a real unix socket."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from agent.errors import Unavailable
 from agent.podresources import PodResources
 from agent.witness import ListedContainer, ListedPod, Snapshot
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import NAMES, RESOURCES, FakeKubelet, eventually
+from tests.agent.fakes import NAMES, RESOURCES, FakeClock, FakeKubelet, eventually
 
 
 @pytest.fixture
@@ -169,3 +171,91 @@ def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:
     thread.join(5)
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [Unavailable]
+
+
+# --- a kubelet that has just come up --------------------------------------------------
+
+
+class CountedClock(FakeClock):
+    """Stands still unless told, and counts how often it is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return super().__call__()
+
+
+@pytest.fixture
+def stale(kubelet: FakeKubelet) -> CountedClock:
+    """The socket's file is there, and nobody listens."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(kubelet.pod_resources))
+    return CountedClock()
+
+
+def _tries(clock: CountedClock) -> None:
+    """Wait until it has tried some more times."""
+    before = clock.looks
+    eventually(lambda: clock.looks > before + 6, "it tries again and again")
+
+
+def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
+    kubelet: FakeKubelet, stale: CountedClock
+) -> None:
+    client = PodResources(kubelet.pod_resources, resources=RESOURCES, clock=stale)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.list, within=10)
+        _tries(stale)
+        stale.now += 0.59
+        _tries(stale)
+        assert not answer.done()
+        kubelet.start_pod_resources()
+        assert answer.result(20) == Snapshot(())
+    client.close()
+
+
+@pytest.mark.parametrize("within", [10.0, 0.3], ids=["patience", "deadline"])
+def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
+    kubelet: FakeKubelet, stale: CountedClock, within: float
+) -> None:
+    client = PodResources(kubelet.pod_resources, resources=RESOURCES, clock=stale)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.list, within=within)
+        _tries(stale)
+        stale.now += min(within, 0.6)
+        with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
+            answer.result(20)
+    client.close()
+
+
+def test_a_socket_whose_file_goes_is_not_waited_for(
+    kubelet: FakeKubelet, stale: CountedClock
+) -> None:
+    client = PodResources(kubelet.pod_resources, resources=RESOURCES, clock=stale)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.list, within=10)
+        _tries(stale)
+        kubelet.pod_resources.unlink()
+        with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
+            answer.result(20)
+    client.close()
+
+
+def test_entries_whose_bytes_were_seen_before_are_the_same_objects(
+    kubelet: FakeKubelet, record: PodResources
+) -> None:
+    """So it is known at once which pods are as they were; only the last answer is kept."""
+    kubelet.pods = {"a": {"one": [(NAMES.core, ["GPU-0::0"])]}, "b": {"one": []}}
+    kubelet.start()
+    first = record.list(within=10)
+    kubelet.pods["b"] = {"one": [(NAMES.core, ["GPU-0::1"])]}
+    second = record.list(within=10)
+    assert second.pods[0] is first.pods[0]
+    assert second.pods[1] != first.pods[1]
+    kubelet.pods["b"] = {"one": []}
+    third = record.list(within=10)
+    assert third == first
+    assert third.pods[1] is not first.pods[1]

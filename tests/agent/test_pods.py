@@ -327,3 +327,121 @@ def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
     cache = cache_of(api)
     assert cache.fetch("default", "a") is None
     assert not cache.views()
+
+
+def test_a_watch_that_ends_after_the_stop_is_not_opened_again() -> None:
+    stop = threading.Event()
+
+    class Stopping(FakePodApi):
+        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+            self.watched_from.append(resource_version)
+            stop.set()
+            yield "ADDED", entry("a")
+
+    api = Stopping(([], "3"))
+    cache = cache_of(api)
+    cache.run(stop)
+    assert known(cache) == {"a"}
+    assert api.watched_from == ["3"]
+
+
+# --- a name that was given to another pod ---------------------------------------------
+
+
+def test_a_fetch_that_finds_a_name_given_to_another_pod_forgets_the_one_before() -> None:
+    api = FakePodApi(([entry("a", "one"), entry("b")], "3"))
+    cache = cache_of(api)
+    with running(cache):
+        assert api.over.wait(10)
+        api.pods["default", "a"] = entry("a", "two")
+        seen: list[str] = []
+        cache.subscribe(lambda view: seen.append(view.id.uid))
+        found = cache.fetch("default", "a")
+        assert found is not None
+        assert found.id.uid == "two"
+        assert {view.id.uid for view in cache.views()} == {"two", "uid-b"}
+        assert seen == ["two"]
+
+
+def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_over() -> None:
+    """Until it tells that the pod is gone; from then on its UID means nothing any more."""
+    behind = threading.Event()
+
+    class Behind(FakePodApi):
+        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+            assert behind.wait(10)
+            yield from super().watch_pods(node, resource_version)
+
+    api = Behind(
+        ([entry("a", "one")], "3"),
+        [
+            ("MODIFIED", entry("a", "one", gpu_assigned="true")),
+            ("DELETED", entry("a", "one")),
+            ("MODIFIED", entry("a", "two", gpu_assigned="true")),
+        ],
+    )
+    api.pods["default", "a"] = entry("a", "two")
+    cache = cache_of(api)
+    seen: list[tuple[str, bool]] = []
+    cache.subscribe(lambda view: seen.append((view.id.uid, view.assigned)))
+    with running(cache):
+        assert cache.synced.wait(10)
+        cache.fetch("default", "a")
+        behind.set()
+        assert api.over.wait(10)
+    assert seen == [("one", False), ("two", False), ("two", True)]
+    assert {view.id.uid for view in cache.views()} == {"two"}
+
+
+def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
+    """A list at version 0 may be behind as well: then it is the watch that tells."""
+    gone = threading.Event()
+
+    class Expiring(FakePodApi):
+        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+            assert gone.wait(10)
+            yield from super().watch_pods(node, resource_version)
+
+    api = Expiring(([entry("a", "one")], "3"), [Gone("")], ([entry("a", "one")], "7"))
+    api.pods["default", "a"] = entry("a", "two")
+    cache = cache_of(api)
+    with running(cache):
+        assert cache.synced.wait(10)
+        cache.fetch("default", "a")
+        gone.set()
+        assert api.over.wait(10)
+        assert {view.id.uid for view in cache.views()} == {"one"}
+
+
+def test_a_fetch_of_a_pod_as_it_is_known_changes_nothing_and_tells_nobody() -> None:
+    api = FakePodApi(([entry("a")], "3"))
+    api.pods["default", "a"] = entry("a")
+    cache = cache_of(api)
+    with running(cache):
+        assert api.over.wait(10)
+        views, seen = cache.views(), list[PodView]()
+        cache.subscribe(seen.append)
+        found = cache.fetch("default", "a")
+        assert found == views[0]
+        assert cache.views() is views
+        assert seen == []
+
+
+def test_views_are_the_same_object_until_something_changes() -> None:
+    """Nearly every call of the kubelet finds them as they were, and need not look again."""
+    api = FakePodApi(
+        ([entry("a")], "3"),
+        [("MODIFIED", entry("a", version="4")), ("MODIFIED", entry("a", gpu_assigned="true"))],
+        [("DELETED", entry("a"))],
+    )
+    cache = cache_of(api)
+    before = cache.views()
+    assert cache.views() is before
+    given: list[object] = []
+    cache.subscribe(lambda _view: given.append(cache.views()))
+    with running(cache):
+        assert api.over.wait(10)
+    assert len(given) == 2  # not for the change of what nobody reads
+    assert given[0] is not given[1]
+    assert cache.views() == ()
+    assert cache.views() is cache.views()

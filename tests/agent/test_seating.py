@@ -11,7 +11,7 @@ from agent.grant import translate
 from agent.ledger import Claim, Holding, Ledger
 from agent.place import Policy
 from agent.podview import PodView
-from agent.seating import free_places, seat
+from agent.seating import at_least, free_places, seat
 from agent.tickets import Resource, Ticket, TicketBook, count_of, per_card
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
@@ -33,6 +33,7 @@ from tests.agent.builders import (
 
 P, Q = pod_id("p"), pod_id("q")
 NODE = book(cards=3)
+CARDS = ("GPU-0", "GPU-1")
 
 
 def _seat(
@@ -299,6 +300,93 @@ def test_places_of_cards_the_node_does_not_have_are_not_counted() -> None:
     assert free_places(ledger, NODE, CORE) == {"GPU-0": 100, "GPU-1": 100, "GPU-2": 100}
 
 
+def test_a_record_on_an_init_container_is_less_what_a_later_container_was_handed() -> None:
+    """K7: what the init container had, the container after it has, as the book knows."""
+    ledger = Ledger()
+    hold(ledger, Q, "s0", CORE, ids("GPU-0", range(10)))
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20, 50)))
+    pod = view(
+        "q",
+        container("s0", 10, 1, kind=SIDECAR),
+        container("i0", 40, 4, kind=INIT),
+        container("c0", 30, 4),
+        recorded={"i0": _recorded(40, 4)},
+    )
+    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 100 - 10 - 40
+    assert free_places(ledger, NODE, CORE, hidden=[view("q")])["GPU-0"] == 60
+
+
+def test_of_a_recorded_pod_on_several_cards_each_is_taken_to_hold_as_much() -> None:
+    pod = view("q", container("i0", 200, 5, kind=INIT), recorded={"i0": _recorded(200, 5, *CARDS)})
+    assert free_places(Ledger(), NODE, CORE, hidden=[pod]) == {"GPU-0": 0, "GPU-1": 0, "GPU-2": 100}
+    assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-1"] == 7
+    nowhere = view("q", recorded={"c0": Allocation((), 50, 4, Evidence.WITNESS)})
+    assert free_places(Ledger(), NODE, CORE, hidden=[nowhere])["GPU-0"] == 100
+
+
+# --- a record may be stale ------------------------------------------------------------
+
+
+def test_a_card_without_doubt_goes_before_one_that_a_record_says_is_taken() -> None:
+    ledger = Ledger()
+    hold(ledger, pod_id("r"), "c0", CORE, ids("GPU-0", range(10)))  # binpack would take it
+    stale = view("q", recorded={"c0": _recorded(90, 10)})
+    assert _seat(view("p"), CORE, ledger=ledger)[0] == ("GPU-0",)
+    assert _seat(view("p"), CORE, ledger=ledger, hidden=[stale])[0] == ("GPU-1",)
+
+
+@pytest.mark.parametrize("resource", Resource, ids=str)
+def test_nobody_is_refused_for_a_record(resource: Resource) -> None:
+    """The kubelet offers the places, and nobody is known to hold them."""
+    stale = [
+        view(f"q{index}", container(), recorded={"c0": _recorded(100, 10, f"GPU-{index}")})
+        for index in range(3)
+    ]
+    cards, taken = _seat(view("p"), resource, hidden=stale)
+    assert (cards, len(taken)) == (("GPU-0",), 50 if resource is CORE else 4)
+
+
+def test_what_the_book_knows_is_refused_though_records_were_doubted() -> None:
+    ledger = Ledger()
+    for index in range(3):
+        hold(ledger, Q, f"c{index}", MEMORY, ids(f"GPU-{index}", range(8)))
+    stale = view("r", recorded={"c0": _recorded(100, 1)})
+    assert _refusal(view("p"), CORE, ledger=ledger, hidden=[stale]) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
+        "GPU-0: 2 of 4 memory blocks free; GPU-1: 2 of 4 memory blocks free; "
+        "GPU-2: 2 of 4 memory blocks free"
+    )
+
+
+# --- containers of which only the memory is known -------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "needed"),
+    [
+        (1, 10, 1),
+        (1, 11, 200),
+        (1, 20, 200),
+        (1, 21, 300),
+        (99, 11, 200),
+        (100, 99, 100),
+        (1, 0, 1),
+    ],
+)
+def test_more_memory_than_a_card_has_is_asked_for_with_whole_cards(
+    cores: int, memory: int, needed: int
+) -> None:
+    asked = container("c0", cores, memory)
+    found = at_least(asked, NODE)
+    assert (found.demand.cores, found.demand.memory) == (needed, memory)
+    assert (found is asked) is (needed == cores)
+
+
+def test_on_a_node_without_cards_nothing_is_worked_out() -> None:
+    asked = container("c0", 1, 11)
+    assert at_least(asked, book(cards=0)) is asked
+
+
 # --- a node filled up ----------------------------------------------------------------
 
 _demands = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6)) | st.tuples(
@@ -458,3 +546,31 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
         }
         assert len(cards) == 1
     ledger.check()
+
+
+@patient
+@given(containers=_containers, listed=st.booleans())
+def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps_booked(
+    containers: list[tuple[Any, tuple[int, int]]], listed: bool
+) -> None:
+    """Whether ``List`` shows its containers already, or not yet (K4, K7, K11)."""
+    named = [
+        container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
+        for index, (kind, counts) in enumerate(containers)
+    ]
+    node, ledger = book(cards=1), Ledger()
+    kubelet = Kubelet(node)
+    for asked in named:
+        for resource in Resource:
+            size = count_of(asked.demand, resource)
+            must = kubelet.hands_on(resource, size)
+            others = [each for each in kubelet.offers(resource) if each not in must]
+            taken = must | frozenset(others[: size - len(must)])
+            kubelet.gives(resource, asked, taken)
+            if listed and asked.kind is not INIT:
+                hold(ledger, Q, asked.name, resource, taken, kind=asked.kind)
+    recorded = {each.name: _recorded(each.demand.cores, each.demand.memory) for each in named}
+    pod = view("q", *named, recorded=recorded)
+    for resource in Resource:
+        left = len(every_id(node, resource)) - len(kubelet.taken[resource])
+        assert free_places(ledger, node, resource, hidden=[pod]) == {"GPU-0": left}

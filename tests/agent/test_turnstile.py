@@ -983,6 +983,119 @@ def test_an_init_container_served_before_a_restart_is_not_asking_again(node: Nod
     assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
 
 
+# --- what is owed ---------------------------------------------------------------------
+
+
+def unwritten(node: Node, view: PodView) -> None:
+    """Have the agent start anew after it served a pod and before it wrote so, kubelet away."""
+    admitted(node, view)
+    node.record.away = "PodResources: no socket"
+    node.restart_agent()
+    assert not node.turnstile.rebuild()
+    node.record.away = ""
+
+
+@pytest.mark.parametrize("again", ["refresh", "registered"])
+def test_a_record_that_a_dead_agent_owes_is_written_though_no_call_comes(
+    node: Node, again: str
+) -> None:
+    pod = make_pod("a", asks(30, 8), sidecar(10, 2))
+    unwritten(node, pod)
+    getattr(node.turnstile, again)()
+    assert node.outbox.of(pod) == {
+        "main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD),
+        "side": Allocation(("GPU-0",), 10, 2, Evidence.RECORD),
+    }
+    assert node.turnstile.free(CORE) == {"GPU-0": 60, "GPU-1": 100}
+
+
+def test_where_nothing_is_owed_the_kubelet_is_not_asked(node: Node) -> None:
+    done = admitted(node, make_pod("a", asks(30, 8)))
+    node.pods.add(replace(done, assigned=True, recorded=node.outbox.of(done)))
+    node.pods.add(make_pod("plain"))
+    node.pods.add(make_pod("ended", asks(30, 8), terminal=True))
+    asked = node.record.asked
+    node.turnstile.refresh()
+    assert node.record.asked == asked
+
+
+def test_a_record_that_cannot_be_had_is_owed_on(node: Node) -> None:
+    """Nothing was decided without it, so nothing is told of it either."""
+    pod = make_pod("a", asks(30, 8))
+    unwritten(node, pod)
+    node.journal.blinds.clear()
+    node.record.away = "PodResources: no socket"
+    node.turnstile.refresh()
+    assert not node.outbox.puts
+    assert not node.journal.blinds
+    node.record.away = ""
+    node.turnstile.refresh()
+    assert [view for view, _ in node.outbox.puts] == [pod]
+
+
+def test_looking_after_what_is_owed_takes_nothing_away(node: Node) -> None:
+    """Calls of the kubelet may be under way, which its record does not show yet."""
+    behind, asking = make_pod("behind", asks(30, 8)), make_pod("a", asks(20, 4))
+    unwritten(node, behind)
+    node.bind(asking)
+    node.record.show(asking)
+    chosen = node.prefer(CORE, 20)
+    node.turnstile.allocate(CORE, chosen)
+    node.turnstile.refresh()
+    assert node.turnstile.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
+    node.took(asking, asking.demand.containers[0], CORE, chosen)
+    node.serve(asking, asking.demand.containers[0], MEMORY)
+    assert node.outbox.of(asking)["main"].cards == ("GPU-0",)
+    assert node.outbox.of(behind)["main"].cards == ("GPU-0",)
+
+
+def test_a_pod_that_is_half_served_is_not_written_yet(node: Node) -> None:
+    pod = make_pod("a", asks(30, 8))
+    node.bind(pod)
+    node.record.show(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    node.restart_agent()
+    node.turnstile.refresh()
+    assert not node.outbox.puts
+    assert node.turnstile.free(CORE)["GPU-0"] == 70
+
+
+@ORDERS
+def test_what_an_init_container_got_is_written_before_its_pod_is_complete(
+    node: Node, order: tuple[Resource, ...]
+) -> None:
+    """Nobody else knows (K4): an agent killed before the pod is complete would forget it."""
+    pod = make_pod("a", init(40, 8, "i0"), init(10, 2, "i1"), asks(30, 8))
+    node.bind(pod)
+    node.record.show(pod)
+    written: list[set[str]] = []
+    for container in pod.demand.containers:
+        for resource in order:
+            before = len(node.outbox.puts)
+            node.serve(pod, container, resource)
+            written += [set(found) for _, found in node.outbox.puts[before:]]
+    assert written == [{"i0"}, {"i0", "i1"}, {"i0", "i1"}, {"i0", "i1", "main"}]
+    assert node.outbox.of(pod)["i0"].cores == 40
+
+
+def test_an_agent_that_starts_between_goes_by_what_was_written_of_init_containers(
+    node: Node,
+) -> None:
+    pod = make_pod("a", init(40, 8), asks(30, 8))
+    node.bind(pod)
+    node.record.show(pod)
+    for resource in CORE_FIRST:
+        node.serve(pod, pod.demand.containers[0], resource)
+    node.pods.add(replace(pod, recorded=node.outbox.of(pod)))
+    node.restart_agent()
+    node.turnstile.rebuild()
+    assert node.turnstile.free(CORE)["GPU-0"] == 60
+    for resource in CORE_FIRST:
+        node.serve(pod, pod.demand.containers[1], resource)
+    assert node.journal.claims("allocate") == ["a/main", "a/main"]
+    assert set(node.outbox.of(pod)) == {"init", "main"}
+
+
 # --- bursts ---------------------------------------------------------------------------
 
 

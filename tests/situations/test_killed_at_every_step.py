@@ -277,7 +277,7 @@ def check(case: Case) -> None:
         if text := said_to(node, uid):
             running.discard(uid)
             assert AWAY_TEXT.fullmatch(text), text
-    assert (uid_of(POD) not in running) == case.turned_away
+    assert (uid_of(POD) not in running) == case.turned_away, said_to(node, uid_of(POD))
     if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
         assert uid_of(BEHIND) in running
     record = {uid: held(node, uid) for uid in running}

@@ -89,16 +89,16 @@ class Outcome:
 def run(
     *,
     seeds: int = 50,
-    pods: int = 92,
-    processes: int = 2,
+    pods: int = 80,
+    processes: int = 3,
     scenarios: Sequence[Scenario] = SCENARIOS,
 ) -> Result:
     """Measure.
 
     Args:
         seeds: how many bursts a scenario has.
-        pods: pods a burst; 92 have more than 200 containers.
-        processes: how many nodes are simulated at once.
+        pods: pods a burst; 80 have more than 200 containers.
+        processes: how many nodes are simulated at once; they wait a good deal for restarts.
         scenarios: what to run.
 
     Raises:

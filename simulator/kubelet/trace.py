@@ -123,6 +123,11 @@ class Trace:
         with self._lock:
             return tuple(self._events)
 
+    def since(self, count: int) -> tuple[TraceEvent, ...]:
+        """Everything but the first *count* events."""
+        with self._lock:
+            return tuple(self._events[count:])
+
     def rpcs(self, method: str = "") -> tuple[TraceEvent, ...]:
         """The calls to plugins, of one method or of all."""
         return tuple(

@@ -23,6 +23,7 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.node.diary import Diary
+from simulator.node.digest import Digest
 from simulator.node.judge import Admission, judge
 from simulator.node.life import AgentLife
 from simulator.node.mortal import Death, MortalJournal, MortalOutbox, MortalService
@@ -80,6 +81,7 @@ class Node:
         )
         self.pods = PodsInMemory(self._names)
         self.diary = Diary(self.kubelet.trace.now)
+        self._digest = Digest(self.kubelet.trace)
         self._manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
         self._mirrors: dict[str, str] = {}
@@ -159,10 +161,8 @@ class Node:
     def sweep(self) -> None:
         """Tell the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
-        ended = {each.pod_uid for each in self.kubelet.trace.events if each.event == "end"}
-        for uid, manifest in list(self._manifests.items()):
-            if uid not in ended:
-                continue
+        for uid in self._digest.ended & self._manifests.keys():
+            manifest = self._manifests[uid]
             if "deletionTimestamp" in manifest["metadata"]:
                 del self._manifests[uid]
                 self.pods.remove(uid)
@@ -174,7 +174,7 @@ class Node:
     def sweep_statuses(self) -> None:
         """Show what the kubelet says of pods: rejected for good, or that all containers run."""
         self._show_running()
-        for uid in {each.pod_uid for each in self.kubelet.trace.events if each.event == "reject"}:
+        for uid in sorted(self._digest.rejected):
             self.pods.end(uid)
             if uid in self._manifests:
                 self._manifests[uid]["status"] = {"phase": "Failed"}
@@ -235,8 +235,7 @@ class Node:
     def _unsettled(self) -> list[str]:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
-        events = self.kubelet.trace.events
-        over = {each.pod_uid for each in events if each.event in ("reject", "end")}
+        over = self._digest.rejected | self._digest.ended
         return sorted({*self._manifests, *self._static} - over - self._running())
 
     def _show_running(self) -> None:
@@ -245,8 +244,7 @@ class Node:
             self.pods.run(self._mirrors.get(uid, uid))
 
     def _running(self) -> set[str]:
-        events = self.kubelet.trace.events
-        started = {(each.pod_uid, each.container) for each in events if each.event == "start"}
+        started = self._digest.started
         return {
             uid
             for uid, manifest in (self._manifests | self._static).items()

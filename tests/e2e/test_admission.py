@@ -24,9 +24,16 @@ def test_a_pod_is_stamped_with_its_place_in_line(admitting: Stage) -> None:
     notes = [each["metadata"]["annotations"] for each in pods.values()]
     stamps = [OrderStamp.decode(each[names.admission_order]) for each in notes]
     assert len(set(stamps)) == 20
-    assert [stamp.time_ns for stamp in stamps] == [
+    bound = [OrderStamp.decode(each[names.bind_order]) for each in notes]
+    assert len(set(bound)) == 20
+    assert all(late > early for early, late in zip(stamps, bound, strict=True))
+    # Stamped at create, and again when it was bound.
+    assert [stamp.time_ns for stamp in bound] == [
         decode_time(each[names.predicate_time]) for each in notes
     ]
+    assert {each[names.predicate_node] for each in notes} == {
+        each["spec"]["nodeName"] for each in pods.values()
+    }
     assert {each[names.gpu_assigned] for each in notes} == {"true"}
     assert {each[names.predicate_gpu_idx(0)] for each in notes} == {"0"}
 

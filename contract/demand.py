@@ -127,10 +127,17 @@ def read_pod_demand(
     """
     found: list[ContainerDemand] = []
     errors: list[FieldError] = []
+    handed_on = 0  # cores that ordinary init containers leave over
     for where, container, kind in _containers(spec, path):
         demand, wrong = _read_container(container, names, f"{where}.resources")
         errors += wrong
         if demand.cores or demand.memory:
+            if handed_on > CORES_PER_CARD and 0 < demand.cores < handed_on:
+                errors.append(_split(demand.cores, handed_on, f"{where}.resources", names))
+            if kind is ContainerKind.INIT:
+                handed_on = max(handed_on, demand.cores)
+            else:
+                handed_on = max(handed_on - demand.cores, 0)
             index = int(where[where.rindex("[") + 1 : -1])
             found.append(ContainerDemand(_name(container), kind, index, demand))
     return PodDemand(tuple(found)), tuple(errors)
@@ -264,6 +271,23 @@ def _check_cores(
             "not-whole-cards",
             quote(limits[names.core]),
         )
+
+
+def _split(cores: int, handed_on: int, path: str, names: Names) -> FieldError:
+    """Refuse what would take some places of several cards.
+
+    The kubelet hands the devices of ordinary init containers on to the containers after
+    them, any of them and without asking the device plugin (fact K7 of the design).
+    """
+    return FieldError(
+        f"{path}.limits[{names.core}]",
+        Fault.INVALID,
+        f"init containers before it leave {handed_on} cores over, and the kubelet would hand "
+        f"it some of these, from several cards: ask for {handed_on} or more here, or for at "
+        f"most {CORES_PER_CARD} there",
+        "split-over-cards",
+        str(cores),
+    )
 
 
 def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:

@@ -44,6 +44,16 @@ def test_every_refusal_is_in_the_table(limits: dict[str, Any], requests: dict[st
         ), text
 
 
+def test_the_refusal_of_what_would_be_split_is_in_the_table() -> None:
+    def ask(cores: int) -> dict[str, Any]:
+        return {"resources": {"limits": {NAMES.core: cores}}}
+
+    spec = {"initContainers": [ask(200)], "containers": [ask(100)]}
+    (error,) = read_pod_demand(spec, NAMES)[1]
+    text = str(error).removeprefix(f"{error.path}: ")
+    assert any(re.fullmatch(re.sub(r"\bN\b", "200", re.escape(each)), text) for each in _messages())
+
+
 def _messages() -> list[str]:
     return re.findall(r"`((?:Invalid|Required) value: .*?)` \|$", README, flags=re.MULTILINE)
 

@@ -323,6 +323,63 @@ def test_requests_without_limits_are_refused(limits: object) -> None:
 # --- bad: several things at once -----------------------------------------------------
 
 
+def _pod_of(inits: list[tuple[int, bool]], mains: list[int]) -> Json:
+    def ask(cores: int) -> Json:
+        limits = {CORE: str(cores)} | ({MEMORY: "1"} if cores < 100 else {})
+        return {"resources": {"limits": limits}}
+
+    return {
+        "initContainers": [
+            ask(cores) | ({"restartPolicy": "Always"} if sidecar else {})
+            for cores, sidecar in inits
+        ],
+        "containers": [ask(cores) for cores in mains],
+    }
+
+
+@pytest.mark.parametrize(
+    ("inits", "mains", "path", "left"),
+    [
+        ([(200, False)], [100], "spec.containers[0]", 200),
+        ([(200, False)], [30], "spec.containers[0]", 200),
+        ([(300, False)], [100, 100, 100], "spec.containers[0]", 300),
+        ([(100, False), (200, False)], [50], "spec.containers[0]", 200),
+        ([(200, False), (50, True)], [200], "spec.initContainers[1]", 200),
+        ([(400, False), (100, False)], [400], "spec.initContainers[1]", 400),
+    ],
+)
+def test_less_than_several_cards_that_init_containers_leave_over_would_be_split(
+    inits: list[tuple[int, bool]], mains: list[int], path: str, left: int
+) -> None:
+    """The kubelet hands them on at random, fact K7: it could never be served."""
+    _, errors = read_pod_demand(_pod_of(inits, mains), NAMES)
+    assert errors[0].path == f"{path}.resources.limits[{CORE}]"
+    assert errors[0].rule == "split-over-cards"
+    assert (
+        f"init containers before it leave {left} cores over, and the kubelet would hand it "
+        f"some of these, from several cards: ask for {left} or more here, or for at most 100 there"
+    ) in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    ("inits", "mains"),
+    [
+        ([(200, False)], [200, 100]),
+        ([(200, False)], [300, 50]),
+        ([(100, False)], [30, 70]),
+        ([(100, False), (50, True)], [50]),
+        ([(200, False), (200, True)], [50]),
+        ([(200, True)], [50]),
+        ([(200, False), (300, False)], [300]),
+        ([(200, False)], []),
+    ],
+)
+def test_what_init_containers_leave_over_may_be_taken_whole_or_be_of_one_card(
+    inits: list[tuple[int, bool]], mains: list[int]
+) -> None:
+    assert read_pod_demand(_pod_of(inits, mains), NAMES)[1] == ()
+
+
 def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() -> None:
     spec = {
         "initContainers": [{"name": "i", "resources": {"limits": {CORE: "50"}}}],

@@ -1,0 +1,151 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.errors import InvalidRecord
+from contract.inventory import (
+    NodeCard,
+    NodeCards,
+    NodeLink,
+    decode_inventory,
+    encode_inventory,
+)
+
+patient = settings(deadline=None)  # a busy machine is no failure
+
+WELL = NodeCard("GPU-a", 0, "A100", 80 << 30, 1, "", 70, 312)
+ILL = NodeCard("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01", 100, 320)
+TWO = NodeCards(256 << 20, (WELL, ILL), (NodeLink((0, 1), "NV12"),))
+TEXT = (
+    '{"memoryBlock":268435456,"cards":['
+    '{"uuid":"GPU-a","index":0,"model":"A100","memory":85899345920,"numa":1,'
+    '"health":"Healthy","reason":"","freeCores":70,"freeBlocks":312},'
+    '{"uuid":"GPU-b","index":1,"model":"A100","memory":85899345920,"numa":null,'
+    '"health":"Unhealthy","reason":"Xid 79 at 12:00:01","freeCores":100,"freeBlocks":320}],'
+    '"links":[{"cards":[0,1],"kind":"NV12"}]}'
+)
+
+_whole = st.integers(0, 2**60)
+_text = st.text(max_size=8)
+_nodes = st.builds(
+    NodeCards,
+    _whole,
+    st.lists(
+        st.builds(NodeCard, _text, _whole, _text, _whole, st.none() | _whole, _text, _whole, _whole)
+    ).map(tuple),
+    st.lists(st.builds(NodeLink, st.tuples(_whole, _whole), _text)).map(tuple),
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _text,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["memoryBlock", "cards", "links", "kind"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def test_an_inventory_is_compact_json_with_the_names_of_the_contract() -> None:
+    assert encode_inventory(TWO) == TEXT
+    assert decode_inventory(TEXT) == TWO
+
+
+def test_a_node_whose_cards_are_not_known_has_none() -> None:
+    assert encode_inventory(NodeCards(1)) == '{"memoryBlock":1,"cards":[],"links":[]}'
+
+
+@patient
+@given(_nodes)
+def test_an_inventory_survives_encoding(node: NodeCards) -> None:
+    assert decode_inventory(encode_inventory(node)) == node
+
+
+def _node(**changed: object) -> str:
+    return json.dumps(json.loads(TEXT) | changed)
+
+
+def _card(**changed: object) -> str:
+    document: dict[str, Any] = json.loads(TEXT)
+    document["cards"][1] |= changed
+    return json.dumps(document)
+
+
+def _link(**changed: object) -> str:
+    document: dict[str, Any] = json.loads(TEXT)
+    document["links"][0] |= changed
+    return json.dumps(document)
+
+
+_FIELDS = (
+    "gpu-cards.cards[1]: must have exactly uuid, index, model, memory, numa, health, reason, "
+    "freeCores, freeBlocks"
+)
+_HEALTH = "must be Unhealthy with a reason, or Healthy without one"
+_WHOLE = "must be a whole number, 0 or more"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "gpu-cards: must have exactly memoryBlock, cards, links"),
+        ("null", "gpu-cards: must have exactly memoryBlock, cards, links"),
+        ("{}", "gpu-cards: must have exactly memoryBlock, cards, links"),
+        (_node(more=1), "gpu-cards: must have exactly memoryBlock, cards, links"),
+        (_node(memoryBlock="1"), f'gpu-cards.memoryBlock: Invalid value: "1": {_WHOLE}'),
+        (_node(cards=None), "gpu-cards.cards: Invalid value: null: must be a list"),
+        (_node(links={}), "gpu-cards.links: Invalid value: a mapping: must be a list"),
+        (_card(more=1), _FIELDS),
+        (_card(uuid=1), "gpu-cards.cards[1].uuid: Invalid value: 1: must be text"),
+        (_card(index=-1), f"gpu-cards.cards[1].index: Invalid value: -1: {_WHOLE}"),
+        (_card(index=True), f"gpu-cards.cards[1].index: Invalid value: true: {_WHOLE}"),
+        (_card(memory=1.5), f"gpu-cards.cards[1].memory: Invalid value: 1.5: {_WHOLE}"),
+        (_card(numa="0"), f'gpu-cards.cards[1].numa: Invalid value: "0": {_WHOLE}'),
+        (
+            _card(health="Healthy"),
+            f'gpu-cards.cards[1].health: Invalid value: "Healthy": {_HEALTH}',
+        ),
+        (_card(reason=""), f'gpu-cards.cards[1].health: Invalid value: "Unhealthy": {_HEALTH}'),
+        (_card(reason=None), "gpu-cards.cards[1].reason: Invalid value: null: must be text"),
+        (_card(freeCores=None), f"gpu-cards.cards[1].freeCores: Invalid value: null: {_WHOLE}"),
+        (_card(freeBlocks=[]), f"gpu-cards.cards[1].freeBlocks: Invalid value: a list: {_WHOLE}"),
+        (_link(more=1), "gpu-cards.links[0]: must have exactly cards, kind"),
+        (
+            _link(cards=[0]),
+            "gpu-cards.links[0].cards: Invalid value: a list: must be the indices of two cards",
+        ),
+        (
+            _link(cards=[0, "1"]),
+            "gpu-cards.links[0].cards: Invalid value: a list: must be the indices of two cards",
+        ),
+        (
+            _link(cards=7),
+            "gpu-cards.links[0].cards: Invalid value: 7: must be the indices of two cards",
+        ),
+        (_link(kind=1), "gpu-cards.links[0].kind: Invalid value: 1: must be text"),
+    ],
+)
+def test_an_inventory_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(InvalidRecord) as caught:
+        decode_inventory(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["", "{", "cards", pytest.param("[" * 100_000, id="deep")])
+def test_an_inventory_that_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRecord, match=r"\Agpu-cards: not JSON: "):
+        decode_inventory(text)
+
+
+@patient
+@given(st.text() | _json.map(json.dumps))
+def test_a_hostile_inventory_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
+    try:
+        node = decode_inventory(text)
+    except InvalidRecord:
+        return
+    assert decode_inventory(encode_inventory(node)) == node

@@ -22,7 +22,11 @@ _LONGEST_MESSAGE = 1024
 _MOST_WAITING = 256
 _MOST_REMEMBERED = 1024
 _BACKOFF_SECONDS = (0.2, 30.0)
-_CONFLICT = 409
+_CONFLICT, _NOT_FOUND = 409, 404
+
+
+class _ExpiredError(Exception):
+    """The event that was to be counted up is no longer kept: events live for an hour."""
 
 
 class EventApi(Protocol):
@@ -126,6 +130,8 @@ class EventQueue:
             notice, count, at = due
             try:
                 self._write(notice, count, at)
+            except _ExpiredError:
+                self._again(notice, count, at)
             except (Rejected, Gone) as error:
                 log.info("event not written", extra={"reason": str(error)})
                 self._on_result("dropped")
@@ -177,10 +183,11 @@ class EventQueue:
             patch = {"count": count, "lastTimestamp": event["lastTimestamp"]}
             try:
                 self._api.patch_event(namespace, event["metadata"]["name"], patch)
-            except Rejected:  # it has expired, which events do after an hour
+            except Rejected as error:
+                if error.status != _NOT_FOUND:
+                    raise
                 del self._told[notice]
-                self._again(notice, count - known, at)
-                return
+                raise _ExpiredError from error
         self._told[notice] = count
         self._told.move_to_end(notice)
         while len(self._told) > _MOST_REMEMBERED:
@@ -212,7 +219,7 @@ def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{subject.name[:200]}.{digest}"},
+        "metadata": {"name": f"{subject.name[:200].rstrip('-.')}.{digest}"},
         "involvedObject": reference,
         "reason": notice.reason,
         "message": notice.message[:_LONGEST_MESSAGE],

@@ -144,13 +144,18 @@ class Lookout:
         return list(dict.fromkeys(replaced + others))
 
     def _returned(self, snapshot: Snapshot) -> list[Key]:
-        """Name the ended pods whose names may have come back: if nobody else can be asking."""
+        """Name pods whose names may have come back: if nobody that is known can be asking."""
         sighting = self.roster.sight(snapshot, self.ledger.owners)
         explained = any(
             each.view is None or (each.pod not in self._passed and waits(each, self._served))
             for each in sighting.moving
         )
-        return [] if explained else self.roster.ended(sighting)
+        if explained:
+            return []
+        moving = [each.view for each in sighting.moving if each.view is not None]
+        newest = sorted(moving, key=lambda view: view.line, reverse=True)
+        others = [view.id.key for view in newest if not view.terminal]
+        return [*self.roster.ended(sighting), *others, *self.roster.silent()]
 
     def _was_served(self, each: Identified) -> bool:
         """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
@@ -290,8 +295,7 @@ class Lookout:
     def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
         views = self._pods.views()
         if sighting is None:
-            self._repair(ask, views)
-            return self._settle_by_line(ask, views)
+            return self._repair(ask, views) or self._settle_by_line(ask, views)
         try:
             return resolve(
                 ask,
@@ -321,21 +325,24 @@ class Lookout:
         self._journal.blind("PodResources: List does not show the pod that is being admitted")
         return resolution
 
-    def _repair(self, ask: Ask, views: Sequence[PodView]) -> None:
+    def _repair(self, ask: Ask, views: Sequence[PodView]) -> Resolution | None:
         """Without a witness, see whether the call before this was settled for the right container.
 
         A container's two resources are asked for one after the other (fact K1): if the one that
         was guessed cannot be asking this, another was meant that asks for both.
+
+        Returns:
+            That other one; ``None`` if the guess may stand.
         """
         last, view = self._last, self.roster.view(self._last.pod) if self._last else None
         container = view.demand.of(last.container) if last and view else None
         if last is None or container is None:
-            return
+            return None
         held = self.ledger.holding(last, ask.resource.other)
         if held is None or self.ledger.holding(last, ask.resource) is not None:
-            return
+            return None
         if count_of(container.demand, ask.resource) in (0, ask.size):
-            return  # it is asking, or has all it asks for
+            return None  # it is asking, or has all it asks for
         both = {ask.resource: ask.size, ask.resource.other: len(held.ids)}
         meant = [
             (each.line, each.id, other)
@@ -346,12 +353,13 @@ class Lookout:
             and not any(self._served(each.id, other.name, resource) for resource in Resource)
         ]
         if not meant:
-            return
+            return None
         _, pod, other = min(meant, key=lambda each: each[:2])
         claim = Claim(pod, other.name)
         self.ledger.release(last, ask.resource.other)
         self.ledger.record(claim, other.kind, ask.resource.other, held)
         self._journal.corrected(Correction(ask.resource.other, held.ids, last, claim))
+        return Resolution(pod, other, Evidence.ORDER)
 
     def _next_of(self, view: PodView) -> list[ContainerDemand]:
         """Give the containers of a pod that may come next by the agent's own record."""

@@ -8,6 +8,7 @@ pods *in motion*, and only among them can the one be that is asking.
 The structure is not safe to share between threads: its owner locks.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -130,6 +131,15 @@ class Roster:
                 found.add(key)
         return sorted(found)
 
+    def silent(self) -> list[Key]:
+        """Name the pods at rest that hold nothing, newest first."""
+        found = [
+            (each.view.line, each.listed.key)
+            for each in self._resting.values()
+            if each.view is not None and not any(each.listed.each_held())
+        ]
+        return [key for _, key in sorted(found, reverse=True)]
+
     def sight(self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]) -> Sighting:
         """Tell which listed pods are in motion, and which pods those are.
 
@@ -139,16 +149,22 @@ class Roster:
         """
         if self._last is not None and self._last[0] is snapshot:
             return self._last[1]  # asked again, and nothing has happened since
-        for gone in self._resting.keys() - set(map(id, snapshot.pods)):
+        listed = set(map(id, snapshot.pods))
+        for gone in self._resting.keys() - listed:
             self._stir(self._resting[gone].pod)
         moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
         # A name that comes back concerns the pod that had it: they are told apart together.
-        for key in {entry.key for entry in moving}:
-            for view in self.views_of(key):
-                resting = self._entry_of.get(view.id)
-                if resting is not None:
-                    moving.append(self._resting[resting].listed)
-                    self._stir(view.id)
+        keys = {entry.key for entry in moving}
+        if len(listed) < len(snapshot.pods):  # entries of a name may be one and the same object
+            counts = Counter(entry.key for entry in snapshot.pods)
+            keys |= {key for key, count in counts.items() if count > 1}
+        awake = [
+            view.id for key in keys for view in self.views_of(key) if view.id in self._entry_of
+        ]
+        if awake:
+            for pod in awake:
+                self._stir(pod)
+            moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
         sighting = Sighting(identify_entries(moving, self.views_of, owners), self._entry_of.keys())
         self._last = (snapshot, sighting)
         return sighting

@@ -272,6 +272,18 @@ def test_a_watch_tells_what_happens_and_where_it_stands(
     eventually(lambda: watching.bookmarks > 0, "a bookmark")
 
 
+def test_a_patched_node_keeps_what_the_patch_does_not_name(
+    api: Api, server: ApiServer, admin: ApiClient
+) -> None:
+    server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    for key in ("a", "b"):
+        api.patch_node("n1", {"metadata": {"annotations": {key: "1"}}})
+    assert admin.get("/api/v1/nodes/n1")["metadata"]["annotations"] == {"a": "1", "b": "1"}
+    with pytest.raises(Rejected) as refused:
+        api.patch_node("n2", {"metadata": {"annotations": {"a": "1"}}})
+    assert refused.value.status == 404
+
+
 def test_closing_ends_a_watch_at_once(api: Api) -> None:
     _, version = api.list_pods("n1")
     watching = Watching(api, version)

@@ -145,3 +145,18 @@ def test_two_agents_in_one_process_count_apart() -> None:
     one.blind.inc()
     assert value(one, "witness_failures_total") == 1
     assert value(two, "witness_failures_total") == 0
+
+
+@pytest.mark.parametrize(
+    "claim", [None, Claim(PodId("default", "static", ""), "main")], ids=["nobody", "no UID"]
+)
+def test_a_refusal_is_told_to_the_author_of_a_pod_that_the_api_knows(
+    metrics: Metrics, claim: Claim | None
+) -> None:
+    """An event needs the UID of what it is about."""
+    told_of: list[tuple[str, Claim, str]] = []
+    journal = LogJournal(metrics, tell=lambda *told: told_of.append(told))
+    journal.refused("allocate", claim, MEMORY, 8, "no card fits")
+    assert told_of == []
+    journal.refused("prefer", CLAIM, CORE, 8, "no card fits")
+    assert told_of == [("prefer", CLAIM, "no card fits")]

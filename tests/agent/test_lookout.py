@@ -203,10 +203,6 @@ def test_an_ended_pod_is_not_asked_for_beside_one_that_only_the_kubelet_knows(
     assert stand.pods.fetched == [("default", "static")]
 
 
-@pytest.mark.xfail(
-    raises=ResolutionError,
-    reason="nobody asks the API for a listed pod whose view asks for no more",
-)
 @pytest.mark.parametrize(
     "old",
     [make_pod("a"), make_pod("a", init(10, 2))],
@@ -330,6 +326,20 @@ def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
     assert stand.resolve().pod == rejected.id
 
 
+def test_what_a_kubelet_offers_of_an_init_container_is_not_held_any_more(stand: Stand) -> None:
+    """It died while it served that container, and does so again: one resource at a time (K4)."""
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    stand.bind(pod)
+    stand.show(pod)
+    for resource, held in HELD.items():
+        hold(stand.ledger, pod.id, "init", resource, held, kind=INIT)
+    snapshot = stand.record.list(within=1)
+    with stand.lock:
+        stand.lookout.reconcile(snapshot, offered=frozenset({(CORE, "GPU-0::3")}))
+    assert stand.ledger.holding(Claim(pod.id, "init"), CORE) is None
+    assert stand.ledger.holding(Claim(pod.id, "init"), MEMORY) is not None
+
+
 # --- who is asking --------------------------------------------------------------------
 
 
@@ -434,6 +444,25 @@ def test_while_a_listed_pod_waits_nobody_else_is_asking(stand: Stand) -> None:
         stand.resolve(50)
 
 
+@pytest.mark.parametrize(
+    ("resource", "size", "cores", "memory"),
+    [(CORE, 30, 30, 1), (CORE, 200, 200, 0), (MEMORY, 8, 1, 8)],
+)
+def test_a_pod_that_only_the_kubelet_knows_asks_for_what_the_call_says(
+    stand: Stand, resource: Resource, size: int, cores: int, memory: int
+) -> None:
+    """A static pod without a mirror: the least that goes with it is taken for the rest."""
+    static = make_pod("static", asks(200, 8))
+    stand.show(static)
+    resolution = stand.resolve(size, resource=resource)
+    assert resolution.pod == PodId("default", "static", "")
+    assert (resolution.container.name, resolution.evidence) == ("main", Evidence.WITNESS)
+    assert (resolution.container.demand.cores, resolution.container.demand.memory) == (
+        cores,
+        memory,
+    )
+
+
 # --- without a witness ----------------------------------------------------------------
 
 
@@ -519,7 +548,6 @@ def test_blind_a_call_that_the_guessed_container_cannot_make_corrects_the_guess(
     ]
 
 
-@pytest.mark.xfail(reason="the guess is corrected to one pod, and the call is settled for another")
 def test_blind_the_call_is_settled_for_whom_the_guess_was_corrected_to(
     stand: Stand, guessed: PodView
 ) -> None:

@@ -1,0 +1,125 @@
+"""The tables of the simulator's READMEs name code and tests that exist, and all of them."""
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from simulator.kubelet.settings import Settings
+from simulator.node.node import Node
+from simulator.node.options import NodeOptions
+
+ROOT = Path(__file__).parents[2]
+TESTS = Path("tests/simulator")
+KUBELET = (ROOT / "simulator/kubelet/README.md").read_text(encoding="utf-8")
+SIMULATOR = (ROOT / "simulator/README.md").read_text(encoding="utf-8")
+
+
+def _rows(text: str, heading: str) -> list[Sequence[str]]:
+    """The rows of the table whose first column is headed so, cell by cell."""
+    _, _, after = text.partition(f"| {heading} | ")
+    table = re.match(r"(?:.*\|\n)+", after)
+    assert table, heading
+    lines = table.group().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def _quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One row of the facts."""
+
+    name: str
+    code: Sequence[str]
+    tests: Sequence[str]
+
+
+FACTS = [
+    Fact(fact.split()[0], _quoted(code), _quoted(tests))
+    for fact, code, tests in _rows(KUBELET, "fact")
+]
+
+
+@cache
+def _functions(path: Path) -> frozenset[str]:
+    """The test functions of a module, read and not imported."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return frozenset(
+        each.name
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")
+    )
+
+
+def _found(named: str) -> set[tuple[Path, str]]:
+    """The tests that an entry names."""
+    file, _, pattern = named.partition("::")
+    path = Path(file) if "/" in file else TESTS / file
+    return {(path, each) for each in _functions(path) if fnmatchcase(each, pattern)}
+
+
+def test_every_fact_has_one_row() -> None:
+    assert [each.name for each in FACTS] == [f"K{number}" for number in range(1, 18)]
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
+def test_the_code_of_every_fact_exists(fact: Fact) -> None:
+    assert fact.code
+    for each in fact.code:
+        assert resolve_name(f"simulator.{each}") is not None
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
+def test_the_tests_of_every_fact_exist(fact: Fact) -> None:
+    assert fact.tests
+    for each in fact.tests:
+        assert _found(each), each
+
+
+def test_every_test_that_is_named_after_a_fact_is_in_its_row() -> None:
+    by_name: Mapping[str, Fact] = {each.name: each for each in FACTS}
+    facts = TESTS / "test_kubelet_facts.py"
+    for name in sorted(_functions(facts)):
+        match = re.match(r"test_(k\d+)_", name)
+        if match:
+            row = by_name[match.group(1).upper()]
+            assert (facts, name) in set().union(*map(_found, row.tests)), name
+
+
+def test_every_module_of_the_kubelet_is_in_its_table_of_parts() -> None:
+    named = [each for row in _rows(KUBELET, "part") for each in _quoted(row[1])]
+    modules = {each.stem for each in (ROOT / "simulator/kubelet").glob("*.py")}
+    assert set(named) == modules - {"__init__"}
+
+
+def test_the_files_that_the_tables_of_the_simulator_name_exist() -> None:
+    for heading, package in (("like the real server", "api"), ("what", "node")):
+        for _, where, held_by in _rows(SIMULATOR, heading):
+            for each in _quoted(where):
+                assert find_spec(f"simulator.{package}.{each.removesuffix('.py')}"), each
+            for each in _quoted(held_by):
+                assert (ROOT / (each if "/" in each else TESTS / each)).exists(), each
+
+
+def test_every_knob_of_a_node_is_in_its_table_and_no_other() -> None:
+    named = [each for row in _rows(SIMULATOR, "knob") for each in _quoted(row[0])]
+    assert sorted(named) == sorted(each.name for each in fields(NodeOptions))
+    settings = {each.name for each in fields(Settings)}
+    (kubelet,) = (row[1] for row in _rows(SIMULATOR, "knob") if _quoted(row[0]) == ["kubelet"])
+    assert set(_quoted(kubelet)) <= settings
+
+
+def test_the_methods_of_a_node_that_are_named_exist() -> None:
+    _, _, section = SIMULATOR.partition("## A node in one process")
+    for name in re.findall(r"`([a-z_]+)\(\)`", section):
+        assert callable(getattr(Node, name)), name

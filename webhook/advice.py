@@ -60,4 +60,4 @@ def _uneven(asked: Demand, least: int, longer: int) -> str:
 
 def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:
     """Name the annotations of gpu-manager that say what the limits of containers say here."""
-    return (names.core, f"{names.core}-limit", f"{names.domain}/vcuda-device", names.memory)
+    return (names.core, f"{names.domain}/vcuda-device", names.memory)

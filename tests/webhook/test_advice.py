@@ -73,7 +73,7 @@ def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, larges
     assert _advise(Demand(cores, memory), largest_card=largest) == []
 
 
-@pytest.mark.parametrize("key", ["vcuda-core", "vcuda-memory", "vcuda-device", "vcuda-core-limit"])
+@pytest.mark.parametrize("key", ["vcuda-core", "vcuda-memory", "vcuda-device"])
 @pytest.mark.parametrize("path", ["", "spec.template.", "spec.jobTemplate.spec.template."])
 def test_an_annotation_of_gpu_manager_is_said_to_be_unread(key: str, path: str) -> None:
     name = f"tencent.com/{key}"

@@ -100,20 +100,28 @@ class Lookout:
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
         *,
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
+        asked: bool = True,
     ) -> Scene:
-        """Ask the kubelet, then the API for the few pods it shows that we do not know enough of."""
+        """Ask the kubelet, then the API for the few pods it shows that we do not know enough of.
+
+        Args:
+            offered: held places that the kubelet offers for anybody in this call.
+            named: places that it has chosen itself.
+            asked: whether somebody is asking, who has to be found.
+        """
         try:
             snapshot = self._record.list(within=WITNESS_WITHIN)
         except Unavailable as error:
             self._journal.blind(str(error))
             return Scene(None, offered, named)
-        for missing in (self._unknown, self._doubtful, self._returned):
+        doubts = (self._doubtful, self._returned) if asked else ()
+        for missing in (self._unknown, *doubts):
             with self._lock:
                 self.know()
                 self.roster.stir(self.ledger.take_changed())
-                asked = missing(snapshot)[:_MOST_FETCHES]
+                names = missing(snapshot)[:_MOST_FETCHES]
             try:
-                for namespace, name in asked:
+                for namespace, name in names:
                     self._pods.fetch(namespace, name)
             except Unavailable:
                 break  # List alone is enough to go on; the watch catches up later

@@ -304,6 +304,13 @@ class Stage:
             if phase(pod) == "Failed"
         }
 
+    def wait_for_event(self, pod: str, reason: str) -> None:
+        """Wait until a pod has an event of ours, as ``kubectl describe`` shows it."""
+        wait(
+            f"the event {reason} on {pod}",
+            lambda: reason in {each["reason"] for each in self.cluster.events(pod)},
+        )
+
     def _try_webhook(self) -> str | None:
         """Tell why the API server cannot ask the webhook; ``None`` when it can."""
         reason = ""

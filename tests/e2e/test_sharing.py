@@ -93,6 +93,7 @@ def test_a_share_that_only_fits_over_two_cards_is_refused_in_words(stage: Stage)
     pods = stage.run(stage.make.single("split", 80, 4))
 
     message = stage.refused(pods)["split"]
+    stage.wait_for_event("split", "GPURefused")
     stage.report(f"a share over two cards: {message}")
     assert message.startswith("Pod was rejected: Allocate failed due to ")
     assert re.search(

@@ -112,7 +112,16 @@ def _one_line() -> Iterator[None]:
     type=click.Choice([each.value for each in Policy]),
     default=Policy.BINPACK.value,
     show_envvar=True,
-    help="Which card a share prefers: the fullest that fits, or the emptiest.",
+    help="Which card a share prefers: the fullest that fits, or the emptiest. A pod's annotation "
+    "gpu-policy goes before it.",
+)
+@click.option(
+    "--predicate",
+    type=click.Choice(["prefer", "strict"]),
+    default="prefer",
+    show_envvar=True,
+    help="What becomes of a pod whose scheduler chose cards (predicate-gpu-idx-<i>) that do not "
+    "fit: others are taken, or it is refused.",
 )
 @click.option(
     "--inject",
@@ -156,6 +165,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
     memory_block: str,
     domain: str,
     policy: str,
+    predicate: str,
     inject: str,
     http_host: str,
     http_port: int,
@@ -184,6 +194,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
                 memory_block=parse_memory_block(memory_block),
                 names=Names(domain),
                 policy=Policy(policy),
+                strict_predicate=predicate == "strict",
                 inject=Injection(inject),
                 http_host=http_host,
                 http_port=http_port,

@@ -149,8 +149,8 @@ class Api:
             return self._call(
                 self._core.read_namespaced_pod, name, namespace, _request_timeout=_GET_SECONDS
             )
-        except Rejected as error:
-            if error.status == 404:
+        except (Rejected, Gone) as error:
+            if isinstance(error, Rejected) and error.status == 404:
                 return None
             raise Unavailable(f"GET pod {namespace}/{name}: {error}") from error
 
@@ -165,6 +165,21 @@ class Api:
             self._core.patch_namespaced_pod,
             name,
             namespace,
+            patch,
+            _content_type="application/merge-patch+json",
+            _request_timeout=_PATCH_SECONDS,
+        )
+
+    def patch_node(self, name: str, patch: Json) -> None:
+        """Apply a merge patch to a node.
+
+        Raises:
+            Rejected: there is no such node, or the patch is refused.
+            Unavailable: no usable answer in time.
+        """
+        self._call(
+            self._core.patch_node,
+            name,
             patch,
             _content_type="application/merge-patch+json",
             _request_timeout=_PATCH_SECONDS,

@@ -52,6 +52,7 @@ class StaticSource:
 
     def __init__(self, inventory: Inventory) -> None:
         """Serve *inventory*."""
+        self.inventory = inventory
         self._found = Discovery(inventory)
 
     def open(self) -> AbstractContextManager["StaticSource"]:
@@ -95,18 +96,6 @@ def look(cards: Path | None) -> Discovery:
             return session.discover()
     except Unavailable as error:
         raise SettingsError(f"cards: {error}") from error
-
-
-def open_inventory(cards: Path | None) -> Inventory:
-    """Give the cards that can be served now.
-
-    Raises:
-        SettingsError: the cards file cannot be used, NVML does not answer, or there is no card.
-    """
-    found = look(cards)
-    if not found.inventory.cards:
-        raise SettingsError(f"cards: {none_served(found)}")
-    return found.inventory
 
 
 def none_served(found: Discovery) -> str:

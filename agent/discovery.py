@@ -153,8 +153,12 @@ class CardWatch:
 
     def healthy(self, uuid: str) -> bool:
         """Whether new containers may get a card."""
+        return not self.unhealthy(uuid)
+
+    def unhealthy(self, uuid: str) -> str:
+        """Say why new containers may not get a card; empty while they may."""
         health = self._status.health.get(uuid)
-        return health is not None and health.healthy
+        return "not known" if health is None else health.reason
 
     def run(self, stop: threading.Event) -> None:
         """Watch until *stop* is set."""

@@ -58,12 +58,13 @@ class StatusServer:
         self._thread.join(5)
 
 
-def probe(ok: Callable[[], bool], why_not: str) -> Page:
-    """Make a page that answers 200 ``ok``, or 503 with the reason."""
+def probe(why_not: Callable[[], str]) -> Page:
+    """Make a page that answers 200 ``ok``, or 503 with the reason if there is one."""
 
     def page() -> tuple[int, str, bytes]:
-        if ok():
-            return HTTPStatus.OK, "text/plain", b"ok\n"
-        return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{why_not}\n".encode()
+        reason = why_not()
+        if reason:
+            return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{reason}\n".encode()
+        return HTTPStatus.OK, "text/plain", b"ok\n"
 
     return page

@@ -1,7 +1,7 @@
 """Telling decisions: one structured log line each, and the counters."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from agent.ledger import Claim, Correction
 from agent.metrics import Metrics
@@ -70,6 +70,13 @@ class LogJournal:
         )
         if claim is not None and claim.pod.uid:
             self._tell(call, claim, reason)
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        """The cards that a scheduler chose did not fit; others were taken."""
+        log.warning(
+            "replaced a scheduler's choice",
+            extra={"claim": str(claim), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
+        )
 
     def corrected(self, correction: Correction) -> None:
         """The kubelet's record showed a guess to be wrong."""

@@ -351,6 +351,13 @@ class Lookout:
             return None
         if count_of(container.demand, ask.resource) in (0, ask.size):
             return None  # it is asking, or has all it asks for
+        shared = (
+            self.ledger.holding(each, ask.resource.other)
+            for each in self.ledger.pod_claims(last.pod)
+            if each != last
+        )
+        if any(each is not None and not each.ids.isdisjoint(held.ids) for each in shared):
+            return None  # handed on by an init container: nobody else can hold these (K7)
         both = {ask.resource: ask.size, ask.resource.other: len(held.ids)}
         meant = [
             (each.line, each.id, other)
@@ -391,9 +398,15 @@ class Lookout:
 
     def _release_gone(self) -> None:
         """Without a witness, free what pods held that the API no longer shows as live."""
+        for pod in self.gone():
+            self.ledger.release_pod(pod)
+
+    def gone(self) -> list[PodId]:
+        """Give the pods that hold places and that the API does not show as live; lock held."""
         self.know()
         live = self.roster.live
         keys = {pod.key for pod in live}
-        for pod in {claim.pod for claim, _, _ in self.ledger.claims()}:
-            if (pod not in live) if pod.uid else (pod.key not in keys):
-                self.ledger.release_pod(pod)
+        holders = {claim.pod for claim, _, _ in self.ledger.claims()}
+        return sorted(
+            pod for pod in holders if ((pod not in live) if pod.uid else (pod.key not in keys))
+        )

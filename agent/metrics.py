@@ -45,15 +45,62 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+        self.pending = Gauge(
+            f"{prefix}patches_pending",
+            "Allocations that are not written yet.",
+            registry=self.registry,
+        )
         self.events = Counter(
             f"{prefix}events",
-            "Kubernetes Events on refused pods, by result.",
+            "Kubernetes Events on refused pods and on the node, by result.",
             ["result"],
             registry=self.registry,
         )
         self.registered = Gauge(
             f"{prefix}registered",
             "Whether the kubelet knows this agent's resources.",
+            registry=self.registry,
+        )
+
+        self.card_healthy = Gauge(
+            f"{prefix}card_healthy",
+            "Whether a card may be given to new containers.",
+            ["card", "index", "model"],
+            registry=self.registry,
+        )
+        self.card_events = Counter(
+            f"{prefix}card_events",
+            "Events that the driver told of, by whose fault they are: the card's or an "
+            "application's.",
+            ["card", "kind", "xid", "fault"],
+            registry=self.registry,
+        )
+        self.cards = Gauge(
+            f"{prefix}cards",
+            "Cards of the node: served, faulty (could not be read when the agent looked), mig "
+            "(in MIG mode, left out), late (served after a restart of the agent).",
+            ["state"],
+            registry=self.registry,
+        )
+        self.cards_problem = Gauge(
+            f"{prefix}cards_problem",
+            "Whether the cards cannot be looked at: no driver, or NVML does not answer.",
+            registry=self.registry,
+        )
+        self.cards_unwatched = Gauge(
+            f"{prefix}cards_unwatched",
+            "Cards whose driver tells of no events: their health shows in probes alone.",
+            registry=self.registry,
+        )
+        self.cards_age = Gauge(
+            f"{prefix}cards_look_age_seconds",
+            "Time since every card was last asked how it is; grows while a call of NVML hangs.",
+            registry=self.registry,
+        )
+        self.inventory = Counter(
+            f"{prefix}inventory_writes",
+            "Inventories written to the node, by result.",
+            ["result"],
             registry=self.registry,
         )
 

@@ -1,16 +1,19 @@
 """A pod as the agent sees it: parsed once at the border, frozen, without the rest."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from contract.allocation import Allocation, decode_allocations
-from contract.demand import PodDemand, read_pod_demand
-from contract.errors import ContractError
+from contract.demand import ContainerKind, PodDemand, read_pod_demand
+from contract.errors import ContractError, quote
 from contract.names import Names
 from contract.stamps import OrderStamp, decode_time
+from contract.wishes import NO_WISHES, Wishes, read_wishes
 
+_INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -52,6 +55,9 @@ class PodView:
         running: the kubelet has said that it runs.
         assigned: the agent has recorded its allocation.
         recorded: the allocation recorded on it, by container name.
+        wishes: what its author wishes of the cards.
+        chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
+            agent itself wrote there, with the record, is no choice.
         faults: what did not parse (stamps, records), for the log; never read as a zero.
     """
 
@@ -63,6 +69,8 @@ class PodView:
     running: bool = False
     assigned: bool = False
     recorded: Mapping[str, Allocation] = field(default_factory=dict)
+    wishes: Wishes = NO_WISHES
+    chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
 
 
@@ -82,6 +90,9 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     demand, _ = read_pod_demand(obj.get("spec"), names)
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
+    recorded = _record(annotations.get(names.gpu_allocation), faults)
+    wishes, wrong = read_wishes(annotations, names)
+    faults += map(str, wrong)
     return PodView(
         id=PodId(metadata.get("namespace", ""), metadata.get("name", ""), uid),
         demand=demand,
@@ -99,7 +110,9 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
         deleting=metadata.get("deletionTimestamp") is not None,
         running=phase == "Running",
         assigned=annotations.get(names.gpu_assigned) == "true",
-        recorded=_record(annotations.get(names.gpu_allocation), faults),
+        recorded=recorded,
+        wishes=wishes,
+        chosen=_chosen(annotations, demand, recorded, names, faults),
         faults=tuple(faults),
     )
 
@@ -135,6 +148,32 @@ def _record(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
     except ContractError as error:
         faults.append(str(error))
         return {}
+
+
+def _chosen(
+    annotations: Mapping[str, str],
+    demand: PodDemand,
+    recorded: Mapping[str, Allocation],
+    names: Names,
+    faults: list[str],
+) -> Mapping[int, tuple[int, ...]]:
+    """Read what a scheduler chose for the containers that have no record yet."""
+    chosen: dict[int, tuple[int, ...]] = {}
+    for container in demand.containers:
+        key = names.predicate_gpu_idx(container.index)
+        if container.kind is not ContainerKind.MAIN or container.name in recorded:
+            continue
+        text = annotations.get(key)
+        if text is None:
+            continue
+        if _INDICES.match(text):
+            chosen[container.index] = tuple(dict.fromkeys(map(int, text.split(","))))
+        else:
+            faults.append(
+                f"metadata.annotations[{key}]: Invalid value: {quote(text)}: must be card "
+                "indices, comma-separated, such as 0,1"
+            )
+    return chosen
 
 
 def _unix_ns(rfc3339: str | None) -> int:

@@ -66,6 +66,10 @@ class Journal(Protocol):
         """A call was refused; *claim* is ``None`` when nobody could be found that asks for it."""
         ...
 
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        """The cards that a scheduler chose did not fit; others were taken."""
+        ...
+
     def corrected(self, correction: Correction) -> None:
         """The kubelet's record showed a guess to be wrong."""
         ...

@@ -3,12 +3,14 @@
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 import grpc
 
+from agent.board import HealthBoard
 from agent.errors import Refusal
 from agent.inject import Answer
 from agent.kubeletapi import deviceplugin_pb2 as api
@@ -17,7 +19,7 @@ from agent.tickets import Resource, TicketBook
 
 log = logging.getLogger(__name__)
 
-HEALTHY = "Healthy"
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """``constants.go`` of the device plugin API."""
 
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
@@ -50,16 +52,32 @@ class Calls(Protocol):
 class DevicePluginService(rpc.DevicePluginServicer):
     """One resource of the device plugin API, v1beta1."""
 
-    def __init__(self, *, resource: Resource, book: TicketBook, calls: Calls) -> None:
-        """Serve *resource* from *book*."""
+    def __init__(
+        self,
+        *,
+        resource: Resource,
+        book: TicketBook,
+        calls: Calls,
+        board: HealthBoard | None = None,
+    ) -> None:
+        """Serve *resource* from *book*.
+
+        Args:
+            resource: what is served.
+            book: its places.
+            calls: what answers the calls.
+            board: tells which cards are unhealthy; none is when it is left out.
+        """
         self._resource = resource
         self._book = book
         self._calls = calls
+        self._board = board or HealthBoard()
         self._ended = threading.Event()
 
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
         self._ended.set()
+        self._board.wake()
 
     def GetDevicePluginOptions(
         self, request: api.Empty, context: grpc.ServicerContext
@@ -70,12 +88,25 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def ListAndWatch(
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> Iterator[api.ListAndWatchResponse]:
-        """List every place, then keep the stream open."""
+        """List every place, and all of them again whenever a card's health has changed."""
         gone = threading.Event()
-        context.add_callback(gone.set)
-        yield api.ListAndWatchResponse(devices=self._devices())
-        while not self._ended.wait(0.5) and not gone.is_set():
-            pass
+
+        def leave() -> bool:
+            return self._ended.is_set() or gone.is_set()
+
+        def left() -> None:
+            gone.set()
+            self._board.wake()
+
+        if not context.add_callback(left):
+            return  # it had ended before
+        showing = self._board.showing
+        while True:
+            yield api.ListAndWatchResponse(devices=self._devices(showing.unhealthy))
+            later = self._board.after(showing.edition, leave=leave)
+            if later is None:
+                return
+            showing = later
 
     def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -122,14 +153,18 @@ class DevicePluginService(rpc.DevicePluginServicer):
             self._abort(context, error)
         return api.PreStartContainerResponse()
 
-    def _devices(self) -> list[api.Device]:
+    def _devices(self, unhealthy: AbstractSet[str]) -> list[api.Device]:
         numa = {card.uuid: card.numa for card in self._book.inventory.cards}
         topology = {
             uuid: None if node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=node)])
             for uuid, node in numa.items()
         }
         return [
-            api.Device(ID=device_id, health=HEALTHY, topology=topology[ticket.card])
+            api.Device(
+                ID=device_id,
+                health=UNHEALTHY if ticket.card in unhealthy else HEALTHY,
+                topology=topology[ticket.card],
+            )
             for device_id, ticket in self._book.tickets(self._resource).items()
         ]
 

@@ -34,6 +34,7 @@ class Settings:
         memory_block: bytes one ``vcuda-memory`` stands for.
         names: resource and annotation names.
         policy: which card a share prefers.
+        strict_predicate: whether a scheduler's choice of cards that does not fit is refused.
         inject: how cards reach a container.
         http_host: address of the agent's own HTTP endpoint.
         http_port: its port.
@@ -57,6 +58,7 @@ class Settings:
     http_port: int
     recovery_quiet: float = 300.0
     application_xids: frozenset[int] = APPLICATION_XIDS
+    strict_predicate: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what would only fail later, with a worse message."""

@@ -1,17 +1,30 @@
-"""Puts the agent together, runs its threads, and ends them."""
+"""Puts the agent together, runs its threads, and ends them.
+
+What is made of the cards (places, the turnstile, what the kubelet talks to) can only be
+made once they are known, which on a node whose driver comes late is long after the start:
+until then the agent lives, says why it is not ready, and keeps looking.
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent import memory
 from agent.api import Api
-from agent.cardsource import open_inventory
+from agent.board import HealthBoard
+from agent.cardnews import CardNews
+from agent.cards import Inventory
+from agent.cardsource import Source, StaticSource, open_source
+from agent.discovery import CardWatch, Pace
+from agent.errors import SettingsError
 from agent.events import EventQueue, Notice, Subject
+from agent.health import Rules
 from agent.http import StatusServer, probe
 from agent.inject import CONTROL_DEVICES, inject
+from agent.inventory import InventoryPace, InventoryWriter, survey
 from agent.journal import LogJournal
 from agent.kubelet import Endpoint, Registrar
 from agent.ledger import Claim
@@ -19,10 +32,12 @@ from agent.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.podresources import PodResources
 from agent.pods import PodCache
+from agent.podview import PodView
 from agent.server import DevicePluginService
 from agent.settings import Settings
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
+from contract.inventory import NodeCards
 
 log = logging.getLogger(__name__)
 
@@ -35,92 +50,103 @@ _SYNC_SECONDS = 10.0
 _REFRESH_SECONDS = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """What can be made once the cards are known."""
+
+    inventory: Inventory
+    outbox: PatchQueue
+    turnstile: Turnstile
+    registrar: Registrar
+
+
 class Agent:
     """One node's agent: everything from :class:`Settings` to running threads."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Read the cards and the credentials, and wire everything up; nothing runs yet.
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        source: Source | None = None,
+        pace: Pace | None = None,
+        inventory_pace: InventoryPace | None = None,
+    ) -> None:
+        """Read the cards file and the credentials; nothing runs yet.
+
+        Args:
+            settings: what an admin can set.
+            source: where cards come from, by default what the settings say.
+            pace: how often cards are looked at.
+            inventory_pace: how often the node's inventory is written.
 
         Raises:
             SettingsError: a setting cannot be used.
         """
-        names = settings.names
-        inventory = open_inventory(settings.cards)
-        book = TicketBook(inventory, settings.memory_block)
-        resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
-        control = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
         self._settings = settings
+        self._source = source or open_source(settings.cards)
+        if isinstance(self._source, StaticSource):  # known now: told now
+            TicketBook(self._source.inventory, settings.memory_block)
         self._metrics = Metrics()
         self._stop = threading.Event()
+        self._opening = threading.Lock()
+        self._desk: _Desk | None = None
+        self._unusable = ""  # why cards that were found cannot be served
+        self._board = HealthBoard()
         self._api = Api(settings.kubeconfig)
-        self._record = PodResources(settings.pod_resources_socket, resources=resources)
-        self._outbox = PatchQueue(
-            api=self._api,
-            names=names,
-            indices={card.uuid: card.index for card in inventory.cards},
-            on_result=lambda result: self._metrics.patches.labels(result).inc(),
+        self._record = PodResources(
+            settings.pod_resources_socket,
+            resources={
+                settings.names.core: Resource.CORE,
+                settings.names.memory: Resource.MEMORY,
+            },
         )
         self._events = EventQueue(
             api=self._api,
             node=settings.node_name,
             on_result=lambda result: self._metrics.events.labels(result).inc(),
         )
-        self._pods = PodCache(
+        self._pods = PodCache(api=self._api, node=settings.node_name, names=settings.names)
+        self._pods.subscribe(self._catch_up)
+        self._inventory = InventoryWriter(
             api=self._api,
             node=settings.node_name,
-            names=names,
+            annotation=settings.names.gpu_cards,
+            look=self._survey,
+            pace=inventory_pace,
+            on_result=lambda result: self._metrics.inventory.labels(result).inc(),
         )
-        self._turnstile = Turnstile(
-            book=book,
-            pods=self._pods,
-            record=self._record,
-            outbox=self._outbox,
-            journal=LogJournal(self._metrics, tell=self._tell_refusal),
-            answer=lambda grant: inject(grant, inventory, settings.inject, control_devices=control),
-            policy=settings.policy,
-        )
-        self._pods.subscribe(self._turnstile.catch_up)
-
-        def service(resource: Resource) -> Callable[[], DevicePluginService]:
-            return lambda: DevicePluginService(resource=resource, book=book, calls=self._turnstile)
-
-        self._registrar = Registrar(
-            plugin_dir=settings.plugin_dir,
-            endpoints=(
-                Endpoint(names.core, "vcore.sock", service(Resource.CORE)),
-                Endpoint(names.memory, "vmemory.sock", service(Resource.MEMORY)),
+        self._watch = CardWatch(
+            self._source,
+            rules=Rules(settings.recovery_quiet, settings.application_xids),
+            observer=CardNews(
+                node=settings.node_name,
+                board=self._board,
+                metrics=self._metrics,
+                tell=self._events.put,
+                poke=self._inventory.poke,
             ),
-            on_registered=self._turnstile.registered,
+            pace=pace,
         )
-        self._metrics.registered.set_function(lambda: self._registrar.registered)
+        self._metrics.cards_age.set_function(lambda: self._watch.age)
+        self._metrics.registered.set_function(lambda: self._registered)
+        self._metrics.pending.set_function(self.pending)
         self._threads = [
-            threading.Thread(target=target, args=args, name=name, daemon=True)
-            for name, target, args in (
-                ("pods", self._pods.run, (self._stop,)),
-                ("outbox", self._outbox.run, ()),
-                ("events", self._events.run, ()),
-                ("refresher", self._refresh, ()),
-                ("registrar", self._register, ()),
-            )
+            self._thread("cards", lambda: self._watch.run(self._stop)),
+            self._thread("pods", lambda: self._pods.run(self._stop)),
+            self._thread("events", self._events.run),
+            self._thread("inventory", self._inventory.run),
+            self._thread("registrar", self._serve),
         ]
-        log.info(
-            "cards",
-            extra={
-                "cards": {card.uuid: card.model for card in inventory.cards},
-                "memory_block": settings.memory_block,
-                "control_devices": control,
-            },
-        )
 
     def start(self) -> None:
-        """Start every thread; nothing blocks.
+        """Start every thread that needs no cards; nothing blocks.
 
         Raises:
             SettingsError: the HTTP port cannot be bound.
         """
         pages = {
-            "/healthz": probe(self._threads_live, "a thread of the agent has died"),
-            "/readyz": probe(lambda: self._registrar.registered, "not registered"),
+            "/healthz": probe(self._why_not_live),
+            "/readyz": probe(self._why_not_ready),
             "/metrics": lambda: (200, self._metrics.content_type, self._metrics.render()),
         }
         self._http = StatusServer(self._settings.http_host, self._settings.http_port, pages)
@@ -130,30 +156,137 @@ class Agent:
 
     def stop(self) -> None:
         """End every thread; calls in flight finish, what is unwritten is made again later."""
-        self._stop.set()
-        self._pods.synced.set()  # wakes the registrar where it still waits for the first list
+        with self._opening:
+            self._stop.set()
+        self._watch.known.set()  # wakes the registrar where it still waits for the cards,
+        self._pods.synced.set()  # or for the first list
         self._api.close()
-        self._outbox.stop()
         self._events.stop()
+        self._inventory.stop()
+        if self._desk is not None:
+            self._desk.outbox.stop()
         deadline = time.monotonic() + _JOIN_SECONDS
-        for thread in reversed(self._threads):  # the registrar first: it has calls to finish
+        for thread in reversed(self._threads):
             thread.join(max(deadline - time.monotonic(), 0))
         self._record.close()
         self._http.stop()
         log.info("stopped")
 
-    def _register(self) -> None:
-        """Know the node's pods first, if they can be known soon; then let the kubelet in."""
-        self._pods.synced.wait(_SYNC_SECONDS)
-        if not self._stop.is_set():
-            self._turnstile.rebuild()
-            memory.freeze()
-            self._registrar.run(self._stop)
+    def pending(self) -> int:
+        """Count the allocations that are not written yet."""
+        return self._desk.outbox.pending() if self._desk is not None else 0
 
-    def _refresh(self) -> None:
-        """Look after pods that wait for their record, on a node where no call comes any more."""
+    # --- once the cards are known ------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Know the node's cards, then its pods, if they can be soon; then let the kubelet in."""
+        self._watch.known.wait()
+        self._pods.synced.wait(_SYNC_SECONDS)
+        inventory = self._watch.inventory
+        if inventory is None:
+            return  # stopped before there was any
+        try:
+            desk = self._make_desk(inventory)
+        except SettingsError as error:
+            log.error("cards cannot be served", extra={"reason": str(error)})
+            self._unusable = str(error)
+            self._stop.wait()
+            return
+        with self._opening:
+            if self._stop.is_set():
+                return
+            self._desk = desk
+            for thread in (
+                self._thread("outbox", desk.outbox.run),
+                self._thread("refresher", lambda: self._refresh(desk.turnstile)),
+            ):
+                thread.start()
+                self._threads.append(thread)
+        desk.turnstile.rebuild()
+        self._inventory.poke()
+        memory.freeze()
+        desk.registrar.run(self._stop)
+
+    def _make_desk(self, inventory: Inventory) -> _Desk:
+        """Make what serves *inventory*.
+
+        Raises:
+            SettingsError: a memory block is larger than a card.
+        """
+        settings, names = self._settings, self._settings.names
+        book = TicketBook(inventory, settings.memory_block)
+        control = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+        outbox = PatchQueue(
+            api=self._api,
+            names=names,
+            indices={card.uuid: card.index for card in inventory.cards},
+            on_result=self._patched,
+        )
+        turnstile = Turnstile(
+            book=book,
+            pods=self._pods,
+            record=self._record,
+            outbox=outbox,
+            journal=LogJournal(self._metrics, tell=self._tell_refusal),
+            answer=lambda grant: inject(grant, inventory, settings.inject, control_devices=control),
+            unhealthy=self._watch.unhealthy,
+            policy=settings.policy,
+            strict=settings.strict_predicate,
+        )
+
+        def service(resource: Resource) -> Callable[[], DevicePluginService]:
+            return lambda: DevicePluginService(
+                resource=resource, book=book, calls=turnstile, board=self._board
+            )
+
+        registrar = Registrar(
+            plugin_dir=settings.plugin_dir,
+            endpoints=(
+                Endpoint(names.core, "vcore.sock", service(Resource.CORE)),
+                Endpoint(names.memory, "vmemory.sock", service(Resource.MEMORY)),
+            ),
+            on_registered=turnstile.registered,
+        )
+        log.info(
+            "cards",
+            extra={
+                "cards": {card.uuid: card.model for card in inventory.cards},
+                "memory_block": settings.memory_block,
+                "control_devices": control,
+            },
+        )
+        return _Desk(inventory, outbox, turnstile, registrar)
+
+    def _refresh(self, turnstile: Turnstile) -> None:
+        """Look after pods that wait for their record or have ended, though no call comes."""
         while not self._stop.wait(_REFRESH_SECONDS):
-            self._turnstile.refresh()
+            turnstile.refresh()
+
+    # --- what the parts ask of each other ----------------------------------------------
+
+    def _catch_up(self, view: PodView) -> None:
+        # Before there is a desk nothing is booked: the first look at the kubelet's record
+        # finds every pod that is known by then.
+        if self._desk is not None:
+            self._desk.turnstile.catch_up(view)
+
+    def _patched(self, result: str) -> None:
+        self._metrics.patches.labels(result).inc()
+        self._inventory.poke()  # less is free
+
+    def _survey(self) -> NodeCards | None:
+        """Give the inventory as it is now; ``None`` while nothing is known."""
+        block = self._settings.memory_block
+        desk = self._desk
+        if desk is None:
+            # What an agent wrote whose driver still worked is true no more.
+            return NodeCards(block) if self._unusable or self._watch.status.problem else None
+        return survey(
+            desk.inventory,
+            block=block,
+            unhealthy=self._watch.unhealthy,
+            free={resource: desk.turnstile.free(resource) for resource in Resource},
+        )
 
     def _tell_refusal(self, call: str, claim: Claim, reason: str) -> None:
         pod = claim.pod
@@ -161,5 +294,25 @@ class Agent:
         message = f"container {claim.container}: {reason}"
         self._events.put(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
 
-    def _threads_live(self) -> bool:
-        return all(thread.is_alive() for thread in self._threads)
+    # --- pages -------------------------------------------------------------------------
+
+    @property
+    def _registered(self) -> bool:
+        return self._desk is not None and self._desk.registrar.registered
+
+    def _why_not_live(self) -> str:
+        live = all(thread.is_alive() for thread in self._threads)
+        return "" if live else "a thread of the agent has died"
+
+    def _why_not_ready(self) -> str:
+        if self._registered:
+            return ""
+        if self._unusable:
+            return self._unusable
+        if self._watch.inventory is not None:
+            return "not registered"
+        return self._watch.status.problem or "the cards are not known yet"
+
+    @staticmethod
+    def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=target, name=name, daemon=True)

@@ -7,8 +7,8 @@ held while something outside is asked.
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -17,13 +17,15 @@ from agent.errors import GrantError, Refusal, Unavailable
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.inject import Answer
 from agent.ledger import Claim, Holding, Ledger
+from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout
 from agent.place import Policy
+from agent.plan import Plan
 from agent.podview import PodId, PodView
 from agent.ports import Journal, Outbox, PodSource, RecordSource
 from agent.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
 from agent.resolve import Resolution
-from agent.seating import at_least, free_places, seat
+from agent.seating import Guidance, at_least, free_places, planned_for, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
 from agent.witness import identify_entries
@@ -57,8 +59,9 @@ class Turnstile:
         outbox: Outbox,
         journal: Journal,
         answer: Callable[[Grant], Answer],
-        healthy: Callable[[str], bool] = lambda _uuid: True,
+        unhealthy: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
+        strict: bool = False,
     ) -> None:
         """Start with an empty ledger.
 
@@ -69,16 +72,19 @@ class Turnstile:
             outbox: takes finished allocations.
             journal: takes decisions.
             answer: turns a grant into an ``Allocate`` answer.
-            healthy: whether a card, by UUID, may be given out.
-            policy: which card a share prefers.
+            unhealthy: why a card, by UUID, may not be given out; empty when it may.
+            policy: which card a share prefers, unless its pod wishes otherwise.
+            strict: whether a scheduler's choice of cards that does not fit is refused.
         """
         self._book = book
         self._shared = SharedRecord(record)
         self._outbox = outbox
         self._journal = journal
         self._answer = answer
-        self._healthy = healthy
+        self._links = Links(book.inventory)
+        self._unhealthy = unhealthy
         self._policy = policy
+        self._strict = strict
         self._lock = threading.Lock()
         self._ledger = Ledger()
         self._lookout = Lookout(
@@ -92,7 +98,7 @@ class Turnstile:
         self._reservations: OrderedDict[tuple[Resource, frozenset[str]], Reservation] = (
             OrderedDict()
         )
-        self._plans: OrderedDict[Claim, tuple[str, ...]] = OrderedDict()
+        self._plans: OrderedDict[PodId, Plan] = OrderedDict()
 
     # --- the three calls -------------------------------------------------------------
 
@@ -117,32 +123,37 @@ class Turnstile:
                 container = resolution.container
                 if view is None:
                     container = at_least(container, self._book)
-                cards, tickets = seat(
+                seating = seat(
                     claim,
                     container,
                     view.demand if view is not None else PodDemand((container,)),
                     resource,
                     book=self._book,
                     ledger=self._ledger,
-                    healthy=self._healthy,
-                    # Of a pod that only the kubelet knows, half of what it asks for is yet to
-                    # come: that fits best where most is free.
-                    policy=self._policy if view is not None else Policy.SPREAD,
+                    links=self._links,
+                    unhealthy=self._unhealthy,
+                    policy=self._policy_for(view),
                     available=offered,
                     must=must_tickets,
-                    plan=self._plans.get(claim, ()),
+                    plan=self._plans.get(claim.pod),
                     hidden=self._lookout.roster.hidden,
+                    reserved=self._reserved(resolution),
+                    guidance=self._guided(view),
+                    sure=resolution.evidence is not Evidence.ORDER,
                 )
-                self._plans[claim] = cards
+                tickets = seating.tickets
+                self._plans[claim.pod] = seating.plan
                 ids = frozenset(str(ticket) for ticket in tickets)
                 self._reservations[resource, ids] = Reservation(resolution, view)
                 for memory in (self._reservations, self._plans):
                     if len(memory) > _MOST_REMEMBERED:
                         memory.popitem(last=False)
         except Refusal as error:
-            self._lookout.rejected(claim)
+            self._rejected(claim)
             self._journal.refused("prefer", claim, resource, size, str(error))
             raise
+        if seating.replaced:
+            self._journal.replaced(claim, seating.replaced, seating.cards)
         self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
         return [str(ticket) for ticket in tickets]
 
@@ -172,7 +183,7 @@ class Turnstile:
                 grant = self._book_in(claim, reservation, resource, tickets)
                 self._tell(self._finished(reservation.view) or self._partly(reservation.view))
         except Refusal as error:
-            self._lookout.rejected(claim)
+            self._rejected(claim)
             self._journal.refused("allocate", claim, resource, len(device_ids), str(error))
             raise
         self._journal.decided("allocate", claim, resource, evidence, ids)
@@ -204,7 +215,7 @@ class Turnstile:
 
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
-        scene = self._lookout.look()
+        scene = self._lookout.look(asked=False)
         if scene.snapshot is None:
             return False
         with self._lock:
@@ -212,13 +223,16 @@ class Turnstile:
         return True
 
     def refresh(self) -> None:
-        """Add to the ledger what the kubelet's record shows of pods that have no record yet.
+        """Take in what the kubelet's record shows, on a node where no call comes any more.
 
         An agent that was killed after it answered owes a record to a pod that nothing will
-        happen to any more. Calls of the kubelet may come meanwhile, so nothing is taken away.
+        happen to any more. And what ended pods held is free. Calls of the kubelet may come
+        meanwhile: nothing is taken away from a pod that the API or the record shows.
         """
         with self._lock:
-            if not self._lookout.know().owed:
+            # Asked before the record: what is booked from here on may not be in it.
+            gone = self._lookout.gone()
+            if not gone and not self._lookout.know().owed:
                 return
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
@@ -229,6 +243,10 @@ class Turnstile:
             for each in identify_entries(snapshot.pods, roster.views_of, self._ledger.owners):
                 if each.pod in roster.owed:
                     add_unbooked(self._ledger, each)
+            listed = {(each.namespace, each.name) for each in snapshot.pods}
+            for pod in gone:
+                if pod.key not in listed:
+                    self._ledger.release_pod(pod)
             self._tell_of(roster.owed)
 
     def registered(self) -> None:
@@ -236,6 +254,7 @@ class Turnstile:
         with self._lock:
             self._lookout.forget_kubelet()
             self._reservations.clear()
+            self._plans.clear()
         self.refresh()
 
     def catch_up(self, view: PodView) -> None:
@@ -252,6 +271,48 @@ class Turnstile:
         with self._lock:
             hidden = self._lookout.know().hidden
             return free_places(self._ledger, self._book, resource, hidden=hidden)
+
+    # --- planning --------------------------------------------------------------------
+
+    def _policy_for(self, view: PodView | None) -> Policy:
+        """Give what the pod's author wishes, else what the node's admin has set."""
+        if view is None:
+            # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
+            # that fits best where most is free.
+            return Policy.SPREAD
+        return Policy(view.wishes.policy) if view.wishes.policy else self._policy
+
+    def _guided(self, view: PodView | None) -> Guidance:
+        """Give what the pod's author and a scheduler want."""
+        if view is None:
+            return Guidance()
+        return Guidance(view.wishes, view.chosen, self._strict)
+
+    def _reserved(self, resolution: Resolution) -> Mapping[Resource, Mapping[str, int]]:
+        """Count what is planned for other pods and not given to them yet; lock held.
+
+        The kubelet admits one pod at a time (K1): once another is known to be asking, those
+        before it are admitted, rejected or gone, and what was planned for them is free. Where
+        the pod that is asking is only guessed, the one before it may well go on.
+        """
+        live = self._lookout.roster.live
+        reserved: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
+        for pod, plan in tuple(self._plans.items()):
+            if pod == resolution.pod:
+                continue
+            if resolution.evidence is not Evidence.ORDER or (pod.uid and pod not in live):
+                del self._plans[pod]
+                continue
+            for resource, counts in planned_for(pod, plan, self._ledger).items():
+                reserved[resource].update(counts)
+        return reserved
+
+    def _rejected(self, claim: Claim | None) -> None:
+        """Note that a call made for *claim* is being refused, which ends its pod."""
+        self._lookout.rejected(claim)
+        if claim is not None:
+            with self._lock:
+                self._plans.pop(claim.pod, None)
 
     # --- booking ---------------------------------------------------------------------
 
@@ -279,8 +340,9 @@ class Turnstile:
         self._ledger.record(
             claim, resolution.container.kind, resource, Holding(ids, resolution.evidence)
         )
-        if other is not None:
-            self._plans.pop(claim, None)
+        plan = self._plans.get(claim.pod, {})
+        if not any(planned_for(claim.pod, plan, self._ledger).values()):
+            self._plans.pop(claim.pod, None)  # its last container has all it asks for
         return grant
 
     def _finished(self, view: PodView | None) -> tuple[PodView, dict[str, Allocation]] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bench import attribution, footprint, nodepath, soak, webhook
+from bench import attribution, footprint, nodepath, placement, soak, webhook
 from bench.caller import PluginFailed
 from bench.fuzz import FuzzFailed
 from bench.recording import InvalidRecording
@@ -21,6 +21,7 @@ from simulator.node.node import NodeStuck
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
     attribution.NAME: attribution.run,
     nodepath.NAME: nodepath.run,
+    placement.NAME: placement.run,
     footprint.NAME: footprint.run,
     soak.NAME: soak.run,
     webhook.NAME: webhook.run,

@@ -6,7 +6,7 @@
     └── ContractError
         ├── InvalidName      a setting (the domain) cannot be used
         ├── InvalidStamp     an order stamp or a time does not parse
-        ├── InvalidRecord    an allocation record does not parse
+        ├── InvalidRecord    an allocation record or an inventory does not parse
         └── InvalidDemand    a pod asks for what can never be served
 
 A :class:`FieldError` is one finding; :class:`InvalidDemand` carries all the
@@ -32,7 +32,7 @@ class InvalidStamp(ContractError):
 
 
 class InvalidRecord(ContractError):
-    """An allocation record that does not parse."""
+    """An allocation record or an inventory that does not parse."""
 
 
 class Fault(StrEnum):

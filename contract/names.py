@@ -85,6 +85,44 @@ class Names:
         return f"{self.domain}/predicate-gpu-idx-"
 
     @cached_property
+    def use_gpu_type(self) -> str:
+        """Pod annotation, by its author: parts of product names, one of which a card must have."""
+        return f"{self.domain}/use-gpu-type"
+
+    @cached_property
+    def nouse_gpu_type(self) -> str:
+        """Pod annotation, by its author: parts of product names that a card must not have."""
+        return f"{self.domain}/nouse-gpu-type"
+
+    @cached_property
+    def use_gpu_uuid(self) -> str:
+        """Pod annotation, by its author: the cards that may be used."""
+        return f"{self.domain}/use-gpu-uuid"
+
+    @cached_property
+    def nouse_gpu_uuid(self) -> str:
+        """Pod annotation, by its author: the cards that may not be used."""
+        return f"{self.domain}/nouse-gpu-uuid"
+
+    @cached_property
+    def gpu_policy(self) -> str:
+        """Pod annotation, by its author: which card a share prefers."""
+        return f"{self.domain}/gpu-policy"
+
+    @cached_property
+    def wishes(self) -> frozenset[str]:
+        """All annotations by which a pod's author wishes something (:mod:`contract.wishes`)."""
+        return frozenset(
+            (
+                self.use_gpu_type,
+                self.nouse_gpu_type,
+                self.use_gpu_uuid,
+                self.nouse_gpu_uuid,
+                self.gpu_policy,
+            )
+        )
+
+    @cached_property
     def gpu_cards(self) -> str:
         """Node annotation: the card inventory, JSON."""
         return f"{self.domain}/gpu-cards"

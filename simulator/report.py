@@ -23,6 +23,17 @@ class Row:
     evidence: str
 
 
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """One pod: what it asked for, the cards it got, their links and NUMA nodes."""
+
+    pod: str
+    asked: str
+    cards: str
+    links: str
+    numa: str
+
+
 class Report:
     """Prints to standard output, in columns."""
 
@@ -51,6 +62,15 @@ class Report:
             table.add_column(title, no_wrap=title != "GOT", overflow="fold")
         for row in rows:
             table.add_row(*map(Text, (row.pod, row.container, row.asked, row.got, row.evidence)))
+        self._console.print(table)
+
+    def links(self, rows: Sequence[LinkRow]) -> None:
+        """Print a table of pods and the links between their cards."""
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+        for title in ("POD", "ASKED", "CARDS", "LINKS", "NUMA"):
+            table.add_column(title, no_wrap=True)
+        for row in rows:
+            table.add_row(*map(Text, (row.pod, row.asked, row.cards, row.links, row.numa)))
         self._console.print(table)
 
     def tallies(self, rows: Sequence[tuple[str, Tally]]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 from contract.demand import PodDemand, read_pod_demand
 from contract.errors import Fault, FieldError, quote
 from contract.names import Names
+from contract.wishes import read_wishes
+from webhook.annotations import annotations_of
 
 
 def read_pod(
@@ -25,7 +27,14 @@ def read_pod(
     # Who mentions one of our resources asks for some of it, or is told what is wrong with it.
     if not demand and not wrong:
         return None
-    return demand, (*_check_metadata(pod.get("metadata"), path), *wrong)
+    metadata = pod.get("metadata")
+    return demand, (*_check_metadata(metadata, path), *_check_wishes(pod, names, path), *wrong)
+
+
+def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:
+    """Check the form of what its author wishes of the cards."""
+    _, wrong = read_wishes(annotations_of(pod), names, path=path)
+    yield from wrong
 
 
 def _check_metadata(metadata: object, path: str) -> Iterator[FieldError]:

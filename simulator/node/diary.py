@@ -1,7 +1,7 @@
 """What the agent of a node in this process says: a journal that remembers."""
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from agent.ledger import Claim, Correction
@@ -60,6 +60,10 @@ class Diary:
         """A call was refused."""
         self.counts[f"{call} refused"] += 1
         self.refusals.append(Refused(self._clock(), call, claim, resource, size, reason))
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
+        """A scheduler's choice did not fit."""
+        self.counts["replaced"] += 1
 
     def corrected(self, correction: Correction) -> None:  # noqa: ARG002 -- the Protocol's
         """A guess was wrong."""

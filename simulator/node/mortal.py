@@ -6,7 +6,7 @@ what it writes is dropped.
 """
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -109,6 +109,11 @@ class MortalJournal:
         """A call was refused."""
         if not self._death.dead.is_set():
             self._journal.refused(call, claim, resource, size, reason)
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        """A scheduler's choice did not fit."""
+        if not self._death.dead.is_set():
+            self._journal.replaced(claim, chosen, cards)
 
     def corrected(self, correction: Correction) -> None:
         """A guess was wrong."""

@@ -229,6 +229,7 @@ class FakeJournal:
     refusals: list[tuple[str, Resource, int, str]] = field(default_factory=list)
     refused_claims: list[Claim | None] = field(default_factory=list)
     corrections: list[Correction] = field(default_factory=list)
+    replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
     unproven_starts: list[tuple[Claim | None, frozenset[str], str]] = field(default_factory=list)
     blinds: list[str] = field(default_factory=list)
 
@@ -247,6 +248,9 @@ class FakeJournal:
     ) -> None:
         self.refusals.append((call, resource, size, reason))
         self.refused_claims.append(claim)
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        self.replacements.append((claim.container, tuple(chosen), tuple(cards)))
 
     def corrected(self, correction: Correction) -> None:
         self.corrections.append(correction)
@@ -278,8 +282,15 @@ class Node:
     """
 
     def __init__(
-        self, cards: int = 2, *, blocks: int = 32, policy: Policy = Policy.BINPACK
+        self,
+        cards: int = 2,
+        *,
+        blocks: int = 32,
+        policy: Policy = Policy.BINPACK,
+        strict: bool = False,
     ) -> None:
+        self.strict = strict
+        self.ill: dict[str, str] = {}
         self.book = make_book(cards, blocks=blocks)
         self.policy = policy
         self.pods, self.record = FakePods(), FakeRecord()
@@ -302,7 +313,9 @@ class Node:
             outbox=self.outbox,
             journal=self.journal,
             answer=self._answer,
+            unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
+            strict=self.strict,
         )
 
     def _answer(self, grant: Grant) -> Answer:

@@ -169,6 +169,7 @@ def test_before_the_first_look_nothing_is_known(driver: Driver) -> None:
     assert watch.status == CardsStatus()
     assert not watch.known.is_set()
     assert not watch.healthy("GPU-0")
+    assert watch.unhealthy("GPU-0") == "not known"
 
 
 def test_cards_are_known_once_each_was_probed(
@@ -281,7 +282,9 @@ def test_an_xid_makes_its_card_unhealthy_at_once_and_the_card_comes_back(
     eventually(lambda: not watch.healthy("GPU-1"), "it is unhealthy")
     reason = "Xid 79 (GPU has fallen off the bus) at 12:00:01"
     assert watch.status.health["GPU-1"].reason == reason
+    assert watch.unhealthy("GPU-1") == reason
     assert watch.healthy("GPU-0")
+    assert watch.unhealthy("GPU-0") == ""
     clock.at = 300.9
     rounds(driver)
     assert not watch.healthy("GPU-1")

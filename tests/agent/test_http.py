@@ -18,7 +18,7 @@ def pages() -> Iterator[tuple[StatusServer, dict[str, bool]]]:
         "127.0.0.1",
         0,
         {
-            "/readyz": probe(lambda: state["ok"], "not registered"),
+            "/readyz": probe(lambda: "" if state["ok"] else "not registered"),
             "/metrics": lambda: (200, "text/plain; version=0.0.4", b"up 1\n"),
         },
     )

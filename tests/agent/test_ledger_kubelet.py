@@ -377,8 +377,9 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     def do(self, pod: Pod, step: Step, twist: Twist | None) -> Reply:
         """Do one step of an admission, as it was meant or otherwise."""
-        if twist is Twist.AGENT_DIES:
-            self.lost.add(pod.uid)  # what it knew of its init containers, the next one does not
+        if twist in (Twist.KUBELET_DIES, Twist.ANSWER_UNWRITTEN, Twist.AGENT_DIES):
+            # What the dead one knew of its init containers, the other does not.
+            self.lost.add(pod.uid)
         if twist is Twist.KUBELET_DIES:
             raise KubeletDied
         if twist is Twist.AGENT_DIES:
@@ -435,7 +436,6 @@ class AgentAndKubelet(RuleBasedStateMachine):
         assert ids == set(step.ids)
         if not self.ever_blind and not self.half_known(pod):
             assert (claim.pod.uid, claim.container) == (pod.uid, step.container.name)
-        if not self.half_known(pod):
             self.on_one_card(pod, step, claim)
         return KubeletAnswer()
 
@@ -462,6 +462,8 @@ class AgentAndKubelet(RuleBasedStateMachine):
             return False
         if any(each.kind is INIT for each in pod.containers):
             return False
+        if step.container.name != pod.containers[-1].name:
+            return False  # it is refused where one that comes after it would find no place
         # A kubelet that has just restarted still has the devices of pods that ended before, of
         # which nobody else knows.
         if not {*self.kubelet.devices.pods} <= {*self.kubelet.active()} | self.bound:

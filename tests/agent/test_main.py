@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from agent.__main__ import main
 from agent.cardsfile import load_inventory
-from agent.cardsource import open_inventory
+from agent.cardsource import look
 from agent.errors import SettingsError
 from agent.settings import Settings
 from agent.supervisor import Agent
@@ -77,7 +77,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     ).stdout
     text = " ".join(shown.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 14
+    assert len(flags) == 15
     for flag in flags:
         variable = "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper()
         assert re.search(rf"{flag} .*?\[env var: {variable}[;,\]]", text), flag
@@ -174,6 +174,11 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
+        (
+            "--predicate",
+            "maybe",
+            "Invalid value for '--predicate': 'maybe' is not one of 'prefer', ",
+        ),
         ("--policy", "fair", "Invalid value for '--policy': 'fair' is not one of 'binpack', "),
         ("--inject", "magic", "Invalid value for '--inject': 'magic' is not one of 'nodes', "),
         ("--log-level", "loud", "Invalid value for '--log-level': 'loud' is not one of "),
@@ -238,7 +243,7 @@ def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) ->
     path = tmp_path / "dump.yaml"
     result = CliRunner().invoke(main, ["cards", "dump", "-o", str(path)])
     assert (result.exit_code, result.output) == (0, "")
-    assert load_inventory(path) == open_inventory(None)
+    assert load_inventory(path) == look(None).inventory
     shown = CliRunner().invoke(main, ["cards", "dump"])
     assert (shown.exit_code, shown.stdout) == (0, path.read_text())
 

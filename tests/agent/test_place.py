@@ -1,28 +1,41 @@
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.cards import Inventory
 from agent.errors import PlacementError
-from agent.place import CardState, Need, Policy, need_of, pick, place
+from agent.links import Links
+from agent.place import CardState, Need, Policy, need_of, pick
+from agent.place import place as place_on
 from agent.tickets import Resource, Ticket
-from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, container, patient
+from contract.demand import Demand
+from tests.agent.builders import CORE, MEMORY, patient
+
+LINKS = Links(Inventory(()))
+"""Nothing is known of how cards are connected: the first ones are as good as any."""
 
 
-def _state(index: int, cores: int = 100, memory: int = 10, *, healthy: bool = True) -> CardState:
-    return CardState(f"GPU-{index}", index, {CORE: cores, MEMORY: memory}, healthy)
+def _state(
+    index: int, cores: int = 100, memory: int = 10, *, unhealthy: str = "", excluded: str = ""
+) -> CardState:
+    free, places = {CORE: cores, MEMORY: memory}, {CORE: 100, MEMORY: 10}
+    return CardState(f"GPU-{index}", index, free, places, unhealthy, excluded)
 
 
 def _need(cores: int, memory: int) -> Need:
-    asked = container("c0", cores, memory)
-    return need_of(PodDemand((asked,)), asked)
+    return need_of(Demand(cores, memory))
 
 
-def _refusal(need: Need, states: Sequence[CardState], **bound: Sequence[str]) -> str:
+def place(need: Need, states: Sequence[CardState], **given: Any) -> tuple[str, ...]:
+    return place_on(need, states, links=given.pop("links", LINKS), **given)
+
+
+def _refusal(need: Need, states: Sequence[CardState], **bound: Any) -> str:
     with pytest.raises(PlacementError) as caught:
-        place(need, states, **bound)  # type: ignore[arg-type] # fixed and must, no policy
+        place(need, states, **bound)
     return str(caught.value)
 
 
@@ -40,7 +53,7 @@ def _refusal(need: Need, states: Sequence[CardState], **bound: Sequence[str]) ->
         (Policy.SPREAD, [_state(0, 60), _state(1), _state(2, 80)], "GPU-1"),
         (Policy.SPREAD, [_state(0, 80, 5), _state(1, 80, 10)], "GPU-1"),
         (Policy.SPREAD, [_state(0), _state(1)], "GPU-0"),
-        (Policy.SPREAD, [_state(0, healthy=False), _state(1, 50)], "GPU-1"),
+        (Policy.SPREAD, [_state(0, unhealthy="Xid 79"), _state(1, 50)], "GPU-1"),
     ],
 )
 def test_a_share_goes_to_the_fullest_or_emptiest_card_that_fits_then_by_index(
@@ -85,10 +98,10 @@ def test_whole_cards_include_those_that_are_bound() -> None:
 
 
 def test_a_refusal_says_for_each_card_why_not() -> None:
-    states = [_state(1, 40), _state(0, 60, 3), _state(2, healthy=False)]
+    states = [_state(1, 40), _state(0, 60, 3), _state(2, unhealthy="Xid 79")]
     assert _refusal(_need(50, 4), states) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
-        "GPU-0: 3 of 4 memory blocks free; GPU-1: 40 of 50 cores free; GPU-2: unhealthy"
+        "GPU-0: 3 of 4 memory blocks free; GPU-1: 40 of 50 cores free; GPU-2: unhealthy (Xid 79)"
     )
 
 
@@ -134,78 +147,12 @@ def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, me
     )
 
 
-# --- looking ahead (K7) --------------------------------------------------------------
-
-
-def _of(kind: ContainerKind, cores: int, memory: int) -> tuple[ContainerKind, int, int]:
-    return kind, cores, memory
-
-
-@pytest.mark.parametrize(
-    ("containers", "cores", "memory"),
-    [
-        # the first container is the one to be placed
-        ([_of(MAIN, 50, 4), _of(MAIN, 30, 4)], 50, 4),
-        ([_of(SIDECAR, 50, 4), _of(MAIN, 60, 8)], 50, 4),
-        ([_of(INIT, 50, 4)], 50, 4),
-        ([_of(INIT, 50, 4), _of(MAIN, 30, 2)], 50, 4),
-        ([_of(INIT, 50, 4), _of(MAIN, 80, 4)], 80, 4),
-        ([_of(INIT, 10, 1), _of(MAIN, 80, 6)], 80, 6),
-        # the second gets what the first leaves over, and the rest must fit too
-        ([_of(INIT, 50, 4), _of(MAIN, 30, 2), _of(MAIN, 40, 3)], 70, 5),
-        # nothing is left over: the third may go elsewhere
-        ([_of(INIT, 50, 4), _of(MAIN, 60, 4), _of(MAIN, 30, 9)], 60, 4),
-        # an init container gives back what it took
-        ([_of(INIT, 10, 1), _of(INIT, 50, 4), _of(MAIN, 60, 4)], 60, 4),
-        ([_of(INIT, 10, 1), _of(SIDECAR, 20, 2), _of(MAIN, 30, 2)], 20, 2),
-        # whole cards after it: this must be one of them
-        ([_of(INIT, 50, 4), _of(MAIN, 100, 0)], 100, 4),
-        ([_of(INIT, 5, 1), _of(MAIN, 200, 7)], 100, 4),
-    ],
-)
-def test_a_share_needs_what_later_containers_will_be_made_to_take_there(
-    containers: list[tuple[ContainerKind, int, int]], cores: int, memory: int
-) -> None:
-    pod = PodDemand(
-        tuple(
-            container(f"c{index}", *counts, kind=kind)
-            for index, (kind, *counts) in enumerate(containers)
-        )
-    )
-    need = need_of(pod, pod.containers[0])
-    assert need.per_card == {CORE: cores, MEMORY: memory}
-    assert need.demand == pod.containers[0].demand
+# --- what each card must have -------------------------------------------------------
 
 
 def test_whole_cards_need_every_core_and_the_largest_part_of_the_memory() -> None:
     assert _need(300, 7).per_card == {CORE: 100, MEMORY: 3}
     assert _need(300, 0).per_card == {CORE: 100, MEMORY: 0}
-
-
-@patient
-@given(
-    st.lists(
-        st.builds(
-            ContainerDemand,
-            st.just("c"),
-            st.sampled_from(ContainerKind),
-            st.just(0),
-            st.builds(Demand, st.integers(1, 99) | st.just(100), st.integers(1, 20)),
-        ),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_looking_ahead_never_needs_less_than_asked_nor_more_than_the_pod_together(
-    containers: list[ContainerDemand],
-) -> None:
-    need = need_of(PodDemand(tuple(containers)), containers[0])
-    asked = containers[0].demand
-    assert need.per_card[CORE] >= asked.cores
-    assert need.per_card[MEMORY] >= asked.memory
-    if asked.is_share:
-        assert need.per_card[CORE] <= sum(each.demand.cores for each in containers)
-        assert need.per_card[MEMORY] <= sum(each.demand.memory for each in containers)
 
 
 # --- places --------------------------------------------------------------------------
@@ -268,7 +215,8 @@ _states = st.lists(
         st.integers(0, 7),
         st.sampled_from([0, 10, 50, 99, 100]),
         st.integers(0, 10),
-        healthy=st.booleans(),
+        unhealthy=st.sampled_from(["", "Xid 79"]),
+        excluded=st.sampled_from(["", "", "use-gpu-uuid"]),
     ),
     max_size=6,
     unique_by=lambda state: state.index,
@@ -299,7 +247,8 @@ def test_what_is_placed_fits_and_what_fits_is_placed_whatever_the_order(
     within = [
         state.uuid
         for state in states
-        if state.healthy
+        if not state.unhealthy
+        and not state.excluded
         and all(state.free[each] >= need.per_card[each] for each in Resource)
         and (not fixed or state.uuid in fixed)
     ]

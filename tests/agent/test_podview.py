@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.podview import PodId, parse_pod
+from agent.podview import PodId, PodView, parse_pod
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.demand import Demand
 from contract.names import Names
 from contract.stamps import OrderStamp
+from contract.wishes import Wishes
 from tests.agent.builders import container, patient
 
 NAMES = Names()
@@ -222,3 +223,45 @@ def test_no_annotation_however_hostile_raises(annotations: dict[str, str]) -> No
     view = parse_pod(pod, NAMES)
     assert view.line[0] > 0
     assert all("\n" not in fault for fault in view.faults)
+
+
+# --- wishes and choices ---------------------------------------------------------------
+
+
+def test_what_its_author_wishes_is_read_and_what_is_wrong_in_it_told() -> None:
+    view = parse_pod(_pod(use_gpu_type="A100, H100", gpu_policy="fair"), NAMES)
+    assert view.wishes == Wishes(use_types=("a100", "h100"))
+    assert view.faults == (
+        (
+            f'metadata.annotations[{NAMES.gpu_policy}]: Invalid value: "fair": '
+            "must be binpack or spread"
+        ),
+    )
+
+
+def _chosen(text: str, **annotations: str) -> PodView:
+    pod = _pod(**annotations)
+    pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = text
+    return parse_pod(pod, NAMES)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", (1,)), ("3,0", (3, 0)), ("2,2", (2,))])
+def test_what_a_scheduler_chose_is_read(text: str, expected: tuple[int, ...]) -> None:
+    view = _chosen(text)
+    assert (view.chosen, view.faults) == ({0: expected}, ())
+
+
+@pytest.mark.parametrize("text", ["", "one", "1,", "-1", "1, 2", "1" * 10])
+def test_a_choice_that_does_not_parse_is_a_fault_and_no_choice(text: str) -> None:
+    view = _chosen(text)
+    assert view.chosen == {}
+    assert view.faults == (
+        (
+            f'metadata.annotations[{NAMES.predicate_gpu_idx(0)}]: Invalid value: "{text}": must be '
+            "card indices, comma-separated, such as 0,1"
+        ),
+    )
+
+
+def test_what_the_agent_wrote_with_its_record_is_no_choice() -> None:
+    assert _chosen("1", gpu_allocation=encode_allocations(RECORD)).chosen == {}

@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from agent.errors import PlacementError
 from agent.grant import translate
 from agent.ledger import Claim, Holding, Ledger
+from agent.links import Links
 from agent.place import Policy
+from agent.plan import Plan, Seat
 from agent.podview import PodView
-from agent.seating import at_least, free_places, seat
+from agent.seating import Seating, at_least, free_places, seat
 from agent.tickets import Resource, Ticket, TicketBook, count_of, per_card
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
+from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -36,7 +39,7 @@ NODE = book(cards=3)
 CARDS = ("GPU-0", "GPU-1")
 
 
-def _seat(
+def _seating(
     pod: PodView,
     resource: Resource,
     *,
@@ -46,30 +49,45 @@ def _seat(
     available: Sequence[str] | None = None,
     must: Sequence[Ticket] = (),
     **given: Any,
-) -> tuple[tuple[str, ...], list[str]]:
+) -> Seating:
     """Seat a container of *pod* on a node where the kubelet offers everything unless told."""
     asked = pod.demand.of(name)
     assert asked is not None
-    cards, tickets = seat(
+    return seat(
         Claim(pod.id, name),
         asked,
         pod.demand,
         resource,
         book=node,
         ledger=ledger or Ledger(),
-        healthy=given.pop("healthy", lambda _uuid: True),
+        links=Links(node.inventory),
+        unhealthy=given.pop("unhealthy", lambda _uuid: ""),
         policy=given.pop("policy", Policy.BINPACK),
         available=frozenset(every_id(node, resource) if available is None else available),
         must=must,
         **given,
     )
-    return cards, [str(ticket) for ticket in tickets]
+
+
+def _seat(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:
+    """Seat a container; give its cards and device IDs."""
+    seating = _seating(*asked, **given)
+    return seating.cards, [str(ticket) for ticket in seating.tickets]
+
+
+def _planned(*cards: str, name: str = "c0") -> Plan:
+    """What an earlier call has planned."""
+    return {name: Seat(cards, {})}
 
 
 def _refusal(*asked: Any, **given: Any) -> str:
     with pytest.raises(PlacementError) as caught:
         _seat(*asked, **given)
     return str(caught.value)
+
+
+def _ill(card: str, reason: str) -> Callable[[str], str]:
+    return lambda uuid: reason if uuid == card else ""
 
 
 def _tickets(card: str, places: Sequence[int]) -> list[Ticket]:
@@ -140,8 +158,8 @@ def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
     cards, taken = _seat(pod, MEMORY, ledger=ledger)
     assert (cards, taken) == (("GPU-0", "GPU-1"), ["GPU-0::0"])
     hold(ledger, P, "c0", MEMORY, frozenset(taken))
-    assert _seat(pod, CORE, ledger=ledger, plan=cards)[0] == ("GPU-0", "GPU-1")
-    assert _seat(pod, CORE, ledger=ledger, plan=("GPU-0", "GPU-2"))[0] == ("GPU-0", "GPU-2")
+    assert _seat(pod, CORE, ledger=ledger, plan=_planned(*cards))[0] == ("GPU-0", "GPU-1")
+    assert _seat(pod, CORE, ledger=ledger, plan=_planned("GPU-0", "GPU-2"))[0] == ("GPU-0", "GPU-2")
 
 
 def test_without_a_plan_whole_cards_include_the_one_that_has_the_memory() -> None:
@@ -154,7 +172,7 @@ def test_without_a_plan_whole_cards_include_the_one_that_has_the_memory() -> Non
 def test_a_plan_that_contradicts_what_is_held_is_dropped() -> None:
     ledger = Ledger()
     hold(ledger, P, "c0", CORE, ids("GPU-2", range(50)))
-    assert _seat(view("p"), MEMORY, ledger=ledger, plan=("GPU-0",))[0] == ("GPU-2",)
+    assert _seat(view("p"), MEMORY, ledger=ledger, plan=_planned("GPU-0"))[0] == ("GPU-2",)
 
 
 # --- what may be taken ---------------------------------------------------------------
@@ -180,7 +198,7 @@ def test_an_id_the_node_does_not_know_is_not_taken() -> None:
 
 
 def test_an_unhealthy_card_is_not_taken() -> None:
-    cards, _ = _seat(view("p"), CORE, healthy=lambda uuid: uuid != "GPU-0")
+    cards, _ = _seat(view("p"), CORE, unhealthy=_ill("GPU-0", "lost"))
     assert cards == ("GPU-1",)
 
 
@@ -193,9 +211,9 @@ def test_a_refusal_says_for_each_card_why_not() -> None:
     ledger = Ledger()
     hold(ledger, Q, "c0", CORE, ids("GPU-0", range(60)))
     hold(ledger, Q, "c1", MEMORY, ids("GPU-1", range(7)))
-    assert _refusal(view("p"), CORE, ledger=ledger, healthy=lambda uuid: uuid != "GPU-2") == (
+    assert _refusal(view("p"), CORE, ledger=ledger, unhealthy=_ill("GPU-2", "Xid 79")) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
-        "GPU-0: 40 of 50 cores free; GPU-1: 3 of 4 memory blocks free; GPU-2: unhealthy"
+        "GPU-0: 40 of 50 cores free; GPU-1: 3 of 4 memory blocks free; GPU-2: unhealthy (Xid 79)"
     )
 
 
@@ -397,26 +415,13 @@ _containers = st.lists(
 )
 
 
-def _fits(asked: ContainerDemand, ledger: Ledger, node: TicketBook) -> bool:
-    """Whether the node has room for a container alone, said in plain sums."""
-    each = max(asked.demand.memory_per_card())
-    cores = min(asked.demand.cores, 100)
-    free = {resource: free_places(ledger, node, resource) for resource in Resource}
-    fitting = [
-        card.uuid
-        for card in node.inventory.cards
-        if free[CORE][card.uuid] >= cores and free[MEMORY][card.uuid] >= each
-    ]
-    return len(fitting) >= asked.demand.cards
-
-
 @settings(patient, max_examples=50)
 @given(
     pods=st.lists(st.tuples(_containers, st.booleans()), max_size=8),
     policy=st.sampled_from(Policy),
     data=st.data(),
 )
-def test_a_node_is_never_filled_over_and_never_refuses_what_fits(
+def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_its_end(
     pods: list[tuple[list[tuple[Any, tuple[int, int]]], bool]], policy: Policy, data: st.DataObject
 ) -> None:
     """Pods come one after another, as to a kubelet that hands on nothing and keeps everything."""
@@ -427,49 +432,54 @@ def test_a_node_is_never_filled_over_and_never_refuses_what_fits(
             for index, (kind, counts) in enumerate(containers)
         ]
         pod = view(f"p{number}", *named)
-        for asked in named:
-            could = _fits(asked, ledger, node)
-            claim = Claim(pod.id, asked.name)
-            plan: tuple[str, ...] = ()
-            for resource in (CORE, MEMORY) if core_first else (MEMORY, CORE):
-                size = count_of(asked.demand, resource)
-                if not size:
-                    continue
-                offered = [
-                    each for each in every_id(node, resource) if each not in ledger.held(resource)
-                ]
-                given: dict[str, Any] = {
-                    "name": asked.name,
-                    "ledger": ledger,
-                    "node": node,
-                    "policy": policy,
-                }
-                try:
-                    plan, taken = _seat(
-                        pod,
-                        resource,
-                        available=data.draw(st.permutations(offered)),
-                        plan=plan,
-                        **given,
-                    )
-                except PlacementError:
-                    assert not could
-                    break
-                assert could
-                assert _seat(pod, resource, available=offered, plan=plan, **given)[1] == taken
-                assert len(taken) == len(set(taken)) == size
-                assert set(taken) <= set(offered)
-                tickets = node.read(resource, taken)
-                translate(resource, tickets)  # raises when a share is split, a card not whole
-                assert {ticket.card for ticket in tickets} <= set(plan)
-                if resource is MEMORY:
-                    by_card = per_card(tickets)
-                    assert sorted(by_card.values()) == sorted(
-                        filter(None, asked.demand.memory_per_card())
-                    )
-                ledger.record(
-                    claim, asked.kind, resource, Holding(frozenset(taken), Evidence.WITNESS)
+        free = {
+            card: {each: free_places(ledger, node, each)[card] for each in Resource}
+            for card in free_places(ledger, node, CORE)
+        }
+        possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
+        plan: Plan | None = None
+        for asked, resource in (
+            (asked, resource)
+            for asked in named
+            for resource in ((CORE, MEMORY) if core_first else (MEMORY, CORE))
+            if count_of(asked.demand, resource)
+        ):
+            offered = [
+                each for each in every_id(node, resource) if each not in ledger.held(resource)
+            ]
+            given: dict[str, Any] = {
+                "name": asked.name,
+                "ledger": ledger,
+                "node": node,
+                "policy": policy,
+                "plan": plan,
+            }
+            try:
+                seating = _seating(
+                    pod, resource, available=data.draw(st.permutations(offered)), **given
                 )
+            except PlacementError:
+                assert not possible
+                assert plan is None  # at its first call, or never
+                break
+            assert possible
+            assert _seating(pod, resource, available=offered, **given) == seating
+            plan, taken = seating.plan, [str(ticket) for ticket in seating.tickets]
+            assert len(taken) == len(set(taken)) == count_of(asked.demand, resource)
+            assert set(taken) <= set(offered)
+            translate(resource, seating.tickets)  # raises when a share is split, a card not whole
+            assert {ticket.card for ticket in seating.tickets} <= set(seating.cards)
+            if resource is MEMORY:
+                by_card = per_card(seating.tickets)
+                assert sorted(by_card.values()) == sorted(
+                    filter(None, asked.demand.memory_per_card())
+                )
+            ledger.record(
+                Claim(pod.id, asked.name),
+                asked.kind,
+                resource,
+                Holding(frozenset(taken), Evidence.WITNESS),
+            )
         ledger.check()
     for resource in Resource:
         used = Counter(ticket.card for ticket in node.read(resource, ledger.held(resource)))
@@ -515,14 +525,14 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
     ]
     node, ledger, pod = book(cards=3), Ledger(), view("p", *named)
     kubelet = Kubelet(node)
+    plan: Plan | None = None
     for asked, first in zip(named, core_first, strict=False):
-        plan: tuple[str, ...] = ()
         for resource in (CORE, MEMORY) if first else (MEMORY, CORE):
             size = count_of(asked.demand, resource)
             must = kubelet.hands_on(resource, size)
             taken = must
             if len(must) < size:  # else no preferred call is made (K2)
-                plan, chosen = _seat(
+                seating = _seating(
                     pod,
                     resource,
                     name=asked.name,
@@ -532,7 +542,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
                     must=node.read(resource, must),
                     plan=plan,
                 )
-                taken = frozenset(chosen)
+                plan, taken = seating.plan, frozenset(map(str, seating.tickets))
             assert must <= taken
             assert len(taken) == size
             translate(resource, node.read(resource, taken))

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
 
+from agent.board import HealthBoard
 from agent.errors import GrantError, PlacementError, ResolutionError
 from agent.inject import Answer
 from agent.kubeletapi import deviceplugin_pb2 as pb
@@ -168,6 +170,66 @@ def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
         stub.Allocate(allocation(*every), timeout=20)
     server.stop()
     assert calls.asked[-1][2] == tuple(every)
+
+
+# --- health -----------------------------------------------------------------------------
+
+
+def by_health(answer: pb.ListAndWatchResponse) -> dict[str, set[str]]:
+    """The cards by the health of their places."""
+    found: dict[str, set[str]] = {}
+    for each in answer.devices:
+        found.setdefault(each.health, set()).add(each.ID.partition("::")[0])
+    return found
+
+
+def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back(
+    folder: Path, calls: FakeCalls
+) -> None:
+    board = HealthBoard()
+    service = DevicePluginService(resource=CORE, book=make_book(3), calls=calls, board=board)
+    server = PluginServer(service, folder / "p.sock")
+    with plugin(server.socket) as stub:
+        stream = stub.ListAndWatch(pb.Empty(), timeout=60)
+        first = next(stream)
+        assert by_health(first) == {"Healthy": {"GPU-0", "GPU-1", "GPU-2"}}
+        board.turn("GPU-1", healthy=False)
+        second = next(stream)
+        assert by_health(second) == {"Healthy": {"GPU-0", "GPU-2"}, "Unhealthy": {"GPU-1"}}
+        board.turn("GPU-1", healthy=True)
+        third = next(stream)
+        assert third == first
+        assert [each.ID for each in second.devices] == [each.ID for each in first.devices]
+        stream.cancel()
+    server.stop()
+
+
+def test_a_card_that_is_ill_already_is_listed_so_from_the_start(
+    folder: Path, calls: FakeCalls
+) -> None:
+    board = HealthBoard()
+    board.turn("GPU-0", healthy=False)
+    service = DevicePluginService(resource=CORE, book=make_book(2), calls=calls, board=board)
+    server = PluginServer(service, folder / "p.sock")
+    with plugin(server.socket) as stub:
+        answer = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
+    server.stop()
+    assert by_health(answer) == {"Healthy": {"GPU-1"}, "Unhealthy": {"GPU-0"}}
+
+
+# --- streams ----------------------------------------------------------------------------
+
+
+class Ended:
+    """The context of a call that was over before it was looked at."""
+
+    def add_callback(self, _callback: object) -> bool:
+        return False
+
+
+def test_a_stream_that_has_ended_already_is_not_begun(calls: FakeCalls) -> None:
+    ended = cast(grpc.ServicerContext, Ended())
+    assert list(service_of(calls).ListAndWatch(pb.Empty(), ended)) == []
 
 
 def test_a_stream_ends_promptly_when_the_server_stops(

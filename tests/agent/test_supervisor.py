@@ -2,27 +2,43 @@
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 import urllib3
 
 from agent import supervisor
+from agent.cards import Discovery
+from agent.cardsource import StaticSource
 from agent.errors import SettingsError
 from agent.inject import Injection
+from agent.inventory import InventoryPace
 from agent.kubeletapi import deviceplugin_pb2 as pb
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent
 from contract.allocation import Allocation, Evidence, decode_allocations
+from contract.inventory import decode_inventory
 from simulator.api.faults import Outage
-from simulator.api.server import ApiServer
+from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
-from tests.agent.builders import BLOCK
-from tests.agent.fakes import NAMES, FakeKubelet, eventually, make_manifest, plugin, write_cards
+from tests.agent.builders import BLOCK, book
+from tests.agent.fakes import (
+    NAMES,
+    FakeKubelet,
+    Scripted,
+    eventually,
+    make_manifest,
+    plugin,
+    write_cards,
+)
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -51,9 +67,9 @@ def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[Agent]:
+def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
     """Run an agent, and end it within seconds."""
-    agent = Agent(settings)
+    agent = Agent(settings, **parts)
     agent.start()
     try:
         yield agent
@@ -132,6 +148,8 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         assert page(agent, "/healthz") == (200, "ok\n")
         nodes = allocate(kubelet, "a", "c0", 30, 8)
         eventually(lambda: recorded(admin, "a"), "the allocation is written")
+        written = 'patches_total{result="written"} 1.0'
+        eventually(lambda: written in page(agent, "/metrics")[1], "it is counted")
         _, metrics = page(agent, "/metrics")
     assert nodes[0] == "/dev/null"
     assert recorded(admin, "a") == {"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
@@ -141,7 +159,8 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     for line in (
         'decisions_total{call="allocate",evidence="ticket"} 2.0',
         'decisions_total{call="prestart",evidence="record"} 2.0',
-        'patches_total{result="written"} 1.0',
+        written,
+        "patches_pending 0.0",
         "registered 1.0",
     ):
         assert f"gpu_turnstile_agent_{line}\n" in metrics
@@ -224,24 +243,203 @@ def test_a_thread_that_died_is_told_to_the_probe(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(settings) as agent:
-        agent._outbox.stop()
+        eventually(lambda: ready(agent), "registered")
+        assert agent._desk is not None
+        agent._desk.outbox.stop()
         eventually(
             lambda: page(agent, "/healthz") == (503, "a thread of the agent has died\n"),
             "the probe fails",
         )
 
 
-def test_what_it_serves_is_logged_at_the_start(
+def test_what_it_serves_is_logged_once_it_is_known(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "agent.supervisor")
-    Agent(settings)
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
     (line,) = (each.__dict__ for each in caplog.records if each.message == "cards")
     assert line["cards"] == {"GPU-0": "Fake", "GPU-1": "Fake"}
     assert line["memory_block"] == BLOCK
 
 
 def test_cards_that_cannot_be_read_stop_it_at_once(settings: Settings) -> None:
+    assert settings.cards is not None
     settings.cards.write_text(json.dumps({"cards": []}))
     with pytest.raises(SettingsError, match="cards: Required value: a list of at least one card"):
         Agent(settings)
+
+
+def test_a_memory_block_larger_than_a_card_of_the_file_stops_it_at_once(
+    settings: Settings,
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Agent(replace(settings, memory_block=9 << 30))
+    assert str(caught.value) == (
+        f"memory-block: Invalid value: {9 << 30}: larger than card GPU-0 ({8 << 30} bytes)"
+    )
+
+
+class Slow(StaticSource):
+    """Cards of which nothing is known before *go_on* is set."""
+
+    def __init__(self) -> None:
+        super().__init__(book(2).inventory)
+        self.go_on = threading.Event()
+
+    def discover(self) -> Discovery:
+        assert self.go_on.wait(20)
+        return super().discover()
+
+
+def test_while_the_cards_are_looked_at_it_lives_and_says_so(settings: Settings) -> None:
+    source = Slow()
+    with running(settings, source=source) as agent:
+        assert page(agent, "/healthz") == (200, "ok\n")
+        assert page(agent, "/readyz") == (503, "the cards are not known yet\n")
+        assert "gpu_turnstile_agent_cards_look_age_seconds" in page(agent, "/metrics")[1]
+        source.go_on.set()
+        eventually(lambda: ready(agent), "registered")
+        assert page(agent, "/healthz") == (200, "ok\n")
+
+
+# --- the node's inventory ----------------------------------------------------------------
+
+
+def test_the_node_shows_its_cards_and_what_is_free(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    server.apply(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}},
+        make_manifest("a", (30, 8)),
+    )
+
+    def shown() -> list[tuple[str, str, int, int]]:
+        annotations = admin.get("/api/v1/nodes/n1")["metadata"].get("annotations", {})
+        if NAMES.gpu_cards not in annotations:
+            return []
+        cards = decode_inventory(annotations[NAMES.gpu_cards]).cards
+        return [(each.uuid, each.reason, each.free_cores, each.free_blocks) for each in cards]
+
+    pace = InventoryPace(write=0.01, look=30.0, settle=0.01)
+    with running(settings, inventory_pace=pace) as agent:
+        eventually(lambda: ready(agent), "registered")
+        free = [("GPU-0", "", 100, 32), ("GPU-1", "", 100, 32)]
+        eventually(lambda: shown() == free, "all is free")
+        allocate(kubelet, "a", "c0", 30, 8)
+        less = [("GPU-0", "", 70, 24), ("GPU-1", "", 100, 32)]
+        eventually(lambda: shown() == less, "less is free")
+        assert 'inventory_writes_total{result="written"}' in page(agent, "/metrics")[1]
+
+
+# --- what a pod's author is told ------------------------------------------------------
+
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+def _events(admin: ApiClient) -> list[dict[str, Any]]:
+    return list(admin.get(EVENTS)["items"])
+
+
+def test_a_refused_pod_is_told_so_by_an_event(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    server.apply(make_manifest("a", (30, 999)))
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError) as refused:
+                allocate(kubelet, "a", "c0", 30, 999)
+        eventually(lambda: _events(admin) and _events(admin)[0]["count"] == 2, "both are told")
+        eventually(
+            lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
+        )
+    (event,) = _events(admin)
+    reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
+    assert reason in str(refused.value.details())
+    assert event["message"].startswith(f"container c0: {reason}")
+    assert (event["type"], event["reason"]) == ("Warning", "GPURefused")
+    assert event["source"] == {"component": "gpu-turnstile", "host": "n1"}
+    pod = admin.get(f"{PODS}/a")
+    assert event["involvedObject"]["name"] == "a"
+    assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+
+
+def test_a_start_that_is_vetoed_is_told_by_another(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    server.apply(make_manifest("a", (30, 8)))
+    cores = [f"GPU-0::{place}" for place in range(20)]
+    kubelet.pods["a"] = {"c0": [(NAMES.core, cores)]}
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+        with plugin(kubelet.plugin_dir / "vcore.sock") as stub, pytest.raises(grpc.RpcError):
+            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=cores), timeout=20)
+        eventually(lambda: _events(admin), "it is told")
+    (event,) = _events(admin)
+    assert (event["reason"], event["message"]) == (
+        "GPUStartVetoed",
+        "container c0: 20 places of core, but the container asks for 30",
+    )
+
+
+# --- pods that nothing happens to any more --------------------------------------------
+
+
+def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
+    settings: Settings,
+    server: ApiServer,
+    admin: ApiClient,
+    kubelet: FakeKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kubelet's record could not be had when this agent came up and registered."""
+    monkeypatch.setattr(supervisor, "_REFRESH_SECONDS", 0.05)
+    server.apply(make_manifest("a", (30, 8)))
+    kubelet.pods["a"] = {
+        "c0": [
+            (NAMES.core, [f"GPU-1::{place}" for place in range(30)]),
+            (NAMES.memory, [f"GPU-1::{place}" for place in range(8)]),
+        ]
+    }
+    kubelet.stop()
+    kubelet.start_registration()
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+        assert not recorded(admin, "a")
+        kubelet.start_pod_resources()
+        eventually(lambda: recorded(admin, "a"), "the allocation is written")
+    assert recorded(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)
+
+
+# --- the end --------------------------------------------------------------------------
+
+
+def test_it_stops_promptly_though_the_api_server_hangs(settings: Settings, tmp_path: Path) -> None:
+    """The thread in the request is left behind; it ends with the process."""
+    with Scripted() as hanging:
+        hanging.hang.clear()
+        path = tmp_path / "hanging"
+        path.write_text(kubeconfig_for(hanging.url))
+        agent = Agent(replace(settings, kubeconfig=path))
+        agent.start()
+        assert hanging.arrived.wait(20)
+        began = time.monotonic()
+        agent.stop()
+        assert time.monotonic() - began < 5
+        hanging.hang.set()
+        eventually(lambda: not any(each.is_alive() for each in agent._threads), "all end")
+
+
+def test_it_stops_promptly_between_two_looks_at_what_is_owed(settings: Settings) -> None:
+    with running(settings) as agent:  # asserts it
+        eventually(lambda: ready(agent), "registered")
+        assert {thread.name for thread in agent._threads if thread.is_alive()} == {
+            "cards",
+            "pods",
+            "events",
+            "inventory",
+            "registrar",
+            "outbox",
+            "refresher",
+        }

@@ -1053,6 +1053,36 @@ def test_looking_after_what_is_owed_takes_nothing_away(node: Node) -> None:
     assert node.outbox.of(behind)["main"].cards == ("GPU-0",)
 
 
+@pytest.mark.parametrize("how", ["gone", "ended"])
+def test_what_an_ended_pod_held_is_free_though_no_call_comes(node: Node, how: str) -> None:
+    pod, stays = (admitted(node, make_pod(name, asks(30, 8))) for name in ("a", "stays"))
+    node.record.hide(pod)
+    if how == "gone":
+        node.pods.remove(pod)
+    else:
+        node.pods.add(replace(pod, terminal=True))
+    node.turnstile.refresh()
+    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+    assert node.cards(stays) == ["GPU-0"]
+
+
+def test_a_pod_that_only_the_kubelet_shows_keeps_what_it_holds(node: Node) -> None:
+    """The watch may be behind, and a static pod may have no mirror."""
+    pod = admitted(node, make_pod("a", asks(30, 8)))
+    node.pods.remove(pod)
+    node.turnstile.refresh()
+    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+
+
+def test_an_ended_pod_keeps_what_it_held_while_the_record_cannot_be_had(node: Node) -> None:
+    pod = admitted(node, make_pod("a", asks(30, 8)))
+    node.pods.remove(pod)
+    node.record.hide(pod)
+    node.record.away = "PodResources: no socket"
+    node.turnstile.refresh()
+    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+
+
 def test_a_pod_that_is_half_served_is_not_written_yet(node: Node) -> None:
     pod = make_pod("a", asks(30, 8))
     node.bind(pod)

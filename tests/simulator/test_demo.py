@@ -37,6 +37,10 @@ def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind(tmp_pa
     assert "two-cards" in done.stdout
     assert "more than one card must be a multiple of 100" in done.stdout
     assert "20 of 20 pods running" in done.stdout
+    assert "Cards by their links: hgx-h100.yaml, 8 NVIDIA H100 80GB HBM3" in done.stdout
+    for name, links in (("train-four", "NV18"), ("train-two", "NV18"), ("debug-one", "-")):
+        (line,) = (each for each in done.stdout.splitlines() if each.startswith(name))
+        assert line.split()[-2] == links, line
     assert "Nothing was wrong" in done.stdout
 
 

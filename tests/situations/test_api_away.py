@@ -233,10 +233,10 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(
         site.server.set_outage(outage)
         site.admit(*bound)
         site.outlast()
-        assert agent._outbox.pending() == 3
+        assert agent.pending() == 3
         assert [site.recorded(each["metadata"]["name"]) for each in bound] == [{}] * 3
         site.server.set_outage(Outage.NONE)
-        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+        eventually(lambda: agent.pending() == 0, "everything is written")
     site.check_calls()
     for each in bound:
         site.check_record(each, Evidence.WITNESS)
@@ -272,7 +272,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(
         pod = next(each for each in site.kubelet.life.pods() if each.uid == uid)
         mirror = site.create(mirror_of(pod))
         eventually(lambda: site.recorded("static-node"), "the mirror pod shows it, too")
-        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+        eventually(lambda: agent.pending() == 0, "everything is written")
     site.check_calls()
     for each in (known, *late, mirror):
         site.check_record(each, Evidence.WITNESS)
@@ -301,7 +301,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(
         eventually(
             lambda: all(site.recorded(n) for n in ("before", "first", "second")), "all is written"
         )
-        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+        eventually(lambda: agent.pending() == 0, "everything is written")
     site.check_calls()
     site.check_record(before, Evidence.RECORD)
     for each in arriving:
@@ -320,7 +320,7 @@ def test_an_unknown_pod_with_init_containers_is_not_refused_and_is_right_in_the_
         site.admit(pod)
         site.server.set_outage(Outage.NONE)
         eventually(lambda: site.recorded("unknown"), "it is written")
-        eventually(lambda: agent._outbox.pending() == 0, "everything is written")
+        eventually(lambda: agent.pending() == 0, "everything is written")
     assert not [each for each in site.log.records if each.message == "refused"]
     site.check_record(pod, Evidence.WITNESS, Evidence.RECORD, without="init")
 
@@ -344,7 +344,7 @@ def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(
         successor = site.create(a_pod("replaced", gpu("c0", 20, 6), at=9))
         site.server.set_outage(Outage.NONE)
         eventually(lambda: site.recorded("staying"), "what is left is written")
-        eventually(lambda: agent._outbox.pending() == 0, "the others are given up")
+        eventually(lambda: agent.pending() == 0, "the others are given up")
         assert site.said("allocation not written") == 2
         assert site.recorded("replaced") == {}
         site.kubelet.remove_pods(gone, replaced)
@@ -398,5 +398,5 @@ def test_it_stops_promptly_with_everything_unwritten(site: Site, outage: Outage)
         site.server.set_outage(outage)
         site.admit(bound)
         site.outlast()
-        assert agent._outbox.pending() == 1
+        assert agent.pending() == 1
     assert site.recorded("bound") == {}

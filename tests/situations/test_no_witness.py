@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -170,6 +170,10 @@ class Told:
     ) -> None:
         for each in self._both:
             each.refused(call, claim, resource, size, reason)
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        for each in self._both:
+            each.replaced(claim, chosen, cards)
 
     def corrected(self, correction: Correction) -> None:
         for each in self._both:

@@ -81,10 +81,11 @@ CALLED = {
     "another plugin after a container": Rejected(
         lambda n, at: two(n, at, fail_after="2"), 2, OTHER_PLUGIN
     ),
-    "our refusal of its second container": Rejected(
+    "our refusal for its second container": Rejected(
         lambda n, at: a_pod(n, gpu("c0"), gpu("c1", 10, 40), at=at),
-        2,
-        OURS + "no card fits 10 cores and 40 memory blocks: 0 of 1 cards found; ",
+        0,
+        OURS + "no card fits 10 cores and 40 memory blocks of container c1, with c0 placed: "
+        "0 of 1 cards found; ",
     ),
     "our refusal at once": Rejected(
         lambda n, at: a_pod(n, gpu("c0", 10, 40), gpu("c1"), at=at),
@@ -93,9 +94,9 @@ CALLED = {
     ),
     "what no webhook refused": Rejected(
         lambda n, at: a_pod(n, gpu("c0"), gpu("c1", 150, 4), at=at),
-        2,
-        OURS + "150 cores and 4 memory blocks fit no card: a share of one card is 1 to 99 cores, "
-        "whole cards are a multiple of 100, which is unexpected",
+        0,
+        OURS + "container c1: 150 cores and 4 memory blocks fit no card: a share of one card is "
+        "1 to 99 cores, whole cards are a multiple of 100, which is unexpected",
     ),
 }
 EVERY = NEVER_CALLED | CALLED

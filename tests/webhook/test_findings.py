@@ -34,3 +34,16 @@ def test_every_finding_has_its_path_from_the_root(pod: Json, path: str) -> None:
         (f"{path}metadata.annotations", "not-a-mapping"),
         (f"{path}spec.containers[0].resources.limits[{NAMES.core}]", "not-whole-cards"),
     ]
+
+
+@pytest.mark.parametrize("path", ["", "spec.template."])
+def test_wishes_that_are_malformed_are_findings(pod: Json, path: str) -> None:
+    pod["metadata"]["annotations"] = {NAMES.use_gpu_type: "A100", NAMES.gpu_policy: "fair"}
+    found = read_pod(pod, NAMES, path=path)
+    assert found is not None
+    assert [str(each) for each in found[1]] == [
+        (
+            f'{path}metadata.annotations[{NAMES.gpu_policy}]: Invalid value: "fair": '
+            "must be binpack or spread"
+        )
+    ]

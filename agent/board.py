@@ -1,0 +1,65 @@
+"""The board on which the cards' health stands for everyone who streams it.
+
+No I/O: it waits, for as long as nothing changes. Safe to share between threads.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What stood on the board at one moment.
+
+    Attributes:
+        edition: counts the changes; what is read later has no smaller one.
+        unhealthy: UUIDs of the cards whose places are not to be given out.
+    """
+
+    edition: int = 0
+    unhealthy: frozenset[str] = field(default=frozenset())
+
+
+class HealthBoard:
+    """Tells which cards are unhealthy, and wakes who waits for a change."""
+
+    def __init__(self) -> None:
+        """Show every card healthy."""
+        self._changed = threading.Condition()
+        self._showing = Showing()
+
+    @property
+    def showing(self) -> Showing:
+        """What stands there now."""
+        return self._showing
+
+    def turn(self, uuid: str, *, healthy: bool) -> None:
+        """Write a card's health down; the same again is no change."""
+        with self._changed:
+            before = self._showing
+            unhealthy = before.unhealthy - {uuid} if healthy else before.unhealthy | {uuid}
+            if unhealthy != before.unhealthy:
+                self._showing = Showing(before.edition + 1, unhealthy)
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Have everyone who waits look whether it should go on waiting."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def after(self, edition: int, *, leave: Callable[[], bool]) -> Showing | None:
+        """Wait until something later than *edition* stands there.
+
+        Changes that came one upon the other are shown as one.
+
+        Args:
+            edition: the last one that was read.
+            leave: whether to give up; asked after every :meth:`wake`.
+
+        Returns:
+            What stands there, or ``None`` when it gave up.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: leave() or self._showing.edition > edition)
+            return None if leave() else self._showing

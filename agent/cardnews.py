@@ -1,0 +1,104 @@
+"""Where news of the cards goes: the kubelet's lists, metrics, Events on the node, the inventory.
+
+The log is written where things happen (:mod:`agent.discovery`).
+"""
+
+from collections.abc import Callable
+
+from agent.board import HealthBoard
+from agent.cards import Card, CardFault
+from agent.discovery import CardsStatus
+from agent.events import Notice, Subject
+from agent.health import CardHealth, Fault
+from agent.metrics import Metrics
+
+
+class CardNews:
+    """A :class:`agent.discovery.Observer` that passes on what it is told."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        board: HealthBoard,
+        metrics: Metrics,
+        tell: Callable[[Notice], None],
+        poke: Callable[[], None],
+    ) -> None:
+        """Have heard nothing.
+
+        Args:
+            node: the node's name.
+            board: what the kubelet is shown.
+            metrics: the gauges and counters.
+            tell: takes an Event.
+            poke: told that the inventory has changed.
+        """
+        # The kubelet writes its own Events so: the node's name stands for its UID, and
+        # ``kubectl describe node`` looks for both.
+        self._node = Subject("Node", "", node, node)
+        self._board = board
+        self._metrics = metrics
+        self._tell = tell
+        self._poke = poke
+        self._told: set[Notice] = set()
+
+    def cards_changed(self, status: CardsStatus) -> None:
+        """Count the cards by what became of them, and tell what is missing, once."""
+        found = status.discovery
+        served = found.inventory.cards if found is not None else ()
+        faults = found.faults if found is not None else ()
+        skipped = found.skipped if found is not None else ()
+        for card in served:
+            health = status.health.get(card.uuid)
+            healthy = health is not None and health.healthy
+            self._gauge(card, healthy=healthy)
+        metrics = self._metrics
+        for state, cards in (
+            ("served", served),
+            ("faulty", faults),
+            ("mig", skipped),
+            ("late", status.latecomers),
+        ):
+            metrics.cards.labels(state).set(len(cards))
+        metrics.cards_problem.set(bool(status.problem))
+        metrics.cards_unwatched.set(len(status.unwatched))
+        notices = {self._left_out(each) for each in (*faults, *skipped)}
+        notices |= {self._late(uuid) for uuid in status.latecomers}
+        if status.problem and not served:
+            notices.add(Notice(self._node, "GPUsUnavailable", status.problem))
+        for notice in sorted(notices - self._told, key=lambda each: each.message):
+            self._tell(notice)
+        self._told = notices
+        self._poke()
+
+    def card_turned(self, card: Card, health: CardHealth) -> None:
+        """Show a card's places unhealthy, or healthy again, and tell why."""
+        self._board.turn(card.uuid, healthy=health.healthy)
+        self._gauge(card, healthy=health.healthy)
+        name = f"card {card.index} ({card.uuid}, {card.model})"
+        if health.fault is None:
+            text = f"{name} is healthy again: new containers may get it"
+            self._tell(Notice(self._node, "GPUHealthy", text, warning=False))
+        else:
+            # Without the time: the same again is the same Event, counted.
+            text = f"{name}: {health.fault.text}: no new container gets it, running ones stay"
+            self._tell(Notice(self._node, "GPUUnhealthy", text))
+        self._poke()
+
+    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+        """Count it."""
+        xid = "" if fault.xid is None else str(fault.xid)
+        whose = "card" if counts else "application"
+        self._metrics.card_events.labels(card.uuid, fault.kind.value, xid, whose).inc()
+
+    def _gauge(self, card: Card, *, healthy: bool) -> None:
+        self._metrics.card_healthy.labels(card.uuid, str(card.index), card.model).set(healthy)
+
+    def _left_out(self, each: CardFault) -> Notice:
+        name = f"card {each.index}" + (f" ({each.uuid})" if each.uuid else "")
+        return Notice(self._node, "GPULeftOut", f"{name} is not served: {each.reason}")
+
+    def _late(self, uuid: str) -> Notice:
+        text = f"card {uuid} can be served once the agent is started again"
+        return Notice(self._node, "GPULeftOut", text)

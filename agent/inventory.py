@@ -1,0 +1,169 @@
+"""The node's cards as the node shows them: an annotation, kept up by a thread of its own."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.api import Gone, Json, Rejected
+from agent.cards import Inventory
+from agent.errors import Unavailable
+from agent.tickets import Resource
+from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+
+log = logging.getLogger(__name__)
+
+
+class NodeApi(Protocol):
+    """The part of the API that the inventory is written through."""
+
+    def patch_node(self, name: str, patch: Json) -> None:
+        """Apply a merge patch to a node."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryPace:
+    """How often, in seconds.
+
+    Attributes:
+        write: between two writes, whatever changes.
+        look: between two looks, whether or not anybody tells of a change.
+        settle: between two looks that found nothing new, however often a change is told of.
+        renew: after which the same is written again: a node may have been deleted and made anew.
+        retry: before a write that failed is tried again, doubled with each failure.
+        retry_most: the longest such pause.
+    """
+
+    write: float = 10.0
+    look: float = 10.0
+    settle: float = 1.0
+    renew: float = 300.0
+    retry: float = 1.0
+    retry_most: float = 60.0
+
+
+def survey(
+    inventory: Inventory,
+    *,
+    block: int,
+    unhealthy: Callable[[str], str],
+    free: Mapping[Resource, Mapping[str, int]],
+) -> NodeCards:
+    """Put together what the node shows.
+
+    Args:
+        inventory: the cards that are served.
+        block: bytes one memory block stands for.
+        unhealthy: why a card, by UUID, is not given out; empty where it is.
+        free: the places of each card that nobody holds.
+    """
+    return NodeCards(
+        block,
+        tuple(
+            NodeCard(
+                uuid=card.uuid,
+                index=card.index,
+                model=card.model,
+                memory=card.memory,
+                numa=card.numa,
+                reason=unhealthy(card.uuid),
+                free_cores=free[Resource.CORE][card.uuid],
+                free_blocks=free[Resource.MEMORY][card.uuid],
+            )
+            for card in inventory.cards
+        ),
+        tuple(NodeLink(link.cards, link.kind) for link in inventory.links),
+    )
+
+
+class InventoryWriter:
+    """Writes the newest inventory: soon after a change, never more often than its pace allows."""
+
+    def __init__(  # noqa: PLR0913 -- where to, what, how often, by keyword
+        self,
+        *,
+        api: NodeApi,
+        node: str,
+        annotation: str,
+        look: Callable[[], NodeCards | None],
+        pace: InventoryPace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_result: Callable[[str], None] = lambda _result: None,
+    ) -> None:
+        """Prepare; nothing is written before :meth:`run`.
+
+        Args:
+            api: where patches go.
+            node: the node's name.
+            annotation: the annotation's name.
+            look: gives the inventory as it is now, ``None`` while it is not known.
+            pace: how often.
+            clock: seconds, monotonic.
+            on_result: told ``written`` or ``retried``, for metrics.
+        """
+        self._api = api
+        self._node = node
+        self._annotation = annotation
+        self._look = look
+        self._pace = pace or InventoryPace()
+        self._clock = clock
+        self._on_result = on_result
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._told = False
+
+    def poke(self) -> None:
+        """Tell that something may have changed."""
+        with self._changed:
+            self._told = True
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Make :meth:`run` return."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Write until stopped."""
+        pace, written, at = self._pace, "", 0.0
+        retry, pause = pace.retry, 0.0
+        while self._next(pause):
+            now, found = self._clock(), self._look()
+            text = written if found is None else encode_inventory(found)
+            if text == written and (found is None or now - at < pace.renew):
+                pause = pace.settle
+            elif self._write(text):
+                written, at, retry, pause = text, now, pace.retry, pace.write
+            else:
+                retry, pause = min(retry * 2, pace.retry_most), retry
+                self.poke()  # it is still to be written
+
+    def _next(self, pause: float) -> bool:
+        """Wait out *pause*, then for a change, or until it is time to look; tell whether to go on.
+
+        A change that is told of from here on is seen by the look that follows.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, pause)
+            left = max(self._pace.look - pause, 0.0) if pause else 0.0
+            self._changed.wait_for(lambda: self._stopping or self._told, left)
+            self._told = False
+            return not self._stopping
+
+    def _write(self, text: str) -> bool:
+        """Write the annotation; tell whether it is there."""
+        try:
+            self._api.patch_node(
+                self._node, {"metadata": {"annotations": {self._annotation: text}}}
+            )
+        except (Rejected, Gone, Unavailable) as error:
+            # The node may be registered later, and permissions come after the agent.
+            log.warning("inventory waits", extra={"node": self._node, "reason": str(error)})
+            self._on_result("retried")
+            return False
+        self._on_result("written")
+        return True

@@ -1,0 +1,354 @@
+"""A whole pod at once: places for all its containers, or the one that has none. Pure.
+
+The containers are gone through in the kubelet's order of admission. What an ordinary init
+container took is handed on to those after it (fact K7); sidecars and containers keep theirs.
+Each is tried where it would be placed if it were alone, then elsewhere, so that the first
+plan found is also the one that placing them one by one prefers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from agent.errors import PlacementError
+from agent.links import Links
+from agent.place import (
+    CardState,
+    Need,
+    Policy,
+    best_whole,
+    explain,
+    fitting_cards,
+    rank_for_share,
+)
+from agent.tickets import Resource, count_of
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+
+_MOST_STEPS = 500
+"""Placings tried before a search is given up; a pod of few containers needs few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One card as the containers of a pod find it.
+
+    Attributes:
+        card: what of it is free for anybody.
+        left: places by resource that ordinary init containers of the pod have left over.
+    """
+
+    card: CardState
+    left: Mapping[Resource, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One container to be placed.
+
+    Attributes:
+        container: which.
+        need: what each of its cards must have; 0 of what it holds already.
+        lacking: the resources that it does not hold yet.
+        fixed: the cards it is bound to, by what it holds.
+        must: cards of which it must take places, by the kubelet's word.
+        offer: places by card that the kubelet offers for it, of one resource.
+        chosen: cards that a scheduler chose for it, to be taken if they fit.
+        strict: whether only those will do.
+    """
+
+    container: ContainerDemand
+    need: Need
+    lacking: frozenset[Resource] = frozenset(Resource)
+    fixed: tuple[str, ...] = ()
+    must: tuple[str, ...] = ()
+    offer: tuple[Resource, Mapping[str, int]] | None = None
+    chosen: tuple[str, ...] = ()
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a plan gives one container: its cards, and the places that it takes afresh."""
+
+    cards: tuple[str, ...]
+    fresh: Mapping[Resource, Mapping[str, int]]
+
+
+Plan = Mapping[str, Seat]
+"""Container name -> what it gets."""
+
+
+def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
+    tasks: Sequence[Task],
+    rooms: Sequence[Room],
+    *,
+    links: Links,
+    policy: Policy,
+    certain: bool = True,
+    most_steps: int = _MOST_STEPS,
+) -> Plan | None:
+    """Place all containers.
+
+    Args:
+        tasks: the containers in the kubelet's order.
+        rooms: the cards, in any order.
+        links: how they are connected.
+        policy: which card a share prefers.
+        certain: the plan holds whichever places the kubelet hands on where it has a choice
+            (K7); otherwise it is enough that it may hand on the right ones.
+        most_steps: how many placings are tried.
+
+    Returns:
+        The plan, or ``None`` when the search was given up.
+
+    Raises:
+        PlacementError: there is none; names the container that cannot be placed.
+    """
+    search = _Search(tasks, rooms, links=links, policy=policy, certain=certain, steps=most_steps)
+    return search.run()
+
+
+# Of every card, by index: (cores free, memory free, cores left over, memory left over).
+_State = tuple[tuple[int, int, int, int], ...]
+_SLOT = {Resource.CORE: 0, Resource.MEMORY: 1}
+
+
+class _GivenUpError(Exception):
+    """Too many placings were tried."""
+
+
+class _Search:
+    def __init__(  # noqa: PLR0913 -- as make_plan, whose state this is
+        self,
+        tasks: Sequence[Task],
+        rooms: Sequence[Room],
+        *,
+        links: Links,
+        policy: Policy,
+        certain: bool,
+        steps: int,
+    ) -> None:
+        self._tasks = tasks
+        self._rooms = sorted(rooms, key=lambda room: room.card.index)
+        self._place = {room.card.uuid: place for place, room in enumerate(self._rooms)}
+        self._links = links
+        self._policy = policy
+        self._certain = certain
+        self._steps = steps
+        # Cards in the same state are one as good as the other, unless one is spoken of by name.
+        self._named = {
+            uuid
+            for task in tasks
+            for uuid in (*task.fixed, *task.must, *(task.chosen if task.strict else ()))
+        }
+        self._failed: set[tuple[int, tuple[object, ...]]] = set()
+        self._furthest: tuple[int, str] = (-1, "")
+
+    def run(self) -> Plan | None:
+        start: _State = tuple(
+            (
+                room.card.free[Resource.CORE],
+                room.card.free[Resource.MEMORY],
+                room.left.get(Resource.CORE, 0),
+                room.left.get(Resource.MEMORY, 0),
+            )
+            for room in self._rooms
+        )
+        try:
+            seats = self._rest(0, start)
+        except _GivenUpError:
+            return None
+        if seats is None:
+            raise PlacementError(self._refusal())
+        return {task.container.name: seat for task, seat in zip(self._tasks, seats, strict=True)}
+
+    def _refusal(self) -> str:
+        at, text = self._furthest
+        if at == 0:
+            return text
+        before = ", ".join(task.container.name for task in self._tasks[:at])
+        what, colon, why = text.partition(": ")
+        name = self._tasks[at].container.name
+        return f"{what} of container {name}, with {before} placed{colon}{why}"
+
+    def _rest(self, at: int, state: _State) -> list[Seat] | None:
+        """Place the containers from *at* on; give their seats, ``None`` where there are none."""
+        if at == len(self._tasks):
+            return []
+        key = (at, self._alike(state))
+        if key in self._failed:
+            return None
+        task = self._tasks[at]
+        states = self._states(task, state)
+        bound = self._bound(task, state)
+        for cards in self._ways(task, state, states, bound):
+            self._steps -= 1
+            if self._steps < 0:
+                raise _GivenUpError
+            taken = self._take(task, state, cards)
+            if taken is None:
+                continue
+            after, fresh = taken
+            rest = self._rest(at + 1, after)
+            if rest is not None:
+                return [Seat(cards, fresh), *rest]
+        if at > self._furthest[0]:
+            self._furthest = (at, self._explain(task, state, states, bound))
+        self._failed.add(key)
+        return None
+
+    def _explain(
+        self, task: Task, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
+    ) -> str:
+        """Say why one container cannot be placed."""
+        if not (task.strict and task.chosen):
+            return explain(task.need, states, fixed=task.fixed, must=bound)
+        free = replace(task, chosen=(), strict=False)
+        other = ", ".join(next(self._ways(free, state, states, bound), ())) or "no other"
+        return (
+            f"{explain(task.need, states, fixed=task.chosen)}; a scheduler chose "
+            f"{', '.join(task.chosen)} by predicate-gpu-idx-{task.container.index}, which is "
+            f"followed strictly; {other} would fit"
+        )
+
+    def _alike(self, state: _State) -> tuple[object, ...]:
+        """Give what is equal for states between which no container can tell."""
+        return tuple(
+            sorted(
+                (
+                    places,
+                    bool(room.card.unhealthy or room.card.excluded),
+                    room.card.uuid if room.card.uuid in self._named else "",
+                )
+                for places, room in zip(state, self._rooms, strict=True)
+            )
+        )
+
+    def _states(self, task: Task, state: _State) -> list[CardState]:
+        """Give the cards as *task* finds them."""
+        offered, offer = task.offer or (None, {})
+        return [
+            CardState(
+                room.card.uuid,
+                room.card.index,
+                {
+                    each: offer.get(room.card.uuid, 0)
+                    if each is offered
+                    else places[slot] + places[slot + 2]
+                    for each, slot in _SLOT.items()
+                },
+                room.card.places,
+                room.card.unhealthy,
+                room.card.excluded,
+            )
+            for places, room in zip(state, self._rooms, strict=True)
+        ]
+
+    def _bound(self, task: Task, state: _State) -> tuple[str, ...]:
+        """Give the cards of which *task* will be made to take places."""
+        bound = tuple(
+            room.card.uuid
+            for places, room in zip(state, self._rooms, strict=True)
+            if room.card.uuid in task.must
+            or any(
+                places[_SLOT[each] + 2] and count_of(task.container.demand, each)
+                for each in task.lacking
+            )
+        )
+        # Those of more cards than it can have may go either way.
+        few = len(bound) <= task.need.demand.cards
+        return bound if self._certain or few else task.must
+
+    def _ways(
+        self, task: Task, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
+    ) -> Iterator[tuple[str, ...]]:
+        """Give the ways to place one container, the best first, one of each kind."""
+        size = task.need.demand.cards
+        fixed = task.fixed
+        if len(fixed) < size:  # less memory than cards: the other cards are still to be chosen
+            fixed, bound = (), tuple({*fixed, *bound})
+        fitting = fitting_cards(task.need, states, fixed=fixed, must=bound)
+        known = {state.uuid for state in fitting}
+        needed = {*fixed, *bound}
+        if len(fitting) < size or len(needed) > size or not needed <= known:
+            return
+        chosen = tuple(state.uuid for state in fitting if state.uuid in task.chosen)
+        if len(chosen) == len(task.chosen) == size and needed <= {*chosen}:
+            yield chosen
+        if task.strict and task.chosen:
+            return
+        kinds = {each.uuid: self._kind(each, state) for each in fitting}
+        if task.need.demand.is_share:
+            seen: set[object] = set()
+            for each in rank_for_share(
+                task.need, fitting, states, links=self._links, policy=self._policy
+            ):
+                if kinds[each.uuid] not in seen:
+                    seen.add(kinds[each.uuid])
+                    yield (each.uuid,)
+            return
+        best = best_whole(task.need, fitting, states, links=self._links, must=needed)
+        yield best
+        tried = sorted(kinds[each] for each in best)
+        others = sorted((each for each in kinds if each not in needed), key=kinds.__getitem__)
+        groups = [list(group) for _, group in groupby(others, key=kinds.__getitem__)]
+        for more in _choose(groups, size - len(needed)):
+            cards = {*needed, *more}
+            if sorted(kinds[each] for each in cards) != tried:
+                yield tuple(each for each in kinds if each in cards)
+
+    def _kind(self, card: CardState, state: _State) -> tuple[int | str, ...]:
+        """Give what is equal for cards that can be exchanged for each other."""
+        places = state[self._place[card.uuid]]
+        name = card.uuid if card.uuid in self._named else ""
+        return (*places, *(card.free[each] for each in Resource), name)
+
+    def _take(
+        self, task: Task, state: _State, cards: tuple[str, ...]
+    ) -> tuple[_State, Mapping[Resource, Mapping[str, int]]] | None:
+        """Place one container on *cards*: the cards after that, and what was taken afresh."""
+        demand = task.container.demand
+        rows = {uuid: list(state[self._place[uuid]]) for uuid in cards}
+        fresh: dict[Resource, Mapping[str, int]] = {}
+        for resource in sorted(task.lacking):
+            count, slot = count_of(demand, resource), _SLOT[resource]
+            handed = min(count, sum(places[slot + 2] for places in state))
+            if resource is Resource.MEMORY:
+                quotas: Sequence[int] = demand.memory_per_card()
+            else:
+                quotas = (demand.cores,) if demand.is_share else (CORES_PER_CARD,) * len(cards)
+            missing, taken = count - handed, dict.fromkeys(cards, 0)
+            for uuid, quota in zip(cards, quotas, strict=True):
+                row = rows[uuid]
+                reused = min(row[slot + 2], handed)
+                handed -= reused
+                taken[uuid] = min(max(quota - reused, 0), missing)
+                missing -= taken[uuid]
+                # What the kubelet offers for this call counts, also where records say otherwise.
+                offered = task.offer is not None and task.offer[0] is resource
+                if row[slot] < taken[uuid] and not offered:
+                    return None
+                row[slot] = max(row[slot] - taken[uuid], 0)
+                if task.container.kind is ContainerKind.INIT:
+                    row[slot + 2] += taken[uuid]
+                else:
+                    row[slot + 2] -= reused
+            if handed or missing:
+                return None
+            fresh[resource] = taken
+        after = list(state)
+        for uuid, (cores, memory, cores_left, memory_left) in rows.items():
+            after[self._place[uuid]] = (cores, memory, cores_left, memory_left)
+        return tuple(after), fresh
+
+
+def _choose(groups: Sequence[Sequence[str]], size: int) -> Iterator[tuple[str, ...]]:
+    """Give every way to take *size* cards, of each group always the first ones."""
+    if not groups:
+        if size == 0:
+            yield ()
+        return
+    first, *others = groups
+    for count in range(min(size, len(first)), -1, -1):
+        for more in _choose(others, size - count):
+            yield (*first[:count], *more)

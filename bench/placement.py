@@ -1,0 +1,311 @@
+"""How fast cards are chosen, and how many pods a node takes: ours, gpu-manager's rules, first-fit.
+
+Two questions. A decision among sixteen cards in random states, next to looking at every set of
+cards. And a node of eight cards that random pods come to until the first is refused; what is
+refused then is checked against trying everything.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from random import Random
+from statistics import mean, median
+
+from agent.cards import Card, Inventory, Link
+from agent.errors import PlacementError
+from agent.links import Links
+from agent.place import CardState, Policy, need_of
+from agent.plan import Room, Task, make_plan
+from agent.tickets import Resource
+from bench.result import Goal, Result, Table
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
+
+NAME = "placement"
+
+_BLOCKS = 64
+_TRIES = 3  # of each decision the quickest counts: the others were interrupted
+_GOALS_MS = {"median": 2.0, "worst": 20.0}
+_KINDS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV2", "NV4")
+
+Free = list[list[int]]
+"""Of every card, by index: free cores, free memory blocks."""
+
+Admit = Callable[[Sequence[Demand], Free], bool]
+"""Place all containers of a pod on the cards, or tell that it cannot."""
+
+
+def run(*, states: int = 1000, brute: int = 200, seeds: int = 200) -> Result:
+    """Measure.
+
+    Args:
+        states: random states of sixteen cards.
+        brute: in how many of them every set is looked at as well, which takes long.
+        seeds: random sequences of pods.
+    """
+    speed, goals = _speed(states, brute)
+    packing, more = _packing(seeds)
+    return Result(NAME, (speed, packing), (*goals, *more))
+
+
+# --- how fast -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    inventory: Inventory
+    rooms: Sequence[Room]
+    demand: Demand
+
+
+def draw_case(random: Random) -> _Case:
+    """Draw sixteen cards, linked as nodes are or anyhow, some of them in use, and a demand."""
+    if random.random() < 0.5:
+        kinds = {pair: random.choice(_KINDS) for pair in combinations(range(16), 2)}
+    else:  # two sockets, four switches; a quarter of the nodes have an NVSwitch
+        switch = random.random() < 0.25
+        kinds = {
+            (a, b): "NV18" if switch else _by_place(a, b) for a, b in combinations(range(16), 2)
+        }
+    inventory = _node(16, kinds)
+    busy = random.random() / 2
+    rooms = []
+    for card in inventory.cards:
+        cores = random.randrange(100) if random.random() < busy else CORES_PER_CARD
+        memory = _BLOCKS if cores == CORES_PER_CARD else random.randrange(_BLOCKS)
+        rooms.append(_room(card, cores, memory))
+    cores = random.choice([30, 100, 200, 300, 400, 800])
+    return _Case(inventory, rooms, Demand(cores, random.choice([4, 16])))
+
+
+def _by_place(one: int, other: int) -> str:
+    if one // 4 == other // 4:
+        return "PIX"
+    return "NODE" if one // 8 == other // 8 else "SYS"
+
+
+def _speed(states: int, brute: int) -> tuple[Table, Sequence[Goal]]:
+    cases = [draw_case(Random(seed)) for seed in range(states)]  # noqa: S311 -- test data
+    ours, everything, worse = [], [], 0
+    for number, case in enumerate(cases):
+        links = Links(case.inventory)
+        tries = []
+        for _ in range(_TRIES):
+            began = time.perf_counter()
+            cards = _decide(case, links)
+            tries.append((time.perf_counter() - began) * 1e3)
+        ours.append(min(tries))
+        if number < brute and case.demand.cards > 1:
+            began = time.perf_counter()
+            best = _look_at_all(case, links)
+            everything.append((time.perf_counter() - began) * 1e3)
+            found = links.quality(cards) if cards else None
+            worse += found != best
+    rows = [
+        ("ours", round(median(ours), 3), round(max(ours), 3)),
+        ("every set", round(median(everything), 3), round(max(everything), 3)),
+    ]
+    return (
+        Table(
+            "a decision among 16 cards, ms",
+            ("", "median", "worst"),
+            rows,
+            (
+                f"{states} random states; each decided {_TRIES} times, the quickest counts",
+                f"every set: whole cards, in the first {brute}",
+            ),
+        ),
+        (
+            Goal("median decision, ms", _GOALS_MS["median"], round(median(ours), 3)),
+            Goal("worst decision, ms", _GOALS_MS["worst"], round(max(ours), 3)),
+            Goal("sets worse connected than the best there is", 0, worse),
+        ),
+    )
+
+
+def _decide(case: _Case, links: Links) -> tuple[str, ...]:
+    try:
+        plan = make_plan([_task(case.demand, 0)], case.rooms, links=links, policy=Policy.BINPACK)
+    except PlacementError:
+        return ()
+    return plan["c0"].cards if plan else ()
+
+
+def _look_at_all(case: _Case, links: Links) -> tuple[int, int] | None:
+    """Give the quality of the best set, by looking at every one."""
+    whole = [room.card.uuid for room in case.rooms if room.card.whole]
+    every = (links.quality(found) for found in combinations(whole, case.demand.cards))
+    return max(every, default=None)
+
+
+# --- how many -------------------------------------------------------------------------
+
+
+def draw_pod(random: Random) -> list[Demand]:
+    """Draw a pod: mostly one share, sometimes several containers, sometimes whole cards."""
+    containers = []
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        if random.random() < 0.2:
+            containers.append(Demand(random.choice([100, 100, 200]), 0))
+        else:
+            containers.append(
+                Demand(random.choice([10, 20, 25, 30, 40, 50, 60, 70]), random.randint(4, 40))
+            )
+    return containers
+
+
+def _packing(seeds: int) -> tuple[Table, Sequence[Goal]]:
+    inventory = _node(8, {(a, b): _by_place(2 * a, 2 * b) for a, b in combinations(range(8), 2)})
+    links = Links(inventory)
+    rules: dict[str, Admit] = {
+        "ours": lambda pod, free: admit_ours(pod, free, inventory, links),
+        "gpu-manager's rules": admit_gpu_manager,
+        "first-fit": admit_first_fit,
+    }
+    admitted: dict[str, list[int]] = {name: [] for name in rules}
+    possible = dict.fromkeys(rules, 0)
+    for seed in range(seeds):
+        random = Random(seed)  # noqa: S311 -- test data
+        pods = [draw_pod(random) for _ in range(100)]
+        for name, admit in rules.items():
+            free = [[CORES_PER_CARD, _BLOCKS] for _ in inventory.cards]
+            count = 0
+            while True:
+                before = [list(card) for card in free]
+                if not admit(pods[count], free):
+                    possible[name] += can_be_placed(pods[count], before)
+                    break
+                count += 1
+            admitted[name].append(count)
+    rows = [
+        (name, round(mean(counts), 2), min(counts), max(counts), possible[name])
+        for name, counts in admitted.items()
+    ]
+    ours = mean(admitted["ours"])
+    return (
+        Table(
+            "pods admitted until the first refusal, 8 cards",
+            ("", "mean", "fewest", "most", "refused though a placement existed"),
+            rows,
+            (f"{seeds} random sequences of pods with shares and whole cards",),
+        ),
+        (
+            Goal("refused by ours though a placement existed", 0, possible["ours"]),
+            *(
+                Goal(f"{name}: more pods than ours in the mean", 0, round(mean(counts) - ours, 2))
+                for name, counts in admitted.items()
+                if name != "ours"
+            ),
+        ),
+    )
+
+
+def admit_ours(pod: Sequence[Demand], free: Free, inventory: Inventory, links: Links) -> bool:
+    """Place a pod as the agent does: as a whole."""
+    rooms = [_room(card, *free[card.index]) for card in inventory.cards]
+    tasks = [_task(demand, index) for index, demand in enumerate(pod)]
+    try:
+        plan = make_plan(tasks, rooms, links=links, policy=Policy.BINPACK)
+    except PlacementError:
+        return False
+    index = {card.uuid: card.index for card in inventory.cards}
+    for seat in (plan or {}).values():
+        for slot, resource in enumerate(Resource):
+            for uuid, count in seat.fresh[resource].items():
+                free[index[uuid]][slot] -= count
+    return plan is not None
+
+
+def admit_gpu_manager(pod: Sequence[Demand], free: Free) -> bool:
+    """Place container by container, by the rules of ``tkestack/gpu-manager``.
+
+    Source: ``pkg/algorithm/nvidia/share.go``, ``fragment.go``, ``link.go``. A share takes the
+    card with the fewest free cores that fits, then the least memory; whole cards come from
+    the smallest group of the tree of links that has enough, the one with the fewest free.
+    """
+    for demand in pod:
+        if demand.is_share:
+            fitting = [
+                (*card, index)
+                for index, card in enumerate(free)
+                if card[0] >= demand.cores and card[1] >= demand.memory
+            ]
+            chosen = [min(fitting)[2]] if fitting else []
+        else:
+            chosen = _from_smallest_group(free, demand.cards)
+        if not chosen:
+            return False
+        _take(demand, chosen, free)
+    return True
+
+
+def _from_smallest_group(free: Free, size: int) -> list[int]:
+    whole = [index for index, card in enumerate(free) if card[0] == CORES_PER_CARD]
+    for width in (1, 2, 4, 8):
+        groups = [
+            [index for index in whole if index // width == group]
+            for group in range(len(free) // width)
+        ]
+        enough = [group for group in groups if len(group) >= size]
+        if enough:
+            return min(enough, key=lambda group: (len(group), group))[:size]
+    return []
+
+
+def admit_first_fit(pod: Sequence[Demand], free: Free) -> bool:
+    """Place container by container, on the first cards that fit."""
+    for demand in pod:
+        cores = min(demand.cores, CORES_PER_CARD)
+        memory = max(demand.memory_per_card())
+        fitting = [
+            index for index, card in enumerate(free) if card[0] >= cores and card[1] >= memory
+        ]
+        if len(fitting) < demand.cards:
+            return False
+        _take(demand, fitting[: demand.cards], free)
+    return True
+
+
+def can_be_placed(pod: Sequence[Demand], free: Free) -> bool:
+    """Tell whether there are cards for all containers, by trying all."""
+    if not pod:
+        return True
+    first, *rest = pod
+    cores, memory = min(first.cores, CORES_PER_CARD), max(first.memory_per_card())
+    fitting = [index for index, card in enumerate(free) if card[0] >= cores and card[1] >= memory]
+    for chosen in combinations(fitting, first.cards):
+        after = [list(card) for card in free]
+        _take(first, chosen, after)
+        if can_be_placed(rest, after):
+            return True
+    return False
+
+
+def _take(demand: Demand, chosen: Sequence[int], free: Free) -> None:
+    for index, memory in zip(chosen, demand.memory_per_card(), strict=True):
+        free[index][0] -= min(demand.cores, CORES_PER_CARD)
+        free[index][1] -= memory
+
+
+# --- nodes and pods -------------------------------------------------------------------
+
+
+def _node(count: int, kinds: dict[tuple[int, int], str]) -> Inventory:
+    return Inventory(
+        tuple(
+            Card(f"GPU-{i:02}", i, i, "bench", 1 << 34, 2 * i // count, "", f"/dev/nvidia{i}")
+            for i in range(count)
+        ),
+        tuple(Link(pair, kind) for pair, kind in sorted(kinds.items())),
+    )
+
+
+def _room(card: Card, cores: int, memory: int) -> Room:
+    free = {Resource.CORE: cores, Resource.MEMORY: memory}
+    places = {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: _BLOCKS}
+    return Room(CardState(card.uuid, card.index, free, places))
+
+
+def _task(demand: Demand, index: int) -> Task:
+    container = ContainerDemand(f"c{index}", ContainerKind.MAIN, index, demand)
+    return Task(container, need_of(demand))

@@ -1,0 +1,124 @@
+"""What a pod's author wishes of the cards: the webhook checks it, the agent follows.
+
+``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in any case. ``use-gpu-uuid``,
+``nouse-gpu-uuid``: cards. Lists are comma-separated. ``gpu-policy``: which card a share prefers.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from contract.errors import Fault, FieldError, quote
+from contract.names import Names
+
+POLICIES = ("binpack", "spread")
+"""The values of ``gpu-policy``."""
+
+_UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
+_LONGEST_TYPE = 96  # NVML's product names are at most so long
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a pod's author wishes; empty where nothing is wished.
+
+    Attributes:
+        use_types: parts of product names, lower case: a card must have one of them.
+        nouse_types: a card must have none of them.
+        use_uuids: a card must be one of them.
+        nouse_uuids: a card must be none of them.
+        policy: which card a share prefers, one of :data:`POLICIES`.
+    """
+
+    use_types: tuple[str, ...] = ()
+    nouse_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    nouse_uuids: tuple[str, ...] = ()
+    policy: str = ""
+
+    def excludes(self, *, model: str, uuid: str) -> str:
+        """Name the annotation that rules a card out; empty when none does."""
+        name = model.lower()
+        if self.use_uuids and uuid not in self.use_uuids:
+            return "use-gpu-uuid"
+        if uuid in self.nouse_uuids:
+            return "nouse-gpu-uuid"
+        if self.use_types and not any(each in name for each in self.use_types):
+            return "use-gpu-type"
+        if any(each in name for each in self.nouse_types):
+            return "nouse-gpu-type"
+        return ""
+
+
+NO_WISHES = Wishes()
+
+
+def read_wishes(
+    annotations: Mapping[str, Any], names: Names, *, path: str = ""
+) -> tuple[Wishes, tuple[FieldError, ...]]:
+    """Read what can be read and find everything that is wrong, without raising.
+
+    Args:
+        annotations: of a pod or a template, possibly hostile.
+        names: the annotations' names.
+        path: what stands before ``metadata`` in the paths of findings.
+    """
+    if annotations.keys().isdisjoint(names.wishes):
+        return NO_WISHES, ()
+    errors: list[FieldError] = []
+
+    def entries(key: str, what: str) -> tuple[str, ...]:
+        if key not in annotations:
+            return ()
+        found, wrong = _read_list(annotations[key], what)
+        if wrong:
+            errors.append(_refuse(path, key, annotations[key], *wrong))
+        return found
+
+    use_types = entries(names.use_gpu_type, "type")
+    nouse_types = entries(names.nouse_gpu_type, "type")
+    use_uuids = entries(names.use_gpu_uuid, "uuid")
+    nouse_uuids = entries(names.nouse_gpu_uuid, "uuid")
+    for key, used, unused in (
+        (names.nouse_gpu_type, use_types, nouse_types),
+        (names.nouse_gpu_uuid, use_uuids, nouse_uuids),
+    ):
+        if used and all(any(each in one for each in unused) for one in used):
+            rule = f"rules out everything that {key.replace('/nouse-', '/use-')} asks for"
+            errors.append(_refuse(path, key, annotations[key], rule, "wishes-contradict"))
+    policy = annotations.get(names.gpu_policy, "")
+    if names.gpu_policy in annotations and policy not in POLICIES:
+        rule = "must be " + " or ".join(POLICIES)
+        errors.append(_refuse(path, names.gpu_policy, policy, rule, "not-a-policy"))
+        policy = ""
+    return Wishes(use_types, nouse_types, use_uuids, nouse_uuids, policy), tuple(errors)
+
+
+def _read_list(value: object, what: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:
+    """Read a list as far as it can be read; give the rule it breaks too, and that rule's name."""
+    if not isinstance(value, str):
+        return (), ("must be text", "wish-not-text")
+    listed = [entry.strip() for entry in value.split(",")]
+    if not all(listed):
+        rule = ("must be a comma-separated list without empty entries", "wish-empty")
+        return _known(listed, what), rule
+    for entry in listed:
+        if what == "uuid" and not _UUID.match(entry):
+            rule = (f"{quote(entry)} is no card UUID such as GPU-5f3c1a2e", "wish-not-a-uuid")
+            return _known(listed, what), rule
+        if what == "type" and not (entry.isprintable() and len(entry) <= _LONGEST_TYPE):
+            rule = (f"{quote(entry)} is no part of a product name such as A100", "wish-not-a-type")
+            return _known(listed, what), rule
+    return _known(listed, what), None
+
+
+def _known(listed: list[str], what: str) -> tuple[str, ...]:
+    """Keep each entry once; types are compared in lower case."""
+    entries = (entry.lower() if what == "type" else entry for entry in listed if entry)
+    return tuple(dict.fromkeys(entries))
+
+
+def _refuse(path: str, key: str, value: object, detail: str, rule: str) -> FieldError:
+    where = f"{path}metadata.annotations[{key}]"
+    return FieldError(where, Fault.INVALID, detail, rule, quote(value))

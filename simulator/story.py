@@ -1,0 +1,279 @@
+"""The parts of the demo: each does something on a cluster, shows it, and tells if it was right."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.cards import Inventory
+from agent.tickets import summarize
+from contract.allocation import decode_allocations
+from contract.demand import ContainerKind, parse_pod_demand
+from contract.names import Names
+from contract.stamps import OrderStamp
+from simulator.attribution import (
+    Call,
+    Pending,
+    allocate_calls,
+    score_agent,
+    score_oldest_pending,
+)
+from simulator.audit import holdings_of, per_card, unequal_records
+from simulator.bindtimes import BindTimes
+from simulator.burst import submit
+from simulator.client import ApiError
+from simulator.cluster import Cluster, read_lines
+from simulator.linkchoice import better_set, links_of, numa_of
+from simulator.manifests import Json, read_manifests
+from simulator.report import LinkRow, Report, Row
+
+_SETTLE_SECONDS = 40.0
+
+# One after the other: a share that breaks up one socket's cards, then what wants cards together.
+_LINKED_PODS = (
+    ("inference", 50, 64),
+    ("train-four", 400, 0),
+    ("train-two", 200, 0),
+    ("debug-one", 100, 0),
+)
+
+
+class Story:
+    """What happens on one cluster, part after part."""
+
+    def __init__(
+        self, cluster: Cluster, inventory: Inventory, names: Names, report: Report
+    ) -> None:
+        """Begin.
+
+        Args:
+            cluster: where it happens, with nothing on it.
+            inventory: its cards.
+            names: resource and annotation names.
+            report: what is shown.
+        """
+        self.right = True
+        self._cluster = cluster
+        self._inventory = inventory
+        self._index = {card.uuid: card.index for card in inventory.cards}
+        self._names = names
+        self._report = report
+
+    def good_examples(self, files: Sequence[Path]) -> None:
+        """Create what is valid, and show what it got."""
+        self._report.heading(f"Created from {files[0].parent.name}/: what each container got")
+        manifests = [each for file in files for each in read_manifests(file)]
+        for manifest in manifests:
+            self._cluster.create(_in_default(manifest))
+        found = self._settled({each["metadata"]["name"] for each in manifests})
+        self._report.containers(self._rows(found))
+        self._expect(held=all(_phase(each) == "Running" for each in found))
+        for each in found:
+            self._cluster.api.delete(_path(each))
+        self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
+
+    def bad_examples(self, files: Sequence[Path]) -> None:
+        """Create what is not valid, and show the refusals."""
+        self._report.heading("Refused at creation: what kubectl shows")
+        for file in files:
+            for manifest in read_manifests(file):
+                try:
+                    self._cluster.create(_in_default(manifest))
+                except ApiError as error:
+                    self._report.say(f"$ kubectl create -f {file.name}\n{error.as_kubectl()}")
+                    self._expect(held=error.status == 422)
+                else:
+                    self._report.say(f"{file.name}: was NOT refused")
+                    self._expect(held=False)
+
+    def burst(self, pods: Sequence[Json], clients: int) -> None:
+        """Create many pods at once, and tell who named the right container how often."""
+        containers = sum(
+            len(parse_pod_demand(each["spec"], self._names).containers) for each in pods
+        )
+        self._report.heading(
+            f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients"
+        )
+        bound = BindTimes(self._cluster.api.server)
+        began = time.monotonic()
+        submit(self._cluster.create, pods, clients=clients)
+        found = self._settled({each["metadata"]["name"] for each in pods})
+        took = time.monotonic() - began
+        times = bound.stop()
+        failed = [each for each in found if _phase(each) == "Failed"]
+        for each in failed:
+            self._report.say(f"{each['metadata']['name']}: {each['status'].get('message')}")
+        self._expect(held=not failed)
+        burst = {each["metadata"]["name"] for each in pods}
+        calls = [each for each in self._calls() if each.who[1] in burst]
+        names = self._names
+        log = [
+            each
+            for each in self._cluster.agent_log()
+            if each.get("pod", "").partition("/")[2] in burst
+        ]
+        agent, wrong = score_agent(
+            calls,
+            log,
+            resources={names.core: "core", names.memory: "memory"},
+            summarize=summarize,
+        )
+        oldest = score_oldest_pending(
+            calls, [_pending(each, names, times) for each in found], core=names.core
+        )
+        self._report.tallies(
+            [
+                ("gpu-turnstile: the container the kubelet recorded", agent),
+                ("oldest pending pod of equal cores (core calls only)", oldest),
+            ]
+        )
+        evidence = Counter(each["evidence"] for each in log if each["event"] == "allocate")
+        self._report.say(
+            "evidence: " + ", ".join(f"{count} by {by}" for by, count in evidence.most_common())
+        )
+        for call, named in wrong[:5]:
+            self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
+        unequal = unequal_records(found, holdings_of(calls), names)
+        for text in unequal[:5]:
+            self._report.say(text)
+        self._expect(held=agent.wrong == 0 and agent.right == len(calls) > 0 and not unequal)
+        running = len(found) - len(failed)
+        self._report.say(
+            f"{running} of {len(found)} pods running after {took:.1f} s; the record on "
+            f"{len(found) - len(unequal)} pods equals the kubelet's."
+        )
+
+    def links(self, title: str) -> None:
+        """Create pods that want cards together, and show which they got and how these connect."""
+        inventory, cards = self._inventory, self._inventory.cards
+        self._report.heading(
+            f"Cards by their links: {title}, {len(cards)} {cards[0].model}, one pod after the other"
+        )
+        free = set(self._index.values())
+        rows = []
+        for name, cores, blocks in _LINKED_PODS:
+            self._cluster.create(_pod(name, cores, blocks, self._names))
+            (found,) = self._settled({name})
+            held = holdings_of(self._calls()).get(("default", name, "main"), {})
+            got = sorted(self._index[card] for card in per_card(held))
+            better = better_set(inventory, got, free)
+            unequal = unequal_records([found], {("default", name, "main"): held}, self._names)
+            self._expect(held=_phase(found) == "Running" and not better and not unequal)
+            for text in unequal:
+                self._report.say(text)
+            if better:
+                self._report.say(f"{name}: cards {better} were better connected")
+            free -= set(got)
+            rows.append(
+                LinkRow(
+                    name,
+                    _counts(cores, blocks),
+                    ", ".join(map(str, got)) or _phase(found),
+                    links_of(inventory, got) or "-",
+                    numa_of(inventory, got) or "-",
+                )
+            )
+        self._report.links(rows)
+
+    def _expect(self, held: bool) -> None:  # noqa: FBT001 -- reads as "expect that"
+        self.right = self.right and held
+
+    def _settled(self, wanted: set[str]) -> list[Json]:
+        """Wait until pods run with their allocation recorded, or have failed."""
+        found: list[Json] = []
+
+        def settled() -> bool:
+            found[:] = [each for each in self._cluster.pods() if each["metadata"]["name"] in wanted]
+            return len(found) == len(wanted) and all(
+                _phase(each) in ("Failed", "Succeeded")
+                or (_phase(each) == "Running" and self._names.gpu_allocation in _notes(each))
+                for each in found
+            )
+
+        self._cluster.wait("pods", settled, within=_SETTLE_SECONDS)
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
+    def _places(self, places: Mapping[str, int]) -> str:
+        return _counts(places.get(self._names.core, 0), places.get(self._names.memory, 0))
+
+    def _calls(self) -> list[Call]:
+        return allocate_calls(read_lines(self._cluster.trace))
+
+    def _rows(self, pods: Sequence[Json]) -> list[Row]:
+        held = holdings_of(self._calls())
+        rows = []
+        for each in pods:
+            name = each["metadata"]["name"]
+            recorded = decode_allocations(_notes(each).get(self._names.gpu_allocation, "{}"))
+            for container in parse_pod_demand(each["spec"], self._names).containers:
+                who = (each["metadata"]["namespace"], name, container.name)
+                got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
+                record = recorded.get(container.name)
+                kind = "" if container.kind is ContainerKind.MAIN else f" ({container.kind})"
+                rows.append(
+                    Row(
+                        name,
+                        container.name + kind,
+                        _counts(container.demand.cores, container.demand.memory),
+                        "; ".join(
+                            f"card {card}: {self._places(places)}"
+                            for card, places in sorted(got.items())
+                        )
+                        or _phase(each),
+                        record.evidence.value if record else "-",
+                    )
+                )
+        return rows
+
+
+def _pending(pod: Json, names: Names, bound: Mapping[str, float]) -> Pending:
+    name = pod["metadata"]["name"]
+    return Pending(
+        pod["metadata"]["namespace"],
+        name,
+        # When it was created, as such a plugin knows a pod's age: the time of the binding,
+        # which our webhook writes since, is more than anybody else stamps.
+        OrderStamp.decode(_notes(pod)[names.admission_order]).time_ns,
+        bound.get(name, 0.0),
+        tuple(
+            (each.name, each.demand.cores)
+            for each in parse_pod_demand(pod["spec"], names).containers
+        ),
+    )
+
+
+def _counts(cores: int, blocks: int) -> str:
+    return f"{cores} cores" + (f", {blocks} blocks" if blocks else "")
+
+
+def _pod(name: str, cores: int, blocks: int, names: Names) -> Json:
+    limits = {names.core: str(cores)} | ({names.memory: str(blocks)} if blocks else {})
+    container = {"name": "main", "image": "demo/cuda", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container]},
+    }
+
+
+def _in_default(manifest: Json) -> Json:
+    copied: Json = json.loads(json.dumps(manifest))
+    copied["metadata"].setdefault("namespace", "default")
+    return copied
+
+
+def _path(pod: Json) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _phase(pod: Json) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
+
+
+def _notes(pod: Json) -> dict[str, Any]:
+    notes: dict[str, Any] = pod["metadata"].get("annotations") or {}
+    return notes

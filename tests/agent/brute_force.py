@@ -1,0 +1,62 @@
+"""Whether a pod's containers can all be placed: by trying every card for every container."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from agent.tickets import Resource, count_of
+from contract.demand import ContainerDemand, ContainerKind
+
+Places = Mapping[str, Mapping[Resource, int]]
+"""Card -> places by resource."""
+
+
+def can_be_placed(containers: Sequence[ContainerDemand], free: Places, left: Places) -> bool:
+    """Tell whether there is a card, or a set of cards, for every container.
+
+    Args:
+        containers: in the kubelet's order.
+        free: what nobody holds.
+        left: what ordinary init containers of the pod hold and no later one was handed (K7).
+    """
+    if not containers:
+        return True
+    first, *rest = containers
+    for cards in combinations(sorted(free), first.demand.cards):
+        after = _placed(first, cards, free, left)
+        if after is not None and can_be_placed(rest, *after):
+            return True
+    return False
+
+
+def _placed(
+    container: ContainerDemand, cards: tuple[str, ...], free: Places, left: Places
+) -> tuple[Places, Places] | None:
+    demand = container.demand
+    now_free = {card: dict(places) for card, places in free.items()}
+    now_left = {card: dict(places) for card, places in left.items()}
+    for resource in Resource:
+        asked = count_of(demand, resource)
+        if not asked:
+            continue
+        if any(left[card][resource] for card in left if card not in cards):
+            return None  # the kubelet may hand on places of a card that the container is not on
+        if resource is Resource.MEMORY:
+            parts = list(demand.memory_per_card())
+        else:
+            parts = [min(demand.cores, 100)] * len(cards)
+        if any(free[card][resource] + left[card][resource] < max(parts) for card in cards):
+            return None
+        to_hand = min(asked, sum(left[card][resource] for card in cards))
+        to_take = asked - to_hand
+        for card, part in zip(cards, parts, strict=True):
+            handed = min(to_hand, left[card][resource])
+            fresh = min(max(part - handed, 0), to_take)
+            to_hand, to_take = to_hand - handed, to_take - fresh
+            if fresh > free[card][resource]:
+                return None
+            now_free[card][resource] -= fresh
+            gain = fresh if container.kind is ContainerKind.INIT else -handed
+            now_left[card][resource] += gain
+        if to_hand or to_take:
+            return None
+    return now_free, now_left

@@ -1,0 +1,294 @@
+"""A card falls ill under a whole agent, a simulated kubelet and API server, and comes back.
+
+The cards are the stand-in of NVML: what happens to them goes through pynvml.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from agent import supervisor
+from agent.discovery import Pace
+from agent.inject import Injection
+from agent.inventory import InventoryPace
+from agent.nvml import NvmlSource
+from agent.place import Policy
+from agent.settings import Settings
+from agent.supervisor import Agent
+from agent.tickets import Ticket
+from contract.inventory import NodeCard, decode_inventory
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient, Json
+from simulator.kubelet.node import Kubelet
+from simulator.kubelet.settings import Settings as KubeletSettings
+from tests.agent.builders import BLOCK
+from tests.agent.fakes import NAMES, eventually, make_manifest
+from tests.agent.nvml_node import Node, load, unload, uuid
+
+PODS = "/api/v1/namespaces/default/pods"
+NODE = "/api/v1/nodes/n1"
+QUIET = 0.5
+PACE = Pace(step=0.02, probe=0.05, renew=0.2, retry=0.05, retry_most=0.05)
+WRITES = InventoryPace(write=0.02, look=0.05, settle=0.02, retry=0.05, retry_most=0.05)
+
+
+class Stage:
+    """Everything around one agent."""
+
+    def __init__(self, agent: Agent, admin: ApiClient, kubelet: Kubelet) -> None:
+        self.agent = agent
+        self.admin = admin
+        self.kubelet = kubelet
+
+    def offered(self) -> tuple[str, str]:
+        """What the kubelet offers of cores, and has in all."""
+        status = self.node().get("status", {})
+        allocatable, capacity = (
+            str(status.get(each, {}).get(NAMES.core, "0")) for each in ("allocatable", "capacity")
+        )
+        return allocatable, capacity
+
+    def node(self) -> Json:
+        return self.admin.get(NODE)
+
+    def run(self, name: str, cores: int, memory: int) -> str:
+        """Create a pod of one container; gives its card once it runs."""
+        self.admin.create(PODS, make_manifest(name, (cores, memory)))
+        eventually(lambda: self.phase(name) == "Running", f"{name} runs")
+        return self.card(name)
+
+    def phase(self, name: str) -> str:
+        return str(self.admin.get(f"{PODS}/{name}").get("status", {}).get("phase", ""))
+
+    def card(self, name: str) -> str:
+        (found,) = {
+            Ticket.parse(each).card
+            for held in self.kubelet.record()
+            if held.pod == name
+            for each in held.ids
+        }
+        return found
+
+    def shown(self) -> dict[int, NodeCard]:
+        """The node's annotation, card by card."""
+        text = self.node()["metadata"].get("annotations", {}).get(NAMES.gpu_cards)
+        return {} if text is None else {each.index: each for each in decode_inventory(text).cards}
+
+    def free(self) -> dict[int, tuple[int, int]]:
+        """The free cores and blocks of each card, as the node shows them."""
+        return {index: (each.free_cores, each.free_blocks) for index, each in self.shown().items()}
+
+    def events(self) -> list[dict[str, Any]]:
+        found = self.admin.get("/api/v1/namespaces/default/events")["items"]
+        return [each for each in found if each["involvedObject"]["kind"] == "Node"]
+
+    def page(self, path: str) -> tuple[int, str]:
+        with urllib3.PoolManager(retries=False, timeout=10) as pool:
+            answer = pool.request("GET", f"http://127.0.0.1:{self.agent._http.port}{path}")
+            return answer.status, answer.data.decode()
+
+    def metrics(self) -> str:
+        return self.page("/metrics")[1]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Two sound cards."""
+    made = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(made.path))
+    load(monkeypatch, tmp_path)
+    return made
+
+
+@pytest.fixture
+def kubelet(folder: Path, server: ApiServer, admin: ApiClient) -> Iterator[Kubelet]:
+    plugins = folder / "p"
+    plugins.mkdir()
+    made = Kubelet(
+        KubeletSettings(
+            node_name="n1",
+            root_dir=folder / "k",
+            plugin_dir=plugins,
+            pod_resources_socket=folder / "r.sock",
+            node_status_s=0.1,
+        ),
+        admin,
+    )
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def settings(folder: Path, kubeconfig: Path) -> Settings:
+    return Settings(
+        node_name="n1",
+        kubeconfig=kubeconfig,
+        plugin_dir=folder / "p",
+        pod_resources_socket=folder / "r.sock",
+        cards=None,
+        memory_block=BLOCK,
+        names=NAMES,
+        policy=Policy.BINPACK,
+        inject=Injection.ENVVAR,
+        http_host="127.0.0.1",
+        http_port=0,
+        recovery_quiet=QUIET,
+    )
+
+
+Launch = Callable[..., AbstractContextManager[Stage]]
+
+
+@pytest.fixture
+def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubelet) -> Launch:
+    """Runs an agent, with some settings changed."""
+
+    @contextmanager
+    def running(**changes: Any) -> Iterator[Stage]:
+        agent = Agent(
+            replace(settings, **changes),
+            source=NvmlSource(tmp_path / "sys"),
+            pace=PACE,
+            inventory_pace=WRITES,
+        )
+        agent.start()
+        try:
+            yield Stage(agent, admin, kubelet)
+        finally:
+            agent.stop()
+            assert not any(each.is_alive() for each in agent._threads)
+
+    return running
+
+
+@pytest.fixture
+def stage(node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(supervisor, "_REFRESH_SECONDS", 0.05)
+    with launch() as made:
+        eventually(lambda: made.offered() == ("200", "200"), "the cards are offered")
+        yield made
+
+
+def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
+    stage: Stage, node: Node
+) -> None:
+    assert stage.run("before", 30, 8) == uuid(0)
+    eventually(lambda: stage.free() == {0: (70, 312), 1: (100, 320)}, "what is free is shown")
+
+    node.event(0, data=79)  # its own driver does not find it any more
+    node.fail("nvmlDeviceGetHandleByUUID", 15, card=0)
+    node.fail("nvmlDeviceGetHandleByIndex_v2", 15, card=0)
+    eventually(lambda: stage.offered() == ("100", "200"), "its places are unhealthy")
+    eventually(lambda: stage.shown()[0].reason != "", "the node shows it")
+    assert stage.shown()[0].reason.startswith("Xid 79 (GPU has fallen off the bus) at ")
+    assert stage.shown()[1].reason == ""
+    assert stage.phase("before") == "Running"
+    assert stage.run("during", 30, 8) == uuid(1)  # binpack alone would take the other card
+    eventually(stage.events, "it is told")
+    (event,) = stage.events()
+    assert (event["reason"], event["type"]) == ("GPUUnhealthy", "Warning")
+    assert event["message"] == (
+        f"card 0 ({uuid(0)}, NVIDIA A100-SXM4-80GB): Xid 79 (GPU has fallen off the bus): "
+        "no new container gets it, running ones stay"
+    )
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "n1",
+        "uid": "n1",
+    }
+    labels = f'card="{uuid(0)}",index="0",model="NVIDIA A100-SXM4-80GB"'
+    ill = stage.metrics()
+    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 0.0\n" in ill
+    assert (
+        f'gpu_turnstile_agent_card_events_total{{card="{uuid(0)}",fault="card",kind="xid",'
+        'xid="79"} 1.0\n'
+    ) in ill
+    assert 'gpu_turnstile_agent_cards{state="served"} 2.0\n' in ill
+
+    node.mend()  # somebody has reset it
+    eventually(lambda: stage.offered() == ("200", "200"), "its places are healthy again")
+    eventually(lambda: stage.shown()[0].reason == "", "the node shows it")
+    eventually(lambda: len(stage.events()) == 2, "it is told")
+    assert {each["reason"] for each in stage.events()} == {"GPUUnhealthy", "GPUHealthy"}
+    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 1.0\n" in stage.metrics()
+    assert stage.run("after", 60, 8) == uuid(0)
+    assert stage.phase("before") == stage.phase("during") == "Running"
+    stage.admin.delete(f"{PODS}/during")
+    eventually(lambda: stage.free()[1] == (100, 320), "what it held is free, and shown")
+
+
+def test_an_error_of_an_application_is_counted_and_nothing_else(stage: Stage, node: Node) -> None:
+    node.event(0, data=31)
+    line = (
+        f'gpu_turnstile_agent_card_events_total{{card="{uuid(0)}",fault="application",'
+        'kind="xid",xid="31"} 1.0\n'
+    )
+    eventually(lambda: line in stage.metrics(), "it is counted")
+    assert stage.run("a", 30, 8) == uuid(0)
+    assert stage.offered() == ("200", "200")
+    assert stage.events() == []
+
+
+def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
+    node: Node, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unload(monkeypatch)
+    with launch() as stage:
+        eventually(lambda: "NVML" in stage.page("/readyz")[1], "it says why it is not ready")
+        assert stage.page("/readyz")[0] == 503
+        assert stage.page("/healthz") == (200, "ok\n")
+        eventually(stage.events, "it is told")
+        assert stage.events()[0]["reason"] == "GPUsUnavailable"
+        assert stage.events()[0]["message"] + "\n" == stage.page("/readyz")[1]
+        eventually(
+            lambda: NAMES.gpu_cards in stage.node()["metadata"].get("annotations", {}),
+            "the node shows that there are no cards",
+        )
+        assert stage.shown() == {}
+        assert "gpu_turnstile_agent_cards_problem 1.0\n" in stage.metrics()
+        load(monkeypatch, tmp_path)
+        eventually(lambda: stage.offered() == ("200", "200"), "the cards are offered")
+        eventually(lambda: stage.page("/readyz") == (200, "ok\n"), "it is ready")
+        eventually(lambda: sorted(stage.shown()) == [0, 1], "the node shows them")
+        assert stage.run("a", 30, 8) == uuid(0)
+
+
+def test_a_card_in_mig_mode_is_left_out_and_told(node: Node, launch: Launch) -> None:
+    node.card(0, mig=1)
+    with launch() as stage:
+        eventually(lambda: stage.offered() == ("100", "100"), "the other is offered")
+        eventually(stage.events, "it is told")
+        assert stage.events()[0]["message"] == (
+            f"card 0 ({uuid(0)}) is not served: in MIG mode, which is not served"
+        )
+        assert 'gpu_turnstile_agent_cards{state="mig"} 1.0\n' in stage.metrics()
+        eventually(lambda: sorted(stage.shown()) == [1], "the node shows the other")
+
+
+def test_a_memory_block_larger_than_a_card_is_told_and_nothing_is_served(
+    node: Node, launch: Launch
+) -> None:
+    with launch(memory_block=100 << 30) as stage:
+        eventually(lambda: "memory-block" in stage.page("/readyz")[1], "it says why")
+        reason = (
+            f"memory-block: Invalid value: {100 << 30}: larger than card {uuid(0)} "
+            f"({80 << 30} bytes)\n"
+        )
+        assert stage.page("/readyz") == (503, reason)
+        assert stage.page("/healthz") == (200, "ok\n")
+        assert stage.offered() == ("0", "0")
+
+
+def test_a_stop_while_there_are_no_cards_ends_it_at_once(
+    node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unload(monkeypatch)
+    with launch() as stage:  # asserts it
+        eventually(lambda: stage.page("/readyz")[0] == 503, "it runs")

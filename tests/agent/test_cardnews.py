@@ -1,0 +1,160 @@
+"""Where news of the cards goes."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from agent.board import HealthBoard
+from agent.cardnews import CardNews
+from agent.cards import CardFault, Discovery
+from agent.discovery import CardsStatus
+from agent.events import Notice
+from agent.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
+from agent.metrics import Metrics
+from tests.agent.builders import book, card
+
+NOON = Moment(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
+TWO = Discovery(book(2).inventory, "550.54.15")
+WELL = CardsStatus(TWO, {"GPU-0": CardHealth(), "GPU-1": CardHealth()})
+ILL = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
+
+
+class Paper:
+    """News, and everyone who gets it."""
+
+    def __init__(self) -> None:
+        self.board = HealthBoard()
+        self.metrics = Metrics()
+        self.told: list[Notice] = []
+        self.pokes = 0
+        self.news = CardNews(
+            node="n1",
+            board=self.board,
+            metrics=self.metrics,
+            tell=self.told.append,
+            poke=self._poke,
+        )
+
+    def _poke(self) -> None:
+        self.pokes += 1
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        value: float | None = self.metrics.registry.get_sample_value(
+            f"gpu_turnstile_agent_{name}", labels
+        )
+        return value
+
+    def texts(self) -> list[tuple[str, str]]:
+        return [(each.reason, each.message) for each in self.told]
+
+
+@pytest.fixture
+def paper() -> Paper:
+    return Paper()
+
+
+def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
+    paper.news.cards_changed(WELL)
+    paper.news.card_turned(card(1), ILL)
+    assert paper.board.showing.unhealthy == {"GPU-1"}
+    assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
+    assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
+    (notice,) = paper.told
+    assert (notice.reason, notice.warning) == ("GPUUnhealthy", True)
+    assert notice.message == (
+        "card 1 (GPU-1, Test): Xid 79 (GPU has fallen off the bus): no new container gets it, "
+        "running ones stay"
+    )
+    subject = notice.subject
+    assert (subject.kind, subject.namespace, subject.name, subject.uid) == ("Node", "", "n1", "n1")
+    assert paper.pokes == 2
+
+
+def test_and_so_is_that_it_came_back(paper: Paper) -> None:
+    paper.news.card_turned(card(1), ILL)
+    paper.news.card_turned(card(1), CardHealth())
+    assert paper.board.showing.unhealthy == frozenset()
+    assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 1
+    assert paper.told[1] == replace(
+        paper.told[1],
+        reason="GPUHealthy",
+        message="card 1 (GPU-1, Test) is healthy again: new containers may get it",
+        warning=False,
+    )
+
+
+def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
+    later = replace(ILL, since=datetime(2026, 11, 22, tzinfo=UTC))
+    for health in (ILL, CardHealth(), later):
+        paper.news.card_turned(card(0), health)
+    assert paper.told[0] == paper.told[2]
+
+
+def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
+    lost, mig = CardFault(2, None, "NVML: GPU is lost"), CardFault(3, "GPU-3", "in MIG mode")
+    found = replace(TWO, faults=(lost,), skipped=(mig,))
+    status = replace(
+        WELL,
+        discovery=found,
+        health={"GPU-0": CardHealth(), "GPU-1": ILL},
+        latecomers=("GPU-4", "GPU-5"),
+        unwatched={"GPU-0": "NVML: Not Supported"},
+    )
+    paper.news.cards_changed(status)
+    counts = {
+        state: paper.metric("cards", state=state) for state in ("served", "faulty", "mig", "late")
+    }
+    assert counts == {"served": 2, "faulty": 1, "mig": 1, "late": 2}
+    assert paper.metric("cards_unwatched") == 1
+    assert paper.metric("cards_problem") == 0
+    assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
+    texts = [
+        ("GPULeftOut", "card 2 is not served: NVML: GPU is lost"),
+        ("GPULeftOut", "card 3 (GPU-3) is not served: in MIG mode"),
+        ("GPULeftOut", "card GPU-4 can be served once the agent is started again"),
+        ("GPULeftOut", "card GPU-5 can be served once the agent is started again"),
+    ]
+    assert paper.texts() == texts
+    paper.news.cards_changed(replace(status, problem="NVML: Unknown Error"))
+    assert paper.texts() == texts  # what was told is told
+    assert paper.metric("cards_problem") == 1
+    paper.news.cards_changed(WELL)
+    assert paper.metric("cards", state="late") == 0
+    paper.news.cards_changed(replace(WELL, discovery=replace(TWO, skipped=(mig,))))
+    assert paper.texts() == [*texts, texts[1]]  # it has been gone in between
+
+
+def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
+    status = CardsStatus(problem="NVML: Driver Not Loaded")
+    paper.news.cards_changed(status)
+    paper.news.cards_changed(status)
+    assert paper.texts() == [("GPUsUnavailable", "NVML: Driver Not Loaded")]
+    assert paper.metric("cards_problem") == 1
+    assert paper.metric("cards", state="served") == 0
+
+
+def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper) -> None:
+    paper.news.cards_changed(CardsStatus(TWO))
+    assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "counts", "labels"),
+    [
+        (xid_fault(79), True, {"kind": "xid", "xid": "79", "fault": "card"}),
+        (xid_fault(31), False, {"kind": "xid", "xid": "31", "fault": "application"}),
+        (
+            Fault(FaultKind.ECC, "double-bit ECC error"),
+            True,
+            {"kind": "ecc", "xid": "", "fault": "card"},
+        ),
+    ],
+)
+def test_events_of_the_driver_are_counted_by_whose_fault_they_are(
+    paper: Paper, fault: Fault, counts: bool, labels: dict[str, str]
+) -> None:
+    for _ in range(2):
+        paper.news.event_seen(card(0), fault, counts=counts)
+    assert paper.metric("card_events_total", card="GPU-0", **labels) == 2
+    assert not paper.told

@@ -1,0 +1,248 @@
+"""The node's inventory: what it says, when it is written, and when again."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from agent.api import Api, Gone, Json, Rejected
+from agent.cards import Link
+from agent.errors import Unavailable
+from agent.inventory import InventoryPace, InventoryWriter, survey
+from contract.inventory import NodeCards, decode_inventory, encode_inventory
+from simulator.api.faults import Outage
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient
+from tests.agent.builders import BLOCK, CORE, MEMORY, book
+from tests.agent.fakes import NAMES, eventually
+
+NODE = "/api/v1/nodes/n1"
+FAST = InventoryPace(write=0.0, look=0.01, settle=0.005, renew=1000.0, retry=0.005, retry_most=0.02)
+"""Looks all the time, and writes what is new at once."""
+
+
+class FakeNodeApi:
+    """A :class:`agent.inventory.NodeApi` that fails as told, then takes everything."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.tries: list[float] = []
+        self.written: list[NodeCards] = []
+
+    def patch_node(self, name: str, patch: Json) -> None:
+        self.tries.append(time.monotonic())
+        if self.errors:
+            raise self.errors.pop(0)
+        assert name == "n1"
+        (text,) = patch.pop("metadata").pop("annotations").values()
+        assert not patch
+        self.written.append(decode_inventory(text))
+
+
+class Cards:
+    """What a look finds."""
+
+    def __init__(self, found: NodeCards | None) -> None:
+        self.found = found
+        self.looks = 0
+
+    def __call__(self) -> NodeCards | None:
+        self.looks += 1
+        return self.found
+
+
+def state(number: int) -> NodeCards:
+    return NodeCards(number)
+
+
+@contextmanager
+def running(writer: InventoryWriter) -> Iterator[InventoryWriter]:
+    """The writer in its thread, ended within two seconds."""
+    thread = threading.Thread(target=writer.run, daemon=True)
+    thread.start()
+    try:
+        yield writer
+    finally:
+        began = time.monotonic()
+        writer.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert time.monotonic() - began < 2
+
+
+def writer_to(
+    api: FakeNodeApi | Api,
+    cards: Cards,
+    pace: InventoryPace = FAST,
+    results: list[str] | None = None,
+) -> InventoryWriter:
+    return InventoryWriter(
+        api=api,
+        node="n1",
+        annotation=NAMES.gpu_cards,
+        look=cards,
+        pace=pace,
+        on_result=([] if results is None else results).append,
+    )
+
+
+def rounds(cards: Cards, more: int = 3) -> None:
+    goal = cards.looks + more
+    eventually(lambda: cards.looks >= goal, "it looks")
+
+
+# --- what it says -------------------------------------------------------------------------
+
+
+def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() -> None:
+    inventory = replace(book(2).inventory, links=(Link((0, 1), "NV12"),))
+    found = survey(
+        inventory,
+        block=BLOCK,
+        unhealthy={"GPU-0": "", "GPU-1": "Xid 79 at 12:00:01"}.__getitem__,
+        free={CORE: {"GPU-0": 70, "GPU-1": 100}, MEMORY: {"GPU-0": 3, "GPU-1": 10}},
+    )
+    assert encode_inventory(found) == (
+        '{"memoryBlock":268435456,"cards":['
+        '{"uuid":"GPU-0","index":0,"model":"Test","memory":2684354560,"numa":null,'
+        '"health":"Healthy","reason":"","freeCores":70,"freeBlocks":3},'
+        '{"uuid":"GPU-1","index":1,"model":"Test","memory":2684354560,"numa":null,'
+        '"health":"Unhealthy","reason":"Xid 79 at 12:00:01","freeCores":100,"freeBlocks":10}],'
+        '"links":[{"cards":[0,1],"kind":"NV12"}]}'
+    )
+
+
+# --- when it is written -------------------------------------------------------------------
+
+
+def test_it_is_written_once_and_again_when_it_changes() -> None:
+    api, cards, results = FakeNodeApi(), Cards(state(1)), list[str]()
+    with running(writer_to(api, cards, results=results)):
+        eventually(lambda: api.written == [state(1)], "it is written")
+        rounds(cards)
+        assert api.written == [state(1)]
+        cards.found = state(2)
+        eventually(lambda: api.written == [state(1), state(2)], "what is new is written")
+    assert results == ["written", "written"]
+
+
+def test_nothing_is_written_while_nothing_is_known() -> None:
+    api, cards = FakeNodeApi(), Cards(None)
+    with running(writer_to(api, cards)):
+        rounds(cards)
+        assert not api.tries
+        cards.found = state(1)
+        eventually(lambda: api.written == [state(1)], "it is written")
+        cards.found = None
+        rounds(cards)
+    assert api.written == [state(1)]
+
+
+def test_who_tells_of_a_change_need_not_wait_for_the_next_look() -> None:
+    api, cards = FakeNodeApi(), Cards(state(1))
+    with running(writer_to(api, cards, replace(FAST, look=1000.0))) as writer:
+        eventually(lambda: api.written == [state(1)], "it is written")
+        cards.found = state(2)
+        writer.poke()
+        eventually(lambda: api.written == [state(1), state(2)], "what is new is written")
+
+
+def test_two_writes_are_never_closer_than_the_pace_however_much_changes() -> None:
+    api, cards = FakeNodeApi(), Cards(state(0))
+    with running(writer_to(api, cards, replace(FAST, write=0.2, look=0.2))) as writer:
+        eventually(lambda: len(api.written) == 1, "the first comes at once")
+        number = 0
+        while len(api.written) < 4:
+            number += 1
+            cards.found = state(number)
+            writer.poke()
+            assert number < 10**7
+    gaps = [later - earlier for earlier, later in zip(api.tries, api.tries[1:], strict=False)]
+    assert min(gaps) >= 0.19, gaps
+
+
+def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:
+    api, cards = FakeNodeApi(), Cards(state(1))
+    with running(writer_to(api, cards, replace(FAST, settle=0.1, look=0.1))) as writer:
+        eventually(lambda: api.written, "it is written")
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            writer.poke()
+    assert cards.looks < 8
+
+
+def test_the_same_is_written_again_now_and_then() -> None:
+    """A node that was deleted and made anew has lost it."""
+    api, cards = FakeNodeApi(), Cards(state(1))
+    with running(writer_to(api, cards, replace(FAST, renew=0.02))):
+        eventually(lambda: api.written[:3] == [state(1)] * 3, "it is written again")
+
+
+# --- when it cannot be written ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("API server: away"), Rejected(404, "not found"), Gone("too old")]
+)
+def test_what_could_not_be_written_is_tried_again_as_it_is_then(error: Exception) -> None:
+    api, cards, results = FakeNodeApi(error, error), Cards(state(1)), list[str]()
+    pace = replace(FAST, look=1000.0, retry=0.1, retry_most=0.1)
+    with running(writer_to(api, cards, pace, results)):
+        eventually(lambda: results == ["retried"], "it fails")
+        cards.found = state(2)
+        eventually(lambda: results == ["retried", "retried", "written"], "it is written")
+    assert api.written == [state(2)]
+
+
+def test_it_is_tried_again_ever_more_slowly_and_then_as_at_first() -> None:
+    api = FakeNodeApi(*[Unavailable("API server: away")] * 4)
+    cards = Cards(state(1))
+    with running(writer_to(api, cards, replace(FAST, retry=0.05, retry_most=0.2))):
+        eventually(lambda: api.written, "it is written")
+        api.errors = [Unavailable("API server: away")]
+        cards.found = state(2)
+        eventually(lambda: len(api.written) == 2, "it is written")
+    gaps = [later - earlier for earlier, later in zip(api.tries, api.tries[1:], strict=False)]
+    for gap, least in zip(gaps[:4], (0.05, 0.1, 0.2, 0.2), strict=True):
+        assert gap >= least * 0.9
+
+
+def test_a_node_carries_it_and_an_outage_is_waited_out(
+    api: Api, server: ApiServer, admin: ApiClient
+) -> None:
+    server.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "n1", "annotations": {"kept": "yes"}},
+        }
+    )
+    server.set_outage(Outage.UNAVAILABLE)
+    results: list[str] = []
+    with running(writer_to(api, Cards(state(7)), results=results)):
+        eventually(lambda: "retried" in results, "it is tried")
+        server.set_outage(Outage.NONE)
+        eventually(lambda: "written" in results, "it is written")
+    annotations = admin.get(NODE)["metadata"]["annotations"]
+    assert decode_inventory(annotations[NAMES.gpu_cards]) == state(7)
+    assert annotations["kept"] == "yes"
+
+
+def test_a_node_that_is_not_there_yet_gets_it_when_it_comes(
+    api: Api, server: ApiServer, admin: ApiClient
+) -> None:
+    results: list[str] = []
+    with running(writer_to(api, Cards(state(7)), results=results)):
+        eventually(lambda: "retried" in results, "it is tried")
+        server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        eventually(lambda: "written" in results, "it is written")
+    assert NAMES.gpu_cards in admin.get(NODE)["metadata"]["annotations"]
+
+
+def test_it_stops_at_once_though_its_pace_is_slow() -> None:
+    api, cards = FakeNodeApi(), Cards(state(1))
+    with running(writer_to(api, cards, InventoryPace())):  # asserts it
+        eventually(lambda: api.written, "it is written")

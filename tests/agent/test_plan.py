@@ -1,0 +1,333 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.cards import Inventory, Link
+from agent.errors import PlacementError
+from agent.links import Links
+from agent.place import CardState, Policy, need_of
+from agent.plan import Plan, Room, Seat, Task, make_plan
+from agent.tickets import Resource
+from contract.demand import ContainerDemand, ContainerKind
+from tests.agent.brute_force import can_be_placed
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container, patient
+
+LINKS = Links(Inventory(()))
+
+
+def room(
+    index: int,
+    cores: int = 100,
+    memory: int = 10,
+    *,
+    left: tuple[int, int] = (0, 0),
+    unhealthy: str = "",
+    excluded: str = "",
+) -> Room:
+    state = CardState(
+        f"GPU-{index}",
+        index,
+        {CORE: cores, MEMORY: memory},
+        {CORE: 100, MEMORY: 10},
+        unhealthy,
+        excluded,
+    )
+    return Room(state, {CORE: left[0], MEMORY: left[1]})
+
+
+def pod(*containers: tuple[Any, ...], **first: Any) -> list[Task]:
+    """Containers ``c0`` ... by cores, memory and kind; *first* is what is special of the first."""
+    tasks = []
+    for index, (cores, memory, *kind) in enumerate(containers):
+        asked = container(f"c{index}", cores, memory, kind=kind[0] if kind else MAIN, index=index)
+        tasks.append(Task(asked, need_of(asked.demand)))
+    return [replace(tasks[0], **first), *tasks[1:]]
+
+
+def planned(tasks: Sequence[Task], rooms: Sequence[Room], **given: Any) -> dict[str, list[int]]:
+    """Plan; gives the cards' indices by container."""
+    found = make_plan(
+        tasks,
+        rooms,
+        links=given.pop("links", LINKS),
+        policy=given.pop("policy", Policy.BINPACK),
+        **given,
+    )
+    assert found is not None
+    return {
+        name: [int(each.removeprefix("GPU-")) for each in seat.cards]
+        for name, seat in found.items()
+    }
+
+
+def refusal(tasks: Sequence[Task], rooms: Sequence[Room], **given: Any) -> str:
+    with pytest.raises(PlacementError) as caught:
+        planned(tasks, rooms, **given)
+    return str(caught.value)
+
+
+# --- the whole pod -------------------------------------------------------------------
+
+
+def test_containers_add_up() -> None:
+    assert planned(pod((60, 2), (60, 2)), [room(0), room(1)]) == {"c0": [0], "c1": [1]}
+    assert planned(pod((60, 2), (40, 2)), [room(0), room(1)]) == {"c0": [0], "c1": [0]}
+
+
+def test_the_first_is_put_elsewhere_when_a_later_one_would_find_no_place() -> None:
+    """Alone, the share of 30 would take card 0, and the one of 50 fit nowhere."""
+    rooms = [room(0, 50, 4), room(1, 40, 9)]
+    assert planned(pod((30, 2)), rooms) == {"c0": [0]}
+    assert planned(pod((30, 2), (50, 2)), rooms) == {"c0": [1], "c1": [0]}
+
+
+def test_shares_leave_room_for_the_whole_cards_after_them() -> None:
+    rooms = [room(0, 70, 3), room(1), room(2)]
+    assert planned(pod((20, 3), (50, 3), (100, 0)), rooms) == {"c0": [0], "c1": [1], "c2": [2]}
+
+
+def test_whole_cards_of_less_memory_are_left_to_who_needs_less() -> None:
+    rooms = [room(0, memory=10), room(1, memory=4), room(2, memory=10)]
+    assert planned(pod((100, 2), (200, 20)), rooms) == {"c0": [1], "c1": [0, 2]}
+    assert planned(pod((100, 2), (100, 4), (100, 8)), rooms) == {
+        "c0": [0],
+        "c1": [1],
+        "c2": [2],
+    }
+
+
+def test_whole_cards_are_the_best_connected() -> None:
+    links = Links(Inventory(tuple(map(card, range(4))), (Link((1, 3), "NV4"),)))
+    rooms = [room(index) for index in range(4)]
+    assert planned(pod((200, 0), (100, 0)), rooms, links=links) == {"c0": [1, 3], "c1": [0]}
+    assert planned(pod((100, 0), (200, 0)), rooms, links=links) == {"c0": [0], "c1": [1, 3]}
+
+
+def test_a_plan_says_what_is_taken_afresh() -> None:
+    found = make_plan(pod((50, 4, INIT), (60, 3)), [room(0)], links=LINKS, policy=Policy.BINPACK)
+    assert found == {
+        "c0": Seat(("GPU-0",), {CORE: {"GPU-0": 50}, MEMORY: {"GPU-0": 4}}),
+        "c1": Seat(("GPU-0",), {CORE: {"GPU-0": 10}, MEMORY: {"GPU-0": 0}}),
+    }
+
+
+# --- K7: init containers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("containers", "cores", "memory"),
+    [
+        # the first container is an init container; what the card must have free for its pod
+        ([(50, 4, INIT)], 50, 4),
+        ([(50, 4, INIT), (30, 2)], 50, 4),
+        ([(50, 4, INIT), (80, 4)], 80, 4),
+        ([(10, 1, INIT), (80, 6)], 80, 6),
+        # the second gets what the first leaves over, and the rest must fit too
+        ([(50, 4, INIT), (30, 2), (40, 3)], 70, 5),
+        # an init container gives back what it took
+        ([(10, 1, INIT), (50, 4, INIT), (60, 4)], 60, 4),
+        # a sidecar keeps it
+        ([(10, 1, INIT), (20, 2, SIDECAR)], 20, 2),
+        # whole cards after it: this must be one of them
+        ([(50, 4, INIT), (100, 0)], 100, 4),
+    ],
+)
+def test_an_init_container_goes_where_those_fit_that_are_handed_its_places(
+    containers: list[tuple[Any, ...]], cores: int, memory: int
+) -> None:
+    on_first = {f"c{index}": [0] for index in range(len(containers))}
+    assert planned(pod(*containers), [room(0, cores, memory)]) == on_first
+    for less in (room(0, cores - 1, memory), room(0, cores, memory - 1)):
+        assert "GPU-0" in refusal(pod(*containers), [less])
+        on_other = {f"c{index}": [1] for index in range(len(containers))}
+        assert planned(pod(*containers), [less, room(1)]) == on_other
+
+
+def test_a_container_that_is_handed_nothing_may_go_elsewhere() -> None:
+    rooms = [room(0, 60, 4), room(1)]
+    assert planned(pod((50, 4, INIT), (60, 4), (30, 9)), rooms) == {
+        "c0": [0],
+        "c1": [0],
+        "c2": [1],
+    }
+
+
+def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
+    rooms = [room(0), room(1, 20, 2, left=(10, 1))]
+    assert planned(pod((30, 2)), rooms) == {"c0": [1]}
+    assert "GPU-1: 30 of 31 cores free" in refusal(pod((31, 2)), rooms)
+
+
+def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> None:
+    """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
+    rooms = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
+    assert "places of 2 cards must be taken" in refusal(pod((50, 2)), rooms)
+    assert planned(pod((50, 2)), rooms, certain=False) == {"c0": [0]}
+
+
+# --- what a container is bound to ----------------------------------------------------
+
+
+def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
+    (task,) = pod((90, 4))
+    need = replace(task.need, per_card={CORE: 0, MEMORY: 4})
+    bound = replace(task, need=need, lacking=frozenset({MEMORY}), fixed=("GPU-1",))
+    assert planned([bound], [room(0), room(1, 10)]) == {"c0": [1]}
+    assert refusal([bound], [room(0), room(1, 10, 3)]) == (
+        "no card fits 90 cores and 4 memory blocks: 0 of 1 cards found; "
+        "GPU-1: 3 of 4 memory blocks free"
+    )
+
+
+def test_one_block_of_two_cards_binds_to_its_card_alone() -> None:
+    (task,) = pod((200, 1), lacking=frozenset({CORE}), fixed=("GPU-2",))
+    assert planned([task], [room(index) for index in range(4)]) == {"c0": [0, 2]}
+
+
+def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
+    offer = (CORE, {"GPU-1": 100})
+    assert planned(pod((50, 2), (100, 2), offer=offer), [room(0), room(1)]) == {
+        "c0": [1],
+        "c1": [0],
+    }
+    assert refusal(pod((50, 2), offer=(CORE, {})), [room(0)]).endswith("GPU-0: 0 of 50 cores free")
+
+
+def test_unhealthy_and_excluded_cards_are_not_taken() -> None:
+    rooms = [room(0, unhealthy="Xid 79"), room(1, excluded="nouse-gpu-type"), room(2, 40)]
+    assert refusal(pod((50, 2)), rooms) == (
+        "no card fits 50 cores and 2 memory blocks: 0 of 1 cards found; "
+        "GPU-0: unhealthy (Xid 79); GPU-1: excluded by nouse-gpu-type; GPU-2: 40 of 50 cores free"
+    )
+
+
+# --- a scheduler's choice ------------------------------------------------------------
+
+
+def test_what_a_scheduler_chose_is_taken_where_it_fits() -> None:
+    rooms = [room(0, 60), room(1), room(2)]
+    assert planned(pod((50, 2), chosen=("GPU-2",)), rooms) == {"c0": [2]}
+    assert planned(pod((200, 2), chosen=("GPU-2", "GPU-1")), rooms) == {"c0": [1, 2]}
+    assert planned(pod((200, 2), chosen=("GPU-2", "GPU-0")), rooms) == {"c0": [1, 2]}
+    assert planned(pod((50, 2), chosen=("GPU-2", "GPU-1")), rooms) == {"c0": [0]}
+    assert planned(pod((50, 2), chosen=("card 9",)), rooms) == {"c0": [0]}
+
+
+def test_a_choice_gives_way_to_the_pods_other_containers_unless_it_is_strict() -> None:
+    rooms, first = [room(0, 50), room(1, 60)], {"chosen": ("GPU-0",)}
+    assert planned(pod((20, 2), (50, 2), **first), rooms) == {"c0": [0], "c1": [1]}
+    assert planned(pod((20, 2), (60, 2), (45, 2), **first), [rooms[0], room(1, 90)]) == {
+        "c0": [1],
+        "c1": [1],
+        "c2": [0],
+    }
+
+
+def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() -> None:
+    tasks = pod((50, 2), chosen=("GPU-1",), strict=True)
+    assert planned(tasks, [room(0), room(1)]) == {"c0": [1]}
+    assert refusal(tasks, [room(0), room(1, 40)]) == (
+        "no card fits 50 cores and 2 memory blocks: 0 of 1 cards found; "
+        "GPU-1: 40 of 50 cores free; a scheduler chose GPU-1 by predicate-gpu-idx-0, which is "
+        "followed strictly; GPU-0 would fit"
+    )
+    assert refusal(tasks, [room(0, 10), room(1, 40)]).endswith(
+        "followed strictly; no other would fit"
+    )
+
+
+# --- refusals and limits -------------------------------------------------------------
+
+
+def test_a_refusal_names_the_container_that_cannot_be_placed() -> None:
+    assert refusal(pod((60, 2), (60, 2), (50, 2)), [room(0), room(1)]) == (
+        "no card fits 50 cores and 2 memory blocks of container c2, with c0, c1 placed: "
+        "0 of 1 cards found; "
+        "GPU-0: 40 of 50 cores free; GPU-1: 40 of 50 cores free"
+    )
+
+
+def test_a_search_that_takes_too_long_is_given_up() -> None:
+    tasks, rooms = pod((60, 2), (60, 2)), [room(0), room(1)]
+    given: Mapping[str, Any] = {"links": LINKS, "policy": Policy.BINPACK}
+    assert make_plan(tasks, rooms, most_steps=2, **given) is not None
+    assert make_plan(tasks, rooms, most_steps=1, **given) is None
+
+
+# --- whatever comes ------------------------------------------------------------------
+
+_demands = st.one_of(
+    st.tuples(st.sampled_from([10, 30, 50, 60, 99]), st.integers(1, 6)),
+    st.tuples(st.sampled_from([100, 200]), st.integers(0, 8)),
+)
+_containers = st.lists(
+    st.builds(lambda counts, kind: (*counts, kind), _demands, st.sampled_from(ContainerKind)),
+    min_size=1,
+    max_size=4,
+)
+_rooms = st.lists(
+    st.tuples(st.sampled_from([0, 30, 50, 60, 100]), st.integers(0, 8), st.booleans()),
+    min_size=1,
+    max_size=4,
+)
+
+
+def _check(plan: Plan, containers: Sequence[ContainerDemand], rooms: Sequence[Room]) -> None:
+    """Never over capacity, never a split share, never memory beside the cores."""
+    used = dict.fromkeys(((room.card.uuid, each) for room in rooms for each in Resource), 0)
+    for asked in containers:
+        seat = plan[asked.name]
+        assert len(set(seat.cards)) == len(seat.cards) == asked.demand.cards
+        for resource, fresh in seat.fresh.items():
+            assert set(fresh) == set(seat.cards)
+            for uuid, count in fresh.items():
+                used[uuid, resource] += count
+    for each in rooms:
+        for resource in Resource:
+            assert used[each.card.uuid, resource] <= each.card.free[resource]
+
+
+@settings(patient, max_examples=300)
+@given(_containers, _rooms, st.sampled_from(Policy), st.data())
+def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
+    containers: list[tuple[Any, ...]],
+    rooms: list[tuple[int, int, bool]],
+    policy: Policy,
+    data: st.DataObject,
+) -> None:
+    tasks = pod(*containers)
+    given_rooms = [
+        room(index, cores, memory, unhealthy="lost" if ill else "")
+        for index, (cores, memory, ill) in enumerate(rooms)
+    ]
+    asked = [task.container for task in tasks]
+    healthy = [each.card for each in given_rooms if not each.card.unhealthy]
+    free = {state.uuid: state.free for state in healthy}
+    left = {state.uuid: {CORE: 0, MEMORY: 0} for state in healthy}
+    arguments: dict[str, Any] = {"links": LINKS, "policy": policy, "most_steps": 10**6}
+    try:
+        plan = make_plan(tasks, given_rooms, **arguments)
+    except PlacementError:
+        assert not can_be_placed(asked, free, left)
+        return
+    assert plan is not None
+    assert can_be_placed(asked, free, left)
+    _check(plan, asked, given_rooms)
+    assert not {"lost"} & {
+        each.card.unhealthy
+        for each in given_rooms
+        if any(each.card.uuid in seat.cards for seat in plan.values())
+    }
+    shuffled = data.draw(st.permutations(given_rooms))
+    assert make_plan(tasks, shuffled, **arguments) == plan
+
+
+def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:
+    """Cards that are alike are tried once: 17 shares on 16 cards are 16! ways otherwise."""
+    rooms = [room(index, 70, 10) for index in range(16)]
+    tasks = pod(*[(60, 1)] * 17)
+    assert " of container c16, with c0, c1, " in refusal(tasks, rooms)

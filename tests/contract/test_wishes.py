@@ -1,0 +1,136 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.names import Names
+from contract.wishes import NO_WISHES, Wishes, read_wishes
+
+NAMES = Names()
+D = NAMES.domain
+
+
+def read(**given: Any) -> tuple[Wishes, list[str]]:
+    annotations = {f"{D}/{key.replace('_', '-')}": value for key, value in given.items()}
+    wishes, errors = read_wishes(annotations, NAMES)
+    return wishes, [str(error) for error in errors]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, NO_WISHES),
+        ({"other": 7}, NO_WISHES),
+        ({"use_gpu_type": "A100"}, Wishes(use_types=("a100",))),
+        ({"use_gpu_type": " A100 , H100,a100"}, Wishes(use_types=("a100", "h100"))),
+        ({"nouse_gpu_type": "Tesla T4"}, Wishes(nouse_types=("tesla t4",))),
+        ({"use_gpu_uuid": "GPU-a,GPU-B"}, Wishes(use_uuids=("GPU-a", "GPU-B"))),
+        ({"nouse_gpu_uuid": "GPU-1"}, Wishes(nouse_uuids=("GPU-1",))),
+        ({"gpu_policy": "spread"}, Wishes(policy="spread")),
+        ({"gpu_policy": "binpack"}, Wishes(policy="binpack")),
+        (
+            {"use_gpu_type": "A100", "nouse_gpu_type": "PCIE"},
+            Wishes(use_types=("a100",), nouse_types=("pcie",)),
+        ),
+    ],
+)
+def test_what_is_well_formed_is_read(given: dict[str, Any], expected: Wishes) -> None:
+    assert read(**given) == (expected, [])
+
+
+EMPTY = "must be a comma-separated list without empty entries"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "left"),
+    [
+        ({"use_gpu_type": ""}, f'use-gpu-type]: Invalid value: "": {EMPTY}', NO_WISHES),
+        (
+            {"use_gpu_type": "A100,,H100"},
+            f'use-gpu-type]: Invalid value: "A100,,H100": {EMPTY}',
+            Wishes(use_types=("a100", "h100")),
+        ),
+        ({"use_gpu_type": 7}, "use-gpu-type]: Invalid value: 7: must be text", NO_WISHES),
+        ({"use_gpu_uuid": ["a"]}, "use-gpu-uuid]: Invalid value: a list: must be text", NO_WISHES),
+        (
+            {"nouse_gpu_uuid": "GPU-1,no uuid"},
+            (
+                'nouse-gpu-uuid]: Invalid value: "GPU-1,no uuid": '
+                '"no uuid" is no card UUID such as GPU-5f3c1a2e'
+            ),
+            Wishes(nouse_uuids=("GPU-1", "no uuid")),
+        ),
+        (
+            {"nouse_gpu_type": "T4\tx"},
+            (
+                'nouse-gpu-type]: Invalid value: "T4\\tx": '
+                '"T4\\tx" is no part of a product name such as A100'
+            ),
+            Wishes(nouse_types=("t4\tx",)),
+        ),
+        (
+            {"gpu_policy": "Spread"},
+            'gpu-policy]: Invalid value: "Spread": must be binpack or spread',
+            NO_WISHES,
+        ),
+        ({"gpu_policy": None}, "gpu-policy]: Invalid value: null: must be binpack", NO_WISHES),
+        (
+            {"use_gpu_uuid": "GPU-1", "nouse_gpu_uuid": "GPU-1,GPU-2"},
+            (
+                'nouse-gpu-uuid]: Invalid value: "GPU-1,GPU-2": rules out everything that '
+                f"{D}/use-gpu-uuid asks for"
+            ),
+            Wishes(use_uuids=("GPU-1",), nouse_uuids=("GPU-1", "GPU-2")),
+        ),
+        (
+            {"use_gpu_type": "A100-SXM4", "nouse_gpu_type": "a100"},
+            (
+                'nouse-gpu-type]: Invalid value: "a100": rules out everything that '
+                f"{D}/use-gpu-type asks for"
+            ),
+            Wishes(use_types=("a100-sxm4",), nouse_types=("a100",)),
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_field_rule_and_value_and_the_rest_counts(
+    given: dict[str, Any], expected: str, left: Wishes
+) -> None:
+    wishes, (error,) = read(**given)
+    assert error.startswith(f"metadata.annotations[{D}/{expected}")
+    assert wishes == left
+
+
+def test_every_wish_that_is_wrong_is_told_at_once_under_the_path_given() -> None:
+    annotations = {NAMES.use_gpu_type: "", NAMES.use_gpu_uuid: "", NAMES.gpu_policy: "x"}
+    _, errors = read_wishes(annotations, NAMES, path="spec.template.")
+    assert [error.rule for error in errors] == ["wish-empty", "wish-empty", "not-a-policy"]
+    assert errors[0].path == f"spec.template.metadata.annotations[{NAMES.use_gpu_type}]"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        (NO_WISHES, ""),
+        (Wishes(use_types=("l40", "a100")), ""),
+        (Wishes(use_types=("h100",)), "use-gpu-type"),
+        (Wishes(nouse_types=("sxm4",)), "nouse-gpu-type"),
+        (Wishes(use_types=("a100",), nouse_types=("80gb",)), "nouse-gpu-type"),
+        (Wishes(use_uuids=("GPU-1",)), ""),
+        (Wishes(use_uuids=("GPU-2",)), "use-gpu-uuid"),
+        (Wishes(nouse_uuids=("GPU-1",)), "nouse-gpu-uuid"),
+        (Wishes(nouse_uuids=("gpu-1",)), ""),
+    ],
+)
+def test_a_card_is_ruled_out_by_the_wish_that_is_named(wishes: Wishes, expected: str) -> None:
+    assert wishes.excludes(model="NVIDIA A100-SXM4-80GB", uuid="GPU-1") == expected
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(NAMES.wishes)), st.text() | st.integers() | st.none())
+)
+def test_whatever_stands_there_it_is_read_or_told_never_raised(given: dict[str, Any]) -> None:
+    wishes, errors = read_wishes(given, NAMES)
+    assert all(error.value for error in errors)
+    if not errors and given:
+        assert wishes != NO_WISHES

@@ -151,7 +151,7 @@ class Agent:
         }
         self._http = StatusServer(self._settings.http_host, self._settings.http_port, pages)
         log.info("serving", extra={"http_port": self._http.port})
-        for thread in self._threads:
+        for thread in tuple(self._threads):  # one of them adds more, once the cards are known
             thread.start()
 
     def stop(self) -> None:
@@ -166,7 +166,7 @@ class Agent:
         if self._desk is not None:
             self._desk.outbox.stop()
         deadline = time.monotonic() + _JOIN_SECONDS
-        for thread in reversed(self._threads):
+        for thread in reversed(tuple(self._threads)):
             thread.join(max(deadline - time.monotonic(), 0))
         self._record.close()
         self._http.stop()

@@ -83,4 +83,6 @@ def test_help_names_every_flag_and_its_environment_variable() -> None:
     done = CliRunner().invoke(command.main, ["--help"])
     assert "--out" in done.output
     assert "GPU_TURNSTILE_BENCH_OUT" in done.output
-    assert "Questions: attribution, nodepath, soak" in done.output
+    assert "Questions: attribution, nodepath, placement, footprint, soak, webhook" in " ".join(
+        done.output.split()
+    )

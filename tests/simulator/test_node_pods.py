@@ -70,7 +70,7 @@ def test_of_two_pods_of_one_name_the_newest_is_given() -> None:
     found = pods.fetch("default", "p")
     assert found is not None
     assert found.id.uid == "new"
-    assert uids(pods) == ["old", "new"]  # nobody has told that the old one is gone
+    assert uids(pods) == ["new"]  # a name belongs to one pod: the old one is gone
 
 
 def test_a_change_of_a_pod_that_is_gone_is_given_up() -> None:

@@ -86,7 +86,10 @@ class Running:
             time.sleep(0.02)
 
     def messages(self) -> list[Json]:
-        return [json.loads(line) for line in self.log.read_text().split("\n")[:-1]]
+        # At the very end the interpreter may complain, in its own words, of gunicorn's heartbeat
+        # file being closed twice.
+        lines = self.log.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def workers(self) -> set[int]:
         return {each["pid"] for each in self.messages() if "Booting worker" in each["message"]}

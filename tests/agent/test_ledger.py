@@ -24,6 +24,7 @@ from tests.agent.builders import (
     MAIN,
     MEMORY,
     SIDECAR,
+    container,
     hold,
     identified,
     ids,
@@ -659,3 +660,25 @@ class KubeletAndLedger(RuleBasedStateMachine):
 
 TestKubeletAndLedger = KubeletAndLedger.TestCase
 TestKubeletAndLedger.settings = settings(patient, max_examples=100, stateful_step_count=40)
+
+
+@pytest.mark.parametrize("how", ["offered", "named"])
+def test_a_kubelet_that_serves_an_init_container_once_more_offers_what_it_had(how: str) -> None:
+    """It died before it wrote that down; List never shows ordinary init containers (K4)."""
+    pod = view("p", container("i0", kind=INIT), container("c0"))
+    claim = Claim(pod.id, "i0")
+    cores, blocks = ids("GPU-0", range(5)), ids("GPU-0", range(2))
+    ledger = Ledger()
+    ledger.record(claim, INIT, CORE, Holding(cores, Evidence.WITNESS))
+    ledger.record(claim, INIT, MEMORY, Holding(blocks, Evidence.WITNESS))
+    free = frozenset((CORE, each) for each in cores)
+    none: frozenset[tuple[Resource, str]] = frozenset()
+    ledger.reconcile(
+        [identified(pod, listed("p", c0=None))],
+        live={pod.id},
+        offered=free if how == "offered" else none,
+        named=free if how == "named" else none,
+    )
+    # Named places may be its own that are handed on (K7); of the offered resource nothing is left.
+    assert (ledger.holding(claim, CORE) is None) is (how == "offered")
+    assert ledger.holding(claim, MEMORY) is not None

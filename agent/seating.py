@@ -6,12 +6,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.errors import PlacementError
+from agent.free import free_places, left_over, offered_by_card, within_reach
 from agent.ledger import Claim, Ledger
 from agent.links import Links
 from agent.place import CardState, Need, Policy, need_of, pick, why_not
 from agent.plan import Plan, Room, Task, make_plan
 from agent.podview import PodId, PodView
-from agent.tickets import Resource, Ticket, TicketBook, card_of, count_of, per_card
+from agent.tickets import Resource, Ticket, TicketBook, count_of, per_card
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.wishes import NO_WISHES, Wishes
 
@@ -93,8 +94,8 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     Raises:
         PlacementError: nothing fits; names the container that cannot be placed.
     """
-    offered = _within_reach(claim.pod, resource, available, ledger)
-    offer = _count_by_card(resource, offered, book, ledger)
+    offered = within_reach(claim.pod, resource, available, ledger)
+    offer = offered_by_card(resource, offered, book, ledger)
     chooser = _Chooser(
         claim=claim,
         resource=resource,
@@ -347,67 +348,6 @@ def at_least(container: ContainerDemand, book: TicketBook) -> ContainerDemand:
     return replace(container, demand=Demand(cores, memory))
 
 
-def free_places(
-    ledger: Ledger,
-    book: TicketBook,
-    resource: Resource,
-    *,
-    hidden: Iterable[PodView] = (),
-    reusable_by: PodId | None = None,
-) -> dict[str, int]:
-    """Count the places of each card that nobody holds.
-
-    Args:
-        ledger: who holds what.
-        book: the node's tickets.
-        resource: which places.
-        hidden: pods by whose records places may be taken of which the ledger knows nothing.
-        reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
-    """
-    pod = reusable_by or PodId("", "", "")
-    held = ledger.count(resource)
-    free = {
-        card: len(places) - held.get(card, 0) for card, places in book.by_card(resource).items()
-    }
-    for each in _held_by(pod, resource, ledger):
-        if card_of(each) in free and not ledger.taken(resource, each, but_reusable_by=pod):
-            free[card_of(each)] += 1
-    for view in hidden:
-        if not view.recorded or view.terminal or view.id == pod:
-            continue
-        for card, count in _beyond_book(view, resource, ledger).items():
-            if card in free:
-                free[card] -= count
-    return {card: max(places, 0) for card, places in free.items()}
-
-
-def _held_by(pod: PodId, resource: Resource, ledger: Ledger) -> set[str]:
-    """Give every place of *resource* that any container of *pod* holds."""
-    return {
-        device_id
-        for claim in ledger.pod_claims(pod)
-        if (held := ledger.holding(claim, resource)) is not None
-        for device_id in held.ids
-    }
-
-
-def left_over(
-    pod: PodId, resource: Resource, book: TicketBook, ledger: Ledger
-) -> Mapping[str, int]:
-    """Count the places of each card that the pod's ordinary init containers have left over.
-
-    The kubelet makes the next container take them (fact K7), asked for or not.
-    """
-    left = {
-        ticket
-        for claim in ledger.pod_claims(pod)
-        if (held := ledger.holding(claim, resource)) is not None
-        for ticket in book.read(resource, held.ids)
-        if not ledger.taken(resource, str(ticket), but_reusable_by=pod)
-    }
-    return per_card(left)
-
-
 def planned_for(pod: PodId, plan: Plan, ledger: Ledger) -> Mapping[Resource, Mapping[str, int]]:
     """Count the places by card that are planned for a pod and not given to it yet."""
     counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
@@ -416,65 +356,3 @@ def planned_for(pod: PodId, plan: Plan, ledger: Ledger) -> Mapping[Resource, Map
             if ledger.holding(Claim(pod, name), resource) is None:
                 counts[resource].update(fresh)
     return counts
-
-
-def _beyond_book(view: PodView, resource: Resource, ledger: Ledger) -> Counter[str]:
-    """Count the places of each card that a pod must have beyond what the ledger knows.
-
-    The kubelet keeps what ordinary init containers took booked for the life of the pod and
-    never shows it (fact K4), and shows nothing of a pod it has not come to after a restart
-    (K11), so an agent that has just started can only know it from the pod's own record. What
-    an ordinary init container took is handed on to the containers after it (K7).
-    """
-    reusable: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
-    for container in view.demand.containers:
-        held = ledger.holding(Claim(view.id, container.name), resource)
-        if held is not None:
-            count = Counter(map(card_of, held.ids))
-        else:
-            count = _recorded(view, container.name, resource)
-        handed_on = count & reusable
-        taken += count - handed_on
-        if container.kind is ContainerKind.INIT:
-            reusable += count - handed_on
-        else:
-            reusable -= handed_on
-    return taken - Counter(map(card_of, _held_by(view.id, resource, ledger)))
-
-
-def _recorded(view: PodView, container: str, resource: Resource) -> Counter[str]:
-    """Count what a record says a container has of each card: of several cards equal parts."""
-    recorded = view.recorded.get(container)
-    if recorded is None or not recorded.cards:
-        return Counter()
-    count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
-    return Counter(dict.fromkeys(recorded.cards, -(-count // len(recorded.cards))))
-
-
-def _count_by_card(
-    resource: Resource, offered: AbstractSet[str], book: TicketBook, ledger: Ledger
-) -> Mapping[str, int]:
-    """Count what is offered of each card."""
-    held = ledger.held(resource)
-    if len(offered) + len(held) == len(book.cards(resource)) and held.isdisjoint(offered):
-        # All that nobody holds, as nearly always: thousands need not be counted.
-        counts = ledger.count(resource)
-        return {
-            card: len(places) - counts.get(card, 0)
-            for card, places in book.by_card(resource).items()
-        }
-    known = book.cards(resource)
-    return Counter(map(known.__getitem__, offered & known.keys()))
-
-
-def _within_reach(
-    pod: PodId, resource: Resource, available: AbstractSet[str], ledger: Ledger
-) -> AbstractSet[str]:
-    """Give what the kubelet offers, less what a live container holds (fact K15)."""
-    taken = {
-        each
-        for each in ledger.held(resource) & available
-        if ledger.taken(resource, each, but_reusable_by=pod)
-    }
-    return available - taken if taken else available

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from agent.allocations import allocations_of, grant_of, is_news, served_inits
 from agent.errors import GrantError, Refusal, Unavailable
+from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.inject import Answer
 from agent.ledger import Claim, Holding, Ledger
@@ -25,7 +26,7 @@ from agent.podview import PodId, PodView
 from agent.ports import Journal, Outbox, PodSource, RecordSource
 from agent.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
 from agent.resolve import Resolution
-from agent.seating import Guidance, at_least, free_places, planned_for, seat
+from agent.seating import Guidance, at_least, planned_for, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
 from agent.witness import identify_entries

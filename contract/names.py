@@ -13,7 +13,6 @@ DEFAULT_DOMAIN = "tencent.com"
 _SUBDOMAIN = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
 )
-_INDEX = re.compile(r"(0|[1-9][0-9]{0,8})\Z")
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,3 @@ class Names:
     def predicate_gpu_idx(self, index: int) -> str:
         """Name the annotation with the card indices of ``spec.containers[index]``."""
         return f"{self.predicate_gpu_idx_prefix}{index}"
-
-    def is_predicate_gpu_idx(self, key: str) -> bool:
-        """Tell whether *key* is ``predicate-gpu-idx-<i>`` for a canonical ``i``."""
-        prefix = self.predicate_gpu_idx_prefix
-        return key.startswith(prefix) and bool(_INDEX.match(key[len(prefix) :]))

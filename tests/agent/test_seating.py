@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import PlacementError
+from agent.free import free_places
 from agent.grant import translate
 from agent.ledger import Claim, Holding, Ledger
 from agent.links import Links
 from agent.place import Policy
 from agent.plan import Plan, Seat
 from agent.podview import PodView
-from agent.seating import Seating, at_least, free_places, seat
+from agent.seating import Seating, at_least, seat
 from agent.tickets import Resource, Ticket, TicketBook, count_of, per_card
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand

@@ -91,38 +91,6 @@ def test_the_domain_of_kubernetes_is_refused(domain: str) -> None:
     )
 
 
-@pytest.mark.parametrize("index", ["0", "1", "9", "10", "123456789"])
-def test_a_card_index_annotation_is_recognized(index: str) -> None:
-    assert Names().is_predicate_gpu_idx(f"tencent.com/predicate-gpu-idx-{index}")
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "tencent.com/predicate-gpu-idx-",
-        "tencent.com/predicate-gpu-idx-00",
-        "tencent.com/predicate-gpu-idx-01",
-        "tencent.com/predicate-gpu-idx--1",
-        "tencent.com/predicate-gpu-idx-1 ",
-        "tencent.com/predicate-gpu-idx-1\n",
-        "tencent.com/predicate-gpu-idx-a",
-        "tencent.com/predicate-gpu-idx-\u0661",
-        "tencent.com/predicate-gpu-idx-1234567890",
-        "example.com/predicate-gpu-idx-0",
-        "predicate-gpu-idx-0",
-        "",
-    ],
-)
-def test_another_annotation_is_left_alone(key: str) -> None:
-    assert not Names().is_predicate_gpu_idx(key)
-
-
-@patient
-@given(st.integers(0, 999_999_999))
-def test_every_card_index_annotation_it_writes_it_recognizes(index: int) -> None:
-    assert Names().is_predicate_gpu_idx(Names().predicate_gpu_idx(index))
-
-
 @patient
 @given(st.text())
 def test_a_domain_is_accepted_or_refused_and_nothing_else_happens(domain: str) -> None:

@@ -206,7 +206,9 @@ def test_a_registration_that_is_refused_is_tried_again(
         running.wait()
     assert kubelet.resources == BOTH
     assert [
-        each.__dict__["reason"] for each in caplog.records if each.message == "registration failed"
+        each.__dict__["reason"]
+        for each in caplog.records
+        if each.getMessage() == "registration failed"
     ] == ["UNKNOWN: the kubelet does not like this"] * 2
 
 
@@ -286,7 +288,9 @@ def test_it_stops_promptly_while_it_cannot_register(kubelet: FakeKubelet) -> Non
 
 def _reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        each.__dict__["reason"] for each in caplog.records if each.message == "registration failed"
+        each.__dict__["reason"]
+        for each in caplog.records
+        if each.getMessage() == "registration failed"
     ]
 
 

@@ -258,7 +258,7 @@ def test_what_it_serves_is_logged_once_it_is_known(
     caplog.set_level(logging.INFO, "agent.supervisor")
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
-    (line,) = (each.__dict__ for each in caplog.records if each.message == "cards")
+    (line,) = (each.__dict__ for each in caplog.records if each.getMessage() == "cards")
     assert line["cards"] == {"GPU-0": "Fake", "GPU-1": "Fake"}
     assert line["memory_block"] == BLOCK
 

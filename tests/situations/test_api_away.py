@@ -126,7 +126,7 @@ class Site:
 
     def said(self, message: str) -> int:
         """How often the agent has logged this."""
-        return sum(each.message == message for each in self.log.records)
+        return sum(each.getMessage() == message for each in self.log.records)
 
     # --- the kubelet --------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Site:
         lines = [
             each.__dict__
             for each in self.log.records
-            if each.name == "agent.journal" and each.message in ("allocate", "refused")
+            if each.name == "agent.journal" and each.getMessage() in ("allocate", "refused")
         ]
         assert [(each["pod"], each["container"], each["resource"]) for each in lines] == made
         assert {each["evidence"] for each in lines} <= {Evidence.TICKET, Evidence.WITNESS}
@@ -321,7 +321,7 @@ def test_an_unknown_pod_with_init_containers_is_not_refused_and_is_right_in_the_
         site.server.set_outage(Outage.NONE)
         eventually(lambda: site.recorded("unknown"), "it is written")
         eventually(lambda: agent.pending() == 0, "everything is written")
-    assert not [each for each in site.log.records if each.message == "refused"]
+    assert not [each for each in site.log.records if each.getMessage() == "refused"]
     site.check_record(pod, Evidence.WITNESS, Evidence.RECORD, without="init")
 
 
@@ -356,7 +356,7 @@ def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(
     reasons = [
         each.__dict__["reason"]
         for each in site.log.records
-        if each.message == "allocation not written"
+        if each.getMessage() == "allocation not written"
     ]
     assert len(reasons) == 2
     assert any('"gone" not found' in each for each in reasons)

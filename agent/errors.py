@@ -7,7 +7,8 @@
     ├── Refusal           the request's: it cannot be served; the text reaches the pod's author
     │   ├── ResolutionError   no container can be asking this
     │   ├── PlacementError    no card fits
-    │   └── GrantError        the IDs contradict themselves, the request or other containers
+    │   ├── GrantError        the IDs contradict themselves, the request or other containers
+    │   └── EnforcementError  what a container must find cannot be made: a full disk
     └── Unavailable       ours or a neighbour's: what we depend on does not answer now
         └── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
 """
@@ -31,6 +32,10 @@ class PlacementError(Refusal):
 
 class GrantError(Refusal):
     """Device IDs that contradict themselves, their container's request or other containers."""
+
+
+class EnforcementError(Refusal):
+    """What would hold a container to its limits cannot be made on this node now."""
 
 
 class Unavailable(Exception):

@@ -4,10 +4,10 @@ Cards are always in the order of their index, so that card 0 of a container is t
 card after every restart.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from enum import StrEnum
 
+from agent.answer import Answer
 from agent.cards import Inventory
 from agent.grant import Grant
 from agent.tickets import Resource
@@ -31,19 +31,6 @@ class Injection(StrEnum):
     """Device nodes in the ``Allocate`` answer."""
     ENVVAR = "envvar"
     """The environment alone; the NVIDIA container runtime does the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An ``Allocate`` answer.
-
-    Attributes:
-        envs: environment variables.
-        devices: paths of device nodes, the same on the host and in the container.
-    """
-
-    envs: Mapping[str, str] = field(default_factory=dict)
-    devices: tuple[str, ...] = ()
 
 
 def inject(

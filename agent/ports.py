@@ -3,8 +3,11 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from agent.answer import Answer
+from agent.entitlement import Entitlement
+from agent.grant import Grant
 from agent.ledger import Claim, Correction
-from agent.podview import PodView
+from agent.podview import PodId, PodView
 from agent.tickets import Resource
 from agent.witness import Snapshot
 from contract.allocation import Allocation, Evidence
@@ -80,4 +83,38 @@ class Journal(Protocol):
 
     def blind(self, reason: str) -> None:
         """The kubelet's record could not be had."""
+        ...
+
+
+class Enforcer(Protocol):
+    """What holds containers to their limits; one module of :mod:`agent.enforcement` each."""
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+        """Give what an ``Allocate`` answer must carry, and make on disk what it names.
+
+        The answer follows from the IDs alone; *claim* is for whom it is made as far as is
+        known yet. Called before anything is booked, and never twice at once.
+
+        Raises:
+            EnforcementError: it cannot be made; nothing is booked, the pod is refused.
+        """
+        ...
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        """Make ready for the container that is about to start with the core places *ids*.
+
+        What ``answer`` made is made again where it is missing (a wiped disk). Comes before
+        every start, restarts included; several may come at once.
+
+        Args:
+            ids: core places.
+            entitlement: who starts, and what it may use; ``None`` while nobody knows.
+
+        Raises:
+            EnforcementError: it cannot be made; the start is vetoed and tried again.
+        """
+        ...
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        """Remove what was made for pods other than these: they are gone."""
         ...

@@ -10,9 +10,9 @@ from typing import NoReturn, Protocol
 
 import grpc
 
+from agent.answer import Answer
 from agent.board import HealthBoard
 from agent.errors import Refusal
-from agent.inject import Answer
 from agent.kubeletapi import deviceplugin_pb2 as api
 from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
 from agent.tickets import Resource, TicketBook

@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from agent.allocations import allocations_of, grant_of, is_news, served_inits
+from agent.answer import Answer
 from agent.errors import GrantError, Refusal, Unavailable
 from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
-from agent.inject import Answer
 from agent.ledger import Claim, Holding, Ledger
 from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout

@@ -109,6 +109,11 @@ class Names:
         return f"{self.domain}/gpu-policy"
 
     @cached_property
+    def core_limit(self) -> str:
+        """Pod annotation, by its author: percent of a card a share may use while it is idle."""
+        return f"{self.domain}/vcuda-core-limit"
+
+    @cached_property
     def wishes(self) -> frozenset[str]:
         """All annotations by which a pod's author wishes something (:mod:`contract.wishes`)."""
         return frozenset(
@@ -118,6 +123,7 @@ class Names:
                 self.use_gpu_uuid,
                 self.nouse_gpu_uuid,
                 self.gpu_policy,
+                self.core_limit,
             )
         )
 

@@ -2,6 +2,7 @@
 
 ``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in any case. ``use-gpu-uuid``,
 ``nouse-gpu-uuid``: cards. Lists are comma-separated. ``gpu-policy``: which card a share prefers.
+``vcuda-core-limit``: how far a share may go beyond its cores while others leave them idle.
 """
 
 import re
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from contract.demand import CORES_PER_CARD
 from contract.errors import Fault, FieldError, quote
 from contract.names import Names
 
@@ -16,6 +18,7 @@ POLICIES = ("binpack", "spread")
 """The values of ``gpu-policy``."""
 
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
+_CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 _LONGEST_TYPE = 96  # NVML's product names are at most so long
 
 
@@ -29,6 +32,8 @@ class Wishes:
         use_uuids: a card must be one of them.
         nouse_uuids: a card must be none of them.
         policy: which card a share prefers, one of :data:`POLICIES`.
+        core_limit: hundredths of a card, 1 to 100, that a share may use in all while others
+            leave them idle; ``None`` holds it to what it asked for.
     """
 
     use_types: tuple[str, ...] = ()
@@ -36,6 +41,7 @@ class Wishes:
     use_uuids: tuple[str, ...] = ()
     nouse_uuids: tuple[str, ...] = ()
     policy: str = ""
+    core_limit: int | None = None
 
     def excludes(self, *, model: str, uuid: str) -> str:
         """Name the annotation that rules a card out; empty when none does."""
@@ -92,7 +98,22 @@ def read_wishes(
         rule = "must be " + " or ".join(POLICIES)
         errors.append(_refuse(path, names.gpu_policy, policy, rule, "not-a-policy"))
         policy = ""
-    return Wishes(use_types, nouse_types, use_uuids, nouse_uuids, policy), tuple(errors)
+    core_limit: int | None = None
+    if names.core_limit in annotations:
+        core_limit = _read_core_limit(annotations[names.core_limit])
+        if core_limit is None:
+            rule = f"must be a whole number, 1 to {CORES_PER_CARD} (more is read as that)"
+            value = annotations[names.core_limit]
+            errors.append(_refuse(path, names.core_limit, value, rule, "not-a-core-limit"))
+    wishes = Wishes(use_types, nouse_types, use_uuids, nouse_uuids, policy, core_limit)
+    return wishes, tuple(errors)
+
+
+def _read_core_limit(value: object) -> int | None:
+    """Read a limit as gpu-manager does: what is more than a whole card is a whole card."""
+    if not isinstance(value, str) or not _CORE_LIMIT.match(value) or int(value) < 1:
+        return None
+    return min(int(value), CORES_PER_CARD)
 
 
 def _read_list(value: object, what: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:

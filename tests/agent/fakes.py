@@ -16,10 +16,10 @@ from typing import Any, Self
 
 import grpc
 
+from agent.answer import Answer
 from agent.cards import Card, Inventory
 from agent.errors import Unavailable
 from agent.grant import Grant
-from agent.inject import Answer
 from agent.kubeletapi import deviceplugin_pb2, deviceplugin_pb2_grpc
 from agent.kubeletapi import podresources_pb2 as lister_pb
 from agent.kubeletapi import podresources_pb2_grpc as lister_grpc

@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from agent.answer import Answer
 from agent.cards import Inventory
 from agent.grant import Grant, Share
-from agent.inject import CONTROL_DEVICES, Answer, Injection, inject
+from agent.inject import CONTROL_DEVICES, Injection, inject
 from tests.agent.builders import CORE, MEMORY, card
 
 CARDS = Inventory(tuple(card(index) for index in range(3)))

@@ -11,9 +11,9 @@ from typing import cast
 import grpc
 import pytest
 
+from agent.answer import Answer
 from agent.board import HealthBoard
 from agent.errors import GrantError, PlacementError, ResolutionError
-from agent.inject import Answer
 from agent.kubeletapi import deviceplugin_pb2 as pb
 from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
 from agent.server import DevicePluginService, PluginServer

@@ -1,0 +1,1 @@
+"""The service that vcuda-controller registers at, and its generated stubs."""

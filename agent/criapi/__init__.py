@@ -1,1 +1,5 @@
-"""The container runtime's API (CRI v1): the part of it that is used here, and its generated stubs."""
+"""The container runtime's gRPC interface (CRI v1), generated from our own ``.proto`` file.
+
+Only generated stubs and their source belong here; ``make proto`` writes them again and a test
+holds that they are fresh.
+"""

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PROTO := agent/kubeletapi
+PROTOS := $(wildcard agent/*api/*.proto)
 
 .PHONY: help demo test check bench e2e proto format clean
 
@@ -47,7 +47,7 @@ format: $(STAMP)
 
 proto: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-	  $(PROTO)/deviceplugin.proto $(PROTO)/podresources.proto
+	  $(PROTOS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -60,6 +60,7 @@ class Lookout:
         self,
         *,
         ledger: Ledger,
+        roster: Roster,
         pods: PodSource,
         record: RecordSource,
         journal: Journal,
@@ -70,6 +71,7 @@ class Lookout:
 
         Args:
             ledger: who holds what.
+            roster: tells pods at rest from pods in motion; knows nobody yet.
             pods: the pods of this node.
             record: the kubelet's own record.
             journal: takes corrections, and that the record could not be had.
@@ -77,7 +79,7 @@ class Lookout:
             on_changed: told, lock held, of pods whose bookings the record has changed.
         """
         self.ledger = ledger
-        self.roster = Roster()
+        self.roster = roster
         self._pods = pods
         self._record = record
         self._journal = journal

@@ -91,6 +91,11 @@ class Roster:
         return self._by_key.get(key, ())
 
     @property
+    def known(self) -> AbstractSet[PodId]:
+        """Every pod that the API shows here."""
+        return {view.id for view in self._views}
+
+    @property
     def live(self) -> AbstractSet[PodId]:
         """The pods that the API shows bound here and not finished."""
         return self._live

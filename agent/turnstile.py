@@ -7,45 +7,34 @@ held while something outside is asked.
 """
 
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from agent.allocations import allocations_of, grant_of, is_news, served_inits
+from agent.allocations import grant_of
 from agent.answer import Answer
-from agent.errors import GrantError, Refusal, Unavailable
+from agent.entitlement import Entitlement
+from agent.errors import Refusal, Unavailable
 from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.ledger import Claim, Holding, Ledger
 from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout
 from agent.place import Policy
-from agent.plan import Plan
-from agent.podview import PodId, PodView
-from agent.ports import Journal, Outbox, PodSource, RecordSource
+from agent.podview import PodView
+from agent.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
+from agent.promises import Promises, Reservation
 from agent.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
-from agent.resolve import Resolution
-from agent.seating import Guidance, at_least, planned_for, seat
+from agent.records import Records
+from agent.roster import Roster
+from agent.seating import Guidance, at_least, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
 from agent.witness import identify_entries
-from contract.allocation import Allocation, Evidence
+from agent.workshop import Workshop
+from contract.allocation import Evidence
 from contract.demand import PodDemand
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Places promised to one container between its preferred call and its ``Allocate``."""
-
-    resolution: Resolution
-    view: PodView | None
-
 
 PROOF_WITHIN = 2.0
 """Seconds ``PreStartContainer`` waits for it; the kubelet gives it 30 (fact K10)."""
-
-_MOST_REMEMBERED = 64
 
 
 class Turnstile:
@@ -60,6 +49,7 @@ class Turnstile:
         outbox: Outbox,
         journal: Journal,
         answer: Callable[[Grant], Answer],
+        enforcer: Enforcer | None = None,
         unhealthy: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
@@ -73,13 +63,13 @@ class Turnstile:
             outbox: takes finished allocations.
             journal: takes decisions.
             answer: turns a grant into an ``Allocate`` answer.
+            enforcer: what holds containers to their limits, and adds to answers.
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
             policy: which card a share prefers, unless its pod wishes otherwise.
             strict: whether a scheduler's choice of cards that does not fit is refused.
         """
         self._book = book
         self._shared = SharedRecord(record)
-        self._outbox = outbox
         self._journal = journal
         self._answer = answer
         self._links = Links(book.inventory)
@@ -88,18 +78,26 @@ class Turnstile:
         self._strict = strict
         self._lock = threading.Lock()
         self._ledger = Ledger()
+        roster = Roster()
+        self._records = Records(ledger=self._ledger, book=book, roster=roster, outbox=outbox)
         self._lookout = Lookout(
             ledger=self._ledger,
+            roster=roster,
             pods=pods,
             record=record,
             journal=journal,
             lock=self._lock,
-            on_changed=self._tell_of,
+            on_changed=self._records.tell_of,
         )
-        self._reservations: OrderedDict[tuple[Resource, frozenset[str]], Reservation] = (
-            OrderedDict()
+        self._workshop = Workshop(
+            enforcer=enforcer,
+            ledger=self._ledger,
+            book=book,
+            lookout=self._lookout,
+            record=self._shared,
+            lock=self._lock,
         )
-        self._plans: OrderedDict[PodId, Plan] = OrderedDict()
+        self._promises = Promises()
 
     # --- the three calls -------------------------------------------------------------
 
@@ -136,19 +134,17 @@ class Turnstile:
                     policy=self._policy_for(view),
                     available=offered,
                     must=must_tickets,
-                    plan=self._plans.get(claim.pod),
+                    plan=self._promises.plan(claim.pod),
                     hidden=self._lookout.roster.hidden,
-                    reserved=self._reserved(resolution),
+                    reserved=self._promises.reserved(
+                        resolution, live=self._lookout.roster.live, ledger=self._ledger
+                    ),
                     guidance=self._guided(view),
                     sure=resolution.evidence is not Evidence.ORDER,
                 )
                 tickets = seating.tickets
-                self._plans[claim.pod] = seating.plan
                 ids = frozenset(str(ticket) for ticket in tickets)
-                self._reservations[resource, ids] = Reservation(resolution, view)
-                for memory in (self._reservations, self._plans):
-                    if len(memory) > _MOST_REMEMBERED:
-                        memory.popitem(last=False)
+                self._promises.make(resource, ids, Reservation(resolution, view), seating.plan)
         except Refusal as error:
             self._rejected(claim)
             self._journal.refused("prefer", claim, resource, size, str(error))
@@ -169,7 +165,7 @@ class Turnstile:
         try:
             tickets = self._book.read(resource, device_ids)
             with self._lock:
-                reservation = self._reservations.pop((resource, ids), None)
+                reservation = self._promises.redeem(resource, ids)
             evidence = Evidence.TICKET
             if reservation is None:
                 scene = self._lookout.look(named=frozenset((resource, each) for each in device_ids))
@@ -181,14 +177,17 @@ class Turnstile:
                 evidence = resolution.evidence
             claim = Claim(reservation.resolution.pod, reservation.resolution.container.name)
             with self._lock:
-                grant = self._book_in(claim, reservation, resource, tickets)
-                self._tell(self._finished(reservation.view) or self._partly(reservation.view))
+                grant = self._vet(claim, reservation, resource, tickets)
+            # Before anything is booked: where it cannot be made, nothing has happened.
+            made = self._workshop.make(
+                claim, ids, grant, then=lambda: self._book_in(claim, reservation, resource, ids)
+            )
         except Refusal as error:
             self._rejected(claim)
             self._journal.refused("allocate", claim, resource, len(device_ids), str(error))
             raise
         self._journal.decided("allocate", claim, resource, evidence, ids)
-        return self._answer(grant)
+        return self._answer(grant).plus(made)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Prove that the container about to start is the one its places were given to.
@@ -203,14 +202,17 @@ class Turnstile:
                 claim = proven(self._ledger, resource, ids)
             if claim is None:
                 claim = self._prove(resource, ids)
-            if claim is None:
-                return
-            with self._lock:
-                check_start(self._ledger, self._book, claim, self._lookout.roster.view(claim.pod))
+            if claim is not None:
+                with self._lock:
+                    view = self._lookout.roster.view(claim.pod)
+                    check_start(self._ledger, self._book, claim, view)
+            if resource is Resource.CORE:
+                self._workshop.start(claim, ids)
         except Refusal as error:
             self._journal.refused("prestart", claim, resource, len(device_ids), str(error))
             raise
-        self._journal.decided("prestart", claim, resource, Evidence.RECORD, ids)
+        if claim is not None:
+            self._journal.decided("prestart", claim, resource, Evidence.RECORD, ids)
 
     # --- keeping up ------------------------------------------------------------------
 
@@ -248,14 +250,13 @@ class Turnstile:
             for pod in gone:
                 if pod.key not in listed:
                     self._ledger.release_pod(pod)
-            self._tell_of(roster.owed)
+            self._records.tell_of(roster.owed)
 
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
         with self._lock:
             self._lookout.forget_kubelet()
-            self._reservations.clear()
-            self._plans.clear()
+            self._promises.clear()
         self.refresh()
 
     def catch_up(self, view: PodView) -> None:
@@ -265,13 +266,23 @@ class Turnstile:
         with self._lock:
             # A pod that was served while the API was away is booked by its name alone.
             self._ledger.adopt_names({view.id})
-            self._tell(self._finished(view))
+            self._records.tell(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self._lock:
             hidden = self._lookout.know().hidden
             return free_places(self._ledger, self._book, resource, hidden=hidden)
+
+    # --- enforcing -------------------------------------------------------------------
+
+    def entitled(self, claim: Claim) -> Entitlement | None:
+        """Give what a running container may use; ``None`` when it holds nothing here."""
+        return self._workshop.entitled(claim)
+
+    def sweep(self) -> None:
+        """Let go of what enforcement made for pods that are gone."""
+        self._workshop.sweep()
 
     # --- planning --------------------------------------------------------------------
 
@@ -289,43 +300,25 @@ class Turnstile:
             return Guidance()
         return Guidance(view.wishes, view.chosen, self._strict)
 
-    def _reserved(self, resolution: Resolution) -> Mapping[Resource, Mapping[str, int]]:
-        """Count what is planned for other pods and not given to them yet; lock held.
-
-        The kubelet admits one pod at a time (K1): once another is known to be asking, those
-        before it are admitted, rejected or gone, and what was planned for them is free. Where
-        the pod that is asking is only guessed, the one before it may well go on.
-        """
-        live = self._lookout.roster.live
-        reserved: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
-        for pod, plan in tuple(self._plans.items()):
-            if pod == resolution.pod:
-                continue
-            if resolution.evidence is not Evidence.ORDER or (pod.uid and pod not in live):
-                del self._plans[pod]
-                continue
-            for resource, counts in planned_for(pod, plan, self._ledger).items():
-                reserved[resource].update(counts)
-        return reserved
-
     def _rejected(self, claim: Claim | None) -> None:
         """Note that a call made for *claim* is being refused, which ends its pod."""
         self._lookout.rejected(claim)
         if claim is not None:
             with self._lock:
-                self._plans.pop(claim.pod, None)
+                self._promises.drop(claim.pod)
 
     # --- booking ---------------------------------------------------------------------
 
-    def _book_in(
+    def _vet(
         self,
         claim: Claim,
         reservation: Reservation,
         resource: Resource,
         tickets: Sequence[Ticket],
     ) -> Grant:
+        """Check that these places can be this container's; lock held."""
         resolution = reservation.resolution
-        ids = frozenset(str(ticket) for ticket in tickets)
+        ids = [str(ticket) for ticket in tickets]
         check_free(
             resource,
             [each for each in ids if self._ledger.taken(resource, each, but_reusable_by=claim.pod)],
@@ -337,45 +330,19 @@ class Turnstile:
             check_together(grant, other)
         else:
             check_together(other, grant)
-        self._lookout.answered(claim)
-        self._ledger.record(
-            claim, resolution.container.kind, resource, Holding(ids, resolution.evidence)
-        )
-        plan = self._plans.get(claim.pod, {})
-        if not any(planned_for(claim.pod, plan, self._ledger).values()):
-            self._plans.pop(claim.pod, None)  # its last container has all it asks for
         return grant
 
-    def _finished(self, view: PodView | None) -> tuple[PodView, dict[str, Allocation]] | None:
-        """Give a pod's allocations once they are complete and its record does not show them."""
-        if view is None:
-            return None
-        try:
-            found = allocations_of(self._ledger, self._book, view)
-        except GrantError:
-            return None  # it holds places of a card this node no longer has
-        return (view, found) if found and is_news(found, view.recorded) else None
-
-    def _partly(self, view: PodView | None) -> tuple[PodView, dict[str, Allocation]] | None:
-        """Give what ordinary init containers got, of a pod that is not finished.
-
-        Nobody else knows (fact K4): written now, an agent that is killed before the pod is
-        complete has not forgotten it.
-        """
-        if view is None:
-            return None
-        found = served_inits(self._ledger, self._book, view)
-        return (view, found) if is_news(found, view.recorded) else None
-
-    def _tell_of(self, pods: AbstractSet[PodId]) -> None:
-        """Hand on the allocations of *pods* that are complete, lock held."""
-        for pod in sorted(pods):
-            self._tell(self._finished(self._lookout.roster.view(pod)))
-
-    def _tell(self, found: tuple[PodView, dict[str, Allocation]] | None) -> None:
-        """Hand an allocation to the outbox, lock held: in the order in which they were made."""
-        if found is not None:
-            self._outbox.put(*found)
+    def _book_in(
+        self, claim: Claim, reservation: Reservation, resource: Resource, ids: frozenset[str]
+    ) -> None:
+        """Book places that were vetted, and tell the API once that is all of its pod's."""
+        resolution = reservation.resolution
+        holding = Holding(ids, resolution.evidence)
+        with self._lock:
+            self._lookout.answered(claim)
+            self._ledger.record(claim, resolution.container.kind, resource, holding)
+            self._promises.fulfilled(claim.pod, self._ledger)
+            self._records.tell(reservation.view, parts=True)
 
     # --- proving ---------------------------------------------------------------------
 
@@ -398,7 +365,7 @@ class Turnstile:
             claim, held = found
             wrong = believe(self._ledger, claim, held)
             if wrong or claim not in guessed:
-                self._tell_of({claim.pod, *(each.guessed.pod for each in wrong)})
+                self._records.tell_of({claim.pod, *(each.guessed.pod for each in wrong)})
         for correction in wrong:
             self._journal.corrected(correction)
         return claim

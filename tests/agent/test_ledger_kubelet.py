@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from agent.answer import Answer
 from agent.errors import PlacementError, Refusal, Unavailable
 from agent.ledger import Claim, Ledger
 from agent.podview import PodView
@@ -216,7 +217,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
             record=self.kubelet,
             outbox=Api(self.pods),
             journal=self.journal,
-            answer=lambda grant: None,  # type: ignore[arg-type,return-value]  # nobody reads it
+            answer=lambda grant: Answer(),
         )
         self.lost = set(self.kubelet.pods) | set(self.kubelet.saved)
         self.turnstile.rebuild()

@@ -12,6 +12,7 @@ from agent.ledger import Claim, Holding, Ledger
 from agent.lookout import Lookout, Scene
 from agent.podview import PodId, PodView
 from agent.resolve import Resolution
+from agent.roster import Roster
 from agent.tickets import Resource
 from contract.allocation import Allocation, Evidence
 from tests.agent.builders import CORE, INIT, MEMORY, hold, ids
@@ -43,6 +44,7 @@ class Stand:
         self.changed: list[AbstractSet[PodId]] = []
         self.lookout = Lookout(
             ledger=self.ledger,
+            roster=Roster(),
             pods=self.pods,
             record=self.record,
             journal=self.journal,

@@ -78,7 +78,9 @@ class Api:
             reason = " ".join(str(error).split())
             raise SettingsError(f"kubeconfig: cannot use {where}: {reason}") from error
         configuration.retries = False
-        self._core = client.CoreV1Api(client.ApiClient(configuration))
+        api_client = client.ApiClient(configuration)
+        api_client.user_agent = "gpu-turnstile-agent"  # audit logs name who asked
+        self._core = client.CoreV1Api(api_client)
         self._lock = threading.Lock()
         self._watching: Any = None
         self._closed = False

@@ -16,8 +16,9 @@ from typing import Any, Self
 
 import grpc
 
-from agent.answer import Answer
+from agent.answer import Answer, Mount
 from agent.cards import Card, Inventory
+from agent.entitlement import Entitlement
 from agent.errors import Unavailable
 from agent.grant import Grant
 from agent.kubeletapi import deviceplugin_pb2, deviceplugin_pb2_grpc
@@ -205,6 +206,34 @@ class FakeRecord:
         )
 
 
+class FakeEnforcer:
+    """An :class:`agent.ports.Enforcer` that keeps what it is told, or raises *error*."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.made: list[tuple[Claim, frozenset[str], Grant]] = []
+        self.started: list[tuple[frozenset[str], Entitlement | None]] = []
+        self.kept: list[set[PodId]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+        self._fail()
+        self.made.append((claim, ids, grant))
+        self.meanwhile()
+        return Answer({"LIMIT": str(grant.places)}, mounts=(Mount("/etc/limit", "/host"),))
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        self._fail()
+        self.started.append((ids, entitlement))
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        self.kept.append(set(pods))
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
 class FakeOutbox:
     """A :class:`agent.ports.Outbox` that remembers."""
 
@@ -288,8 +317,10 @@ class Node:
         blocks: int = 32,
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
+        enforcer: "FakeEnforcer | None" = None,
     ) -> None:
         self.strict = strict
+        self.enforcer = enforcer
         self.ill: dict[str, str] = {}
         self.book = make_book(cards, blocks=blocks)
         self.policy = policy
@@ -313,6 +344,7 @@ class Node:
             outbox=self.outbox,
             journal=self.journal,
             answer=self._answer,
+            enforcer=self.enforcer,
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
             strict=self.strict,

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contract.demand import ContainerDemand, Demand, PodDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.names import Names
+from contract.wishes import read_wishes
 from webhook.verdicts import cut
 
 _LONGEST_NAME = 40
@@ -30,6 +31,7 @@ def advise(
     for container in demand.containers:
         for line in _about_memory(container, largest_card):
             yield f"container {cut(container.name, _LONGEST_NAME)}: {line}"
+    yield from _about_core_limit(demand, annotations, names)
     for key in _gpu_manager_annotations(names):
         if key in annotations:
             yield f"{path}metadata.annotations[{key}]: deprecated, not read: ask in limits"
@@ -49,6 +51,19 @@ def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str
     most = least + bool(longer)
     if 0 < largest_card < most:
         yield f"{most} memory blocks a card, the largest card known has {largest_card}"
+
+
+def _about_core_limit(
+    demand: PodDemand, annotations: Mapping[str, Any], names: Names
+) -> Iterator[str]:
+    wishes, _ = read_wishes(annotations, names)
+    if wishes.core_limit is None:
+        return
+    for container in demand.containers:
+        cores = container.demand.cores
+        if wishes.core_limit < cores < CORES_PER_CARD:
+            name = cut(container.name, _LONGEST_NAME)
+            yield f"container {name}: {cores} cores, vcuda-core-limit leaves it {wishes.core_limit}"
 
 
 def _uneven(asked: Demand, least: int, longer: int) -> str:

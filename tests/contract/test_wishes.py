@@ -29,6 +29,10 @@ def read(**given: Any) -> tuple[Wishes, list[str]]:
         ({"nouse_gpu_uuid": "GPU-1"}, Wishes(nouse_uuids=("GPU-1",))),
         ({"gpu_policy": "spread"}, Wishes(policy="spread")),
         ({"gpu_policy": "binpack"}, Wishes(policy="binpack")),
+        ({"vcuda_core_limit": "1"}, Wishes(core_limit=1)),
+        ({"vcuda_core_limit": "080"}, Wishes(core_limit=80)),
+        ({"vcuda_core_limit": "100"}, Wishes(core_limit=100)),
+        ({"vcuda_core_limit": "150"}, Wishes(core_limit=100)),
         (
             {"use_gpu_type": "A100", "nouse_gpu_type": "PCIE"},
             Wishes(use_types=("a100",), nouse_types=("pcie",)),
@@ -39,6 +43,7 @@ def test_what_is_well_formed_is_read(given: dict[str, Any], expected: Wishes) ->
     assert read(**given) == (expected, [])
 
 
+LIMIT = "must be a whole number, 1 to 100 (more is read as that)"
 EMPTY = "must be a comma-separated list without empty entries"
 
 
@@ -75,6 +80,23 @@ EMPTY = "must be a comma-separated list without empty entries"
             NO_WISHES,
         ),
         ({"gpu_policy": None}, "gpu-policy]: Invalid value: null: must be binpack", NO_WISHES),
+        *(
+            (
+                {"vcuda_core_limit": value},
+                f"vcuda-core-limit]: Invalid value: {shown}: {LIMIT}",
+                NO_WISHES,
+            )
+            for value, shown in (
+                ("0", '"0"'),
+                ("-5", '"-5"'),
+                ("50%", '"50%"'),
+                ("", '""'),
+                ("1.5", '"1.5"'),
+                ("٣", '"٣"'),
+                (50, "50"),
+                (None, "null"),
+            )
+        ),
         (
             {"use_gpu_uuid": "GPU-1", "nouse_gpu_uuid": "GPU-1,GPU-2"},
             (

@@ -89,3 +89,20 @@ def test_whatever_is_asked_for_lines_about_memory_are_few_and_nearly_fit(
     lines = _advise(Demand(cores, memory), largest_card=largest, name=name)
     assert len(lines) <= 3
     assert all(len(line) <= 160 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("limit", "lines"),
+    [
+        ("30", ["container main: 50 cores, vcuda-core-limit leaves it 30"]),
+        ("50", []),
+        ("100", []),
+        ("many", []),  # an error, told as one
+    ],
+)
+def test_a_limit_below_what_a_share_asks_for_is_said(limit: str, lines: list[str]) -> None:
+    assert _advise(Demand(50, 4), annotations={NAMES.core_limit: limit}) == lines
+
+
+def test_a_limit_says_nothing_of_whole_cards() -> None:
+    assert _advise(Demand(100, 0), annotations={NAMES.core_limit: "30"}) == []

@@ -92,7 +92,7 @@ EMPTY = "must be a comma-separated list without empty entries"
                 ("50%", '"50%"'),
                 ("", '""'),
                 ("1.5", '"1.5"'),
-                ("٣", '"٣"'),
+                ("\u0663", '"\\u0663"'),
                 (50, "50"),
                 (None, "null"),
             )

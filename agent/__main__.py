@@ -12,11 +12,22 @@ from agent.cards import Discovery
 from agent.cardsfile import dump_discovery
 from agent.cardsource import look, none_served
 from agent.errors import SettingsError
-from agent.inject import Injection
+from agent.inject import Injection, parse_extra_devices
 from agent.logs import configure
 from agent.memory import limit_arenas
 from agent.place import Policy
-from agent.settings import Settings, parse_application_xids, parse_memory_block, parse_period
+from agent.settings import (
+    CDI_DIR,
+    CRI_SOCKET,
+    HAMI_LIBRARY_DIR,
+    STATE_DIR,
+    Enforcement,
+    Settings,
+    parse_application_xids,
+    parse_driver_dir,
+    parse_memory_block,
+    parse_period,
+)
 from agent.supervisor import Agent
 from agent.topology_text import describe
 from agent.xids import APPLICATION_XIDS
@@ -128,8 +139,61 @@ def _one_line() -> Iterator[None]:
     type=click.Choice([each.value for each in Injection]),
     default=Injection.NODES.value,
     show_envvar=True,
-    help="How cards reach a container: device nodes, or the environment alone "
-    "(for the NVIDIA container runtime).",
+    help="How cards reach a container: device nodes, the environment alone (for the NVIDIA "
+    "container runtime), or CDI names.",
+)
+@click.option(
+    "--extra-devices",
+    default="",
+    show_default="none",
+    show_envvar=True,
+    help="Further device nodes for every GPU container, comma-separated, such as "
+    "/dev/infiniband/uverbs0.",
+)
+@click.option(
+    "--driver-dir",
+    metavar="HOST[:CONTAINER]",
+    default="",
+    show_default="none",
+    show_envvar=True,
+    help="A folder of driver files (bin, lib, lib64) that containers find read-only, by default "
+    "at /usr/local/nvidia: for hosts without the NVIDIA container runtime.",
+)
+@click.option(
+    "--cdi-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=str(CDI_DIR),
+    show_envvar=True,
+    help="Where the CDI spec is written with --inject cdi, if the host has none for its cards.",
+)
+@click.option(
+    "--enforcement",
+    type=click.Choice([each.value for each in Enforcement]),
+    default=Enforcement.NONE.value,
+    show_envvar=True,
+    help="What holds a container to its share: nothing, Tencent's vcuda-controller (in "
+    "--driver-dir), or HAMi-core.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=str(STATE_DIR),
+    show_envvar=True,
+    help="Where the files that enforcement mounts into containers are kept.",
+)
+@click.option(
+    "--hami-library-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=str(HAMI_LIBRARY_DIR),
+    show_envvar=True,
+    help="The host's folder with HAMi-core's libvgpu.so.",
+)
+@click.option(
+    "--cri-socket",
+    type=click.Path(path_type=Path),
+    default=str(CRI_SOCKET),
+    show_envvar=True,
+    help="The container runtime's socket; vcuda asks it which container a process is in.",
 )
 @click.option(
     "--http-host",
@@ -167,6 +231,13 @@ def main(  # noqa: PLR0913 -- one argument per flag
     policy: str,
     predicate: str,
     inject: str,
+    extra_devices: str,
+    driver_dir: str,
+    cdi_dir: Path,
+    enforcement: str,
+    state_dir: Path,
+    hami_library_dir: Path,
+    cri_socket: Path,
     http_host: str,
     http_port: int,
     log_level: str,
@@ -196,6 +267,13 @@ def main(  # noqa: PLR0913 -- one argument per flag
                 policy=Policy(policy),
                 strict_predicate=predicate == "strict",
                 inject=Injection(inject),
+                extra_devices=parse_extra_devices(extra_devices),
+                driver=parse_driver_dir(driver_dir),
+                cdi_dir=cdi_dir,
+                enforcement=Enforcement(enforcement),
+                state_dir=state_dir,
+                hami_library_dir=hami_library_dir,
+                cri_socket=cri_socket,
                 http_host=http_host,
                 http_port=http_port,
                 recovery_quiet=parse_period("recovery-quiet", recovery_quiet),

@@ -1,19 +1,35 @@
-"""What a container finds: device nodes and environment, made from a grant.
+"""What a container finds of its cards: device nodes and environment, made from a grant.
 
 Cards are always in the order of their index, so that card 0 of a container is the same
 card after every restart.
+
+``NVIDIA_VISIBLE_DEVICES`` is set in every mode: many images default to ``all``, and where
+the NVIDIA container runtime is at work such an image would see every card of the node.
+``NVIDIA_DRIVER_CAPABILITIES`` is never set: which parts of the driver a program needs
+(compute, video, graphics) its image knows and says, and what an ``Allocate`` answer sets
+replaces what an image says. So it is with ``PATH``, without which an image's own commands
+are not found.
 """
 
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.answer import Answer
+from agent.answer import Answer, Mount
 from agent.cards import Inventory
+from agent.errors import GrantError, SettingsError
 from agent.grant import Grant
 from agent.tickets import Resource
+from contract.errors import quote
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """Read by the NVIDIA container runtime, and by people."""
+
+VOID = "void"
+"""Tells the NVIDIA container runtime to leave a container alone."""
+
+LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 CONTROL_DEVICES = (
     "/dev/nvidiactl",
@@ -23,6 +39,9 @@ CONTROL_DEVICES = (
 )
 """Device nodes every GPU program needs beside the card's own, where the host has them."""
 
+DRIVER_IN_CONTAINER = "/usr/local/nvidia"
+"""Where images made for NVIDIA's cards look for a driver that is not their own."""
+
 
 class Injection(StrEnum):
     """How cards reach a container."""
@@ -31,26 +50,125 @@ class Injection(StrEnum):
     """Device nodes in the ``Allocate`` answer."""
     ENVVAR = "envvar"
     """The environment alone; the NVIDIA container runtime does the rest."""
+    CDI = "cdi"
+    """Names of CDI devices; the container runtime reads in a spec what they are."""
 
 
-def inject(
-    grant: Grant, inventory: Inventory, mode: Injection, *, control_devices: Sequence[str] = ()
+@dataclass(frozen=True, slots=True)
+class DriverFiles:
+    """A directory of driver files that containers find: ``bin``, ``lib`` and ``lib64``.
+
+    For hosts without the NVIDIA container runtime, and images without a driver.
+
+    Attributes:
+        host: absolute path on the host.
+        container: absolute path in the container.
+    """
+
+    host: str
+    container: str = DRIVER_IN_CONTAINER
+
+    def answer(self) -> Answer:
+        """Give what makes them found: the mount, and where the loader looks for libraries.
+
+        The variable replaces the image's own, which no device plugin can read; images made
+        for NVIDIA's cards have this same value.
+        """
+        libraries = ":".join(posixpath.join(self.container, each) for each in ("lib", "lib64"))
+        return Answer({LIBRARY_PATH: libraries}, mounts=(Mount(self.container, self.host),))
+
+
+def inject(  # noqa: PLR0913 -- one answer, spelled out
+    grant: Grant,
+    inventory: Inventory,
+    mode: Injection,
+    *,
+    control_devices: Sequence[str] = (),
+    extra_devices: Sequence[str] = (),
+    driver: DriverFiles | None = None,
+    cdi_names: Mapping[str, str] | None = None,
 ) -> Answer:
     """Make the answer for one grant.
 
-    The core answer carries the cards. The memory answer carries what enforces the memory
-    limit, which is nothing while nothing enforces.
+    The core answer carries the cards. The memory answer carries none of them: what enforces
+    the memory limit comes from enforcement.
 
     Args:
         grant: what the IDs stand for.
         inventory: the node's cards.
         mode: how cards reach the container.
         control_devices: the control device nodes this host has.
+        extra_devices: further device nodes that every container gets; with ``envvar`` none,
+            there the NVIDIA container runtime decides.
+        driver: driver files for ``nodes``; with ``cdi`` the spec says what of the driver
+            is found, with ``envvar`` the runtime.
+        cdi_names: the fully qualified CDI name of every card, by UUID, for ``cdi``.
+
+    Raises:
+        GrantError: a card has no CDI name.
     """
     if grant.resource is Resource.MEMORY:
         return Answer()
-    envs = {VISIBLE_DEVICES: ",".join(grant.cards)}
+    if mode is Injection.CDI:
+        # The runtime of NVIDIA would add the same cards once more, or those that the image
+        # asks for. NVIDIA's own specs say this, too.
+        names = tuple(_cdi_name(card, cdi_names or {}) for card in grant.cards)
+        return Answer({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(extra_devices)), cdi=names)
+    answer = Answer({VISIBLE_DEVICES: ",".join(grant.cards)})
     if mode is Injection.ENVVAR:
-        return Answer(envs)
+        return answer
     nodes = [card.device for card in inventory.cards if card.uuid in grant.cards]
-    return Answer(envs, tuple(dict.fromkeys([*nodes, *control_devices])))
+    answer = answer.plus(
+        Answer(devices=tuple(dict.fromkeys([*nodes, *control_devices, *extra_devices])))
+    )
+    return answer.plus(driver.answer()) if driver is not None else answer
+
+
+def shared_by_all(
+    *, control_devices: Sequence[str] = (), driver: DriverFiles | None = None
+) -> Answer:
+    """Give what every container with a card finds in ``cdi``: for a spec of our own."""
+    common = Answer({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(control_devices)))
+    return common.plus(driver.answer()) if driver is not None else common
+
+
+def parse_extra_devices(text: str) -> tuple[str, ...]:
+    """Read further device nodes for every container, comma-separated.
+
+    Raises:
+        SettingsError: an entry is no path below ``/dev``.
+    """
+    entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
+    for entry in entries:
+        if not entry.startswith("/dev/") or not _plain(entry):
+            raise SettingsError(
+                f"extra-devices: Invalid value: {quote(entry)}: must be absolute paths below "
+                "/dev, comma-separated, such as /dev/infiniband/uverbs0"
+            )
+    return tuple(dict.fromkeys(entries))
+
+
+def parse_directory(flag: str, text: str) -> str:
+    """Read the absolute path of a directory that is mounted.
+
+    Raises:
+        SettingsError: it is none; the message names the flag.
+    """
+    if not text.startswith("/") or text == "/" or not _plain(text):
+        raise SettingsError(
+            f"{flag}: Invalid value: {quote(text)}: must be an absolute path without '.' and "
+            "'..', such as /opt/nvidia"
+        )
+    return text
+
+
+def _plain(path: str) -> bool:
+    """Whether a path is written in the one way: nothing to resolve, nothing unprintable."""
+    return posixpath.normpath(path) == path and path.isprintable() and not path.startswith("//")
+
+
+def _cdi_name(card: str, names: Mapping[str, str]) -> str:
+    name = names.get(card)
+    if name is None:
+        raise GrantError(f"card {card} has no CDI name on this node now")
+    return name

@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import SettingsError
-from agent.inject import Injection
+from agent.inject import DRIVER_IN_CONTAINER, DriverFiles, Injection, parse_directory
 from agent.place import Policy
 from agent.xids import APPLICATION_XIDS
 from contract.errors import quote
@@ -15,10 +16,26 @@ from contract.quantity import parse_quantity
 # A unix socket's path is at most 107 bytes (unix(7)).
 _LONGEST_SOCKET_PATH = 107
 
+STATE_DIR = Path("/var/lib/gpu-turnstile")
+HAMI_LIBRARY_DIR = Path("/usr/local/vgpu")
+CRI_SOCKET = Path("/run/containerd/containerd.sock")
+CDI_DIR = Path("/var/run/cdi")
+
 _PERIOD = re.compile(
     r"(?=[0-9])(?:(?P<h>[0-9]{1,5})h)?(?:(?P<m>[0-9]{1,5})m)?(?:(?P<s>[0-9]{1,5})s)?\Z", re.ASCII
 )
 _XID = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
+
+
+class Enforcement(StrEnum):
+    """What holds a container to its share."""
+
+    NONE = "none"
+    """Nothing: it sees its cards and no others."""
+    VCUDA = "vcuda"
+    """Tencent's vcuda-controller, in the host's driver directory."""
+    HAMI_CORE = "hami-core"
+    """HAMi-core's libvgpu.so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,13 @@ class Settings:
         names: resource and annotation names.
         policy: which card a share prefers.
         strict_predicate: whether a scheduler's choice of cards that does not fit is refused.
+        enforcement: what holds a container to its share.
+        state_dir: where what containers find is kept, per ticket; an empty disk is made good.
+        driver: the host's driver files for containers, where no NVIDIA runtime brings them.
+        extra_devices: device nodes that every GPU container finds besides.
+        hami_library_dir: where the host has HAMi-core's library.
+        cri_socket: the container runtime's socket, asked by ``vcuda`` who a process is.
+        cdi_dir: where our CDI spec is written.
         inject: how cards reach a container.
         http_host: address of the agent's own HTTP endpoint.
         http_port: its port.
@@ -59,6 +83,13 @@ class Settings:
     recovery_quiet: float = 300.0
     application_xids: frozenset[int] = APPLICATION_XIDS
     strict_predicate: bool = False
+    enforcement: Enforcement = Enforcement.NONE
+    state_dir: Path = STATE_DIR
+    driver: DriverFiles | None = None
+    extra_devices: tuple[str, ...] = ()
+    hami_library_dir: Path = HAMI_LIBRARY_DIR
+    cri_socket: Path = CRI_SOCKET
+    cdi_dir: Path = CDI_DIR
 
     def __post_init__(self) -> None:
         """Refuse what would only fail later, with a worse message."""
@@ -67,12 +98,19 @@ class Settings:
         for flag, path in (
             ("plugin-dir", self.plugin_dir / "vmemory.sock"),
             ("pod-resources-socket", self.pod_resources_socket),
+            ("cri-socket", self.cri_socket),
         ):
             if len(bytes(path)) > _LONGEST_SOCKET_PATH:
                 raise SettingsError(
                     f"{flag}: Invalid value: {quote(str(path))}: a unix socket's path is at most "
                     f"{_LONGEST_SOCKET_PATH} bytes"
                 )
+        for flag, path in (
+            ("state-dir", self.state_dir),
+            ("hami-library-dir", self.hami_library_dir),
+            ("cdi-dir", self.cdi_dir),
+        ):
+            parse_directory(flag, str(path))  # containers find what is there: no relative path
 
 
 def parse_memory_block(text: str) -> int:
@@ -91,6 +129,24 @@ def parse_memory_block(text: str) -> int:
             "such as 256Mi"
         )
     return int(size)
+
+
+def parse_driver_dir(text: str) -> DriverFiles | None:
+    """Read ``HOST[:CONTAINER]``: where driver files are, and where containers find them.
+
+    Returns:
+        Both paths; ``None`` where nothing is given.
+
+    Raises:
+        SettingsError: a path is not absolute, or not written plainly.
+    """
+    if not text:
+        return None
+    host, separator, container = text.partition(":")
+    return DriverFiles(
+        parse_directory("driver-dir", host),
+        parse_directory("driver-dir", container) if separator else DRIVER_IN_CONTAINER,
+    )
 
 
 def parse_period(flag: str, text: str) -> float:

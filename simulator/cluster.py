@@ -29,6 +29,9 @@ _READY_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 
 
+_CHECKOUT = Path(__file__).parents[1]
+
+
 class ClusterError(Exception):
     """A process did not come up, or has died; the message ends with its log."""
 
@@ -105,7 +108,8 @@ class Cluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.root,
-                env=os.environ | {"PYTHONWARNINGS": "default"},
+                # The simulator is no part of what is installed: it runs from the checkout.
+                env=os.environ | {"PYTHONWARNINGS": "default", "PYTHONPATH": str(_CHECKOUT)},
             )
 
     def kill(self, name: str, *, number: int = signal.SIGKILL) -> int:
@@ -221,7 +225,7 @@ class Cluster:
             "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
             f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
             "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
-            f"{sockets} --domain {domain} --http-host 127.0.0.1 "
+            f"{sockets} --domain {domain} --state-dir {root}/state --http-host 127.0.0.1 "
             f"--http-port {self._ports['agent']}",
         }
         options = {"kubelet": self._kubelet_options, "agent": self._agent_options}

@@ -68,9 +68,11 @@ def run_demo(
     report.say(
         f"Starting API server, scheduler, kubelet, webhook (TLS) and agent, {CARDS} cards of 24 GiB"
     )
-    with Cluster(cards_file(), seed=seed, names=names) as cluster:
+    holding = ("--enforcement", "vcuda", "--driver-dir", "/opt/nvidia-driver")
+    with Cluster(cards_file(), seed=seed, names=names, agent_options=holding) as cluster:
         story = Story(cluster, parse_inventory(cards_file()), names, report)
         story.good_examples([each for each in files if "invalid" not in each.name])
+        story.inside("one-share", 30, 16, core_limit=80)
         story.bad_examples([each for each in files if "invalid" in each.name])
         story.burst(burst_pods(pods, seed=seed, names=names), clients)
     inventory = load_inventory(linked)

@@ -73,6 +73,15 @@ class Report:
             table.add_row(*map(Text, (row.pod, row.asked, row.cards, row.links, row.numa)))
         self._console.print(table)
 
+    def inside(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Print a table of what a container finds: kind, name, value."""
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+        for title in ("KIND", "NAME", "VALUE"):
+            table.add_column(title, no_wrap=title != "VALUE", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self._console.print(table)
+
     def tallies(self, rows: Sequence[tuple[str, Tally]]) -> None:
         """Print a table of rules and how they did."""
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))

@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.cards import Inventory
 from agent.tickets import summarize
+from agent.vcuda.config import CONFIG_NAME, MOUNT_PATH
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.names import Names
@@ -25,11 +26,13 @@ from simulator.bindtimes import BindTimes
 from simulator.burst import submit
 from simulator.client import ApiError
 from simulator.cluster import Cluster, read_lines
+from simulator.inside import describe_limits, found_inside, limits_of
 from simulator.linkchoice import better_set, links_of, numa_of
 from simulator.manifests import Json, read_manifests
 from simulator.report import LinkRow, Report, Row
 
 _SETTLE_SECONDS = 40.0
+_BLOCK = 256 << 20
 
 # One after the other: a share that breaks up one socket's cards, then what wants cards together.
 _LINKED_PODS = (
@@ -72,6 +75,39 @@ class Story:
         self._expect(held=all(_phase(each) == "Running" for each in found))
         for each in found:
             self._cluster.api.delete(_path(each))
+        self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
+
+    def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
+        """Create one share, and show what its container finds."""
+        self._report.heading(
+            f"What the container of one share finds ({_counts(cores, blocks)}, "
+            f"{self._names.core_limit.partition('/')[2]} {core_limit})"
+        )
+        pod = _pod(name, cores, blocks, self._names)
+        pod["metadata"]["annotations"] = {self._names.core_limit: str(core_limit)}
+        self._cluster.create(pod)
+        (running,) = self._settled({name})
+        found = found_inside(read_lines(self._cluster.trace), ("default", name, "main"))
+        if found is None:
+            self._report.say(f"{name}: never started")
+            self._expect(held=False)
+            return
+        limits = limits_of(found, MOUNT_PATH)
+        self._report.inside(
+            [
+                *(("env", key, value) for key, value in sorted(found.envs.items())),
+                *(("device", path, "") for path in found.devices),
+                *(
+                    ("mount", path, f"{host}{' (read-only)' if read_only else ''}")
+                    for path, (host, read_only) in sorted(found.mounts.items())
+                ),
+                ("limits", f"{MOUNT_PATH}/{CONFIG_NAME}", describe_limits(limits)),
+            ]
+        )
+        said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
+        asked = (running["metadata"]["uid"], cores, core_limit, blocks * _BLOCK)
+        self._expect(held=said == asked)
+        self._cluster.api.delete(_path(running))
         self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
 
     def bad_examples(self, files: Sequence[Path]) -> None:

@@ -1,0 +1,300 @@
+"""The two files vcuda-controller reads, ``vcuda.config`` and ``pids.config``, as plain data.
+
+Both are C structures in the byte order of the host. What a field means is decided by how the
+library reads it (tkestack/vcuda-controller, ``include/hijack.h`` and ``src/hijack_call.c``):
+
+``enable``
+    Nothing at all is held to a limit while it is 0, memory neither: so it is 0 only for whole
+    cards without a memory request.
+``gpu_memory``
+    What the library tells a program each card has, and what it counts the usage of the
+    container's first card against; it never looks at another card. So it is the memory of
+    the first card, not the sum over cards.
+``utilization``
+    Percent of a card. More than 100 overflows the library's arithmetic (from 300 on, with the
+    132 multiprocessors of an H100) and may stop the program: several whole cards are 100 as
+    well. With 100 the library's estimate never exceeds the limit, so a whole card whose memory
+    is limited computes at full speed.
+``hard_limit``, ``limit``
+    1 and 0 hold a share to ``utilization``. 0 and a percentage let it use more while the
+    rest of the card is idle; that is for shares, whole cards have all there is.
+``bus_id``
+    Of the first card. The library writes its own over it and sends that when it registers.
+``driver_version``
+    Written for tools; the library asks the kernel.
+"""
+
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from contract.demand import CORES_PER_CARD
+from contract.errors import quote
+
+CONFIG_NAME = "vcuda.config"
+"""File name of the limits."""
+
+PIDS_NAME = "pids.config"
+"""File name of the list of host PIDs whose use of the card is the container's."""
+
+SOCKET_NAME = "vcuda.sock"
+"""File name of the socket on which a container registers."""
+
+MOUNT_PATH = "/etc/vcuda"
+"""Where the library looks for all three."""
+
+MOST_PIDS = 1024
+"""The library reads so many; what the others use it would count as nobody's."""
+
+# char pod_uid[48]; int limit; char occupied[4044]; char container_name[FILENAME_MAX];
+# char bus_id[16]; uint64_t gpu_memory; int utilization, hard_limit, major, minor, enable;
+# aligned to 8, which is where the last four bytes come from.
+_LAYOUT = struct.Struct("=48si4044s4096s16sQiiiii4x")
+CONFIG_SIZE = _LAYOUT.size
+"""Bytes of ``vcuda.config``: 8240."""
+
+_PID = struct.Struct("=i")
+_TEXTS = {"pod_uid": 48, "container_name": 4096, "bus_id": 16}
+_LARGEST_INT = 2**31 - 1
+_LARGEST_MEMORY = 2**64 - 1
+_DRIVER = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]+)*\Z", re.ASCII)
+_BUS_ID = re.compile(
+    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])\Z", re.ASCII | re.IGNORECASE
+)
+
+
+class InvalidConfig(ValueError):
+    """Bytes that are no ``vcuda.config`` or ``pids.config``."""
+
+
+@dataclass(frozen=True, slots=True)
+class VcudaConfig:
+    """The limits of one container.
+
+    Attributes:
+        pod_uid: its pod.
+        container_name: its name in the pod.
+        bus_id: the PCI bus id of its first card; may be empty.
+        memory: bytes it may use; counts only while *enable*.
+        utilization: percent of a card it may compute.
+        hard_limit: whether that holds while the rest of the card is idle, too.
+        limit: without *hard_limit*, percent it may then use.
+        driver: major and minor version of the driver, zeros when not known.
+        enable: whether anything is limited at all.
+    """
+
+    pod_uid: str
+    container_name: str
+    bus_id: str
+    memory: int
+    utilization: int
+    hard_limit: bool = True
+    limit: int = 0
+    driver: tuple[int, int] = (0, 0)
+    enable: bool = True
+
+    def encode(self) -> bytes:
+        """Write ``vcuda.config``.
+
+        Raises:
+            EnforcementError: a value does not fit its field; nothing is ever cut.
+        """
+        return _LAYOUT.pack(
+            _text("pod_uid", self.pod_uid),
+            _integer("limit", self.limit),
+            b"",
+            _text("container_name", self.container_name),
+            _text("bus_id", self.bus_id),
+            _integer("gpu_memory", self.memory, _LARGEST_MEMORY),
+            _integer("utilization", self.utilization),
+            self.hard_limit,
+            _integer("driver_version.major", self.driver[0]),
+            _integer("driver_version.minor", self.driver[1]),
+            self.enable,
+        )
+
+
+def decode(data: bytes) -> VcudaConfig:
+    """Read ``vcuda.config``, strictly.
+
+    Raises:
+        InvalidConfig: naming the field, the rule and the value.
+    """
+    if len(data) != CONFIG_SIZE:
+        raise InvalidConfig(f"{CONFIG_NAME}: must be {CONFIG_SIZE} bytes, not {len(data)}")
+    uid, limit, occupied, name, bus, memory, cores, hard, major, minor, enable = _LAYOUT.unpack(
+        data
+    )
+    # struct skips padding; garbage in there would be a sign of another layout.
+    if any(occupied) or any(data[-4:]):
+        raise InvalidConfig(f"{CONFIG_NAME}: what is between the fields must be zero")
+    numbers = {
+        "limit": limit,
+        "utilization": cores,
+        "driver_version.major": major,
+        "driver_version.minor": minor,
+    }
+    for field, value in numbers.items():
+        if value < 0:
+            raise InvalidConfig(f"{CONFIG_NAME}: {field}: must not be negative: {value}")
+    return VcudaConfig(
+        pod_uid=_read_text("pod_uid", uid),
+        container_name=_read_text("container_name", name),
+        bus_id=_read_text("bus_id", bus),
+        memory=memory,
+        utilization=cores,
+        hard_limit=_read_flag("hard_limit", hard),
+        limit=limit,
+        driver=(major, minor),
+        enable=_read_flag("enable", enable),
+    )
+
+
+def encode_pids(pids: Iterable[int]) -> bytes:
+    """Write ``pids.config``: ascending, as the library searches it by halves.
+
+    Raises:
+        EnforcementError: one is no PID, or there are more than the library reads.
+    """
+    ordered = sorted(set(pids))
+    for pid in ordered:
+        if not 0 < pid <= _LARGEST_INT:
+            raise EnforcementError(f"{PIDS_NAME}: must be PIDs, 1 to {_LARGEST_INT}: {pid}")
+    if len(ordered) > MOST_PIDS:
+        raise EnforcementError(
+            f"{PIDS_NAME}: vcuda-controller reads {MOST_PIDS} processes of a container, it has "
+            f"{len(ordered)}"
+        )
+    return b"".join(map(_PID.pack, ordered))
+
+
+def decode_pids(data: bytes) -> tuple[int, ...]:
+    """Read ``pids.config``, strictly.
+
+    Raises:
+        InvalidConfig: naming the rule and the value.
+    """
+    if len(data) % _PID.size:
+        raise InvalidConfig(
+            f"{PIDS_NAME}: must be a multiple of {_PID.size} bytes, not {len(data)}"
+        )
+    pids = tuple(pid for (pid,) in _PID.iter_unpack(data))
+    before = 0
+    for pid in pids:
+        if pid <= before:
+            raise InvalidConfig(f"{PIDS_NAME}: must ascend from 1: {pid} after {before}")
+        before = pid
+    return pids
+
+
+def config_of(
+    entitlement: Entitlement, *, bus_id: str, driver_version: str, block: int
+) -> VcudaConfig:
+    """Say what a container may use; the module says why so.
+
+    Args:
+        entitlement: what it may use.
+        bus_id: PCI bus id of the first card it holds, in any of the usual forms.
+        driver_version: such as ``535.104.05``; empty when not known.
+        block: size of a memory block, bytes.
+
+    Raises:
+        EnforcementError: the bus id or the driver version cannot be read.
+    """
+    cores, memory = entitlement.cores, entitlement.memory
+    whole = cores.places >= CORES_PER_CARD
+    soft = None if whole else entitlement.core_limit
+    first = cores.cards[0]
+    blocks = 0
+    if memory is not None:
+        on = {share.card: share.places for share in memory.shares}
+        # Fewer blocks than cards leave later cards without; the first is never left without
+        # unless the kubelet chose the places: then the least that keeps the container working.
+        blocks = on.get(first, min(on.values()))
+    return VcudaConfig(
+        pod_uid=entitlement.claim.pod.uid,
+        container_name=entitlement.claim.container,
+        bus_id=legacy_bus_id(bus_id),
+        memory=blocks * block,
+        utilization=min(cores.places, CORES_PER_CARD),
+        hard_limit=soft is None,
+        limit=0 if soft is None else min(CORES_PER_CARD, soft),
+        driver=_driver(driver_version),
+        enable=not whole or memory is not None,
+    )
+
+
+def legacy_bus_id(bus_id: str) -> str:
+    """Write a PCI bus id as NVML's old structure has it: ``0000:3B:00.0``.
+
+    The field has room for 15 characters; NVML's new form, with eight digits of a domain that
+    hardly ever needs more than four, is 16. Two ids of the same device become equal text.
+
+    Raises:
+        EnforcementError: it is none, or its domain needs eight digits.
+    """
+    if not bus_id:
+        return ""
+    match = _BUS_ID.match(bus_id)
+    if match is None:
+        raise _unfit("bus_id", f"must be a PCI bus id such as 0000:3B:00.0: {quote(bus_id)}")
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
+    written = f"{domain:04X}:{bus:02X}:{device:02X}.{function:X}"
+    if len(written) >= _TEXTS["bus_id"]:
+        most = _TEXTS["bus_id"] - 1
+        raise _unfit("bus_id", f"must be at most {most} characters: {quote(written)}")
+    return written
+
+
+def _unfit(field: str, finding: str) -> EnforcementError:
+    return EnforcementError(f"{CONFIG_NAME}: {field}: {finding}")
+
+
+def _driver(version: str) -> tuple[int, int]:
+    if not version:
+        return 0, 0
+    match = _DRIVER.match(version)
+    if match is None:
+        rule = "must be numbers with dots such as 535.104.05"
+        raise _unfit("driver_version", f"{rule}: {quote(version)}")
+    return int(match[1]), int(match[2])
+
+
+def _text(field: str, value: str) -> bytes:
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise _unfit(field, f"must be text: {quote(value)}") from error
+    if b"\0" in data:
+        raise _unfit(field, f"must not hold a zero byte: {quote(value)}")
+    if len(data) >= _TEXTS[field]:
+        most = _TEXTS[field] - 1
+        raise _unfit(field, f"must be at most {most} bytes, not {len(data)}: {quote(value)}")
+    return data
+
+
+def _integer(field: str, value: int, largest: int = _LARGEST_INT) -> int:
+    if not 0 <= value <= largest:
+        raise _unfit(field, f"must be 0 to {largest}: {value}")
+    return value
+
+
+def _read_text(field: str, data: bytes) -> str:
+    text, end, rest = data.partition(b"\0")
+    if not end:
+        raise InvalidConfig(f"{CONFIG_NAME}: {field}: must end with a zero byte")
+    if any(rest):
+        raise InvalidConfig(f"{CONFIG_NAME}: {field}: must be zero after its end")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"{CONFIG_NAME}: {field}: must be UTF-8: {error}") from error
+
+
+def _read_flag(field: str, value: int) -> bool:
+    if value not in (0, 1):
+        raise InvalidConfig(f"{CONFIG_NAME}: {field}: must be 0 or 1: {value}")
+    return bool(value)

@@ -1,0 +1,71 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.vcuda.config import InvalidConfig, VcudaConfig
+from simulator.inside import Found, describe_limits, found_inside, limits_of
+
+WHO = ("default", "p", "main")
+LIMITS = VcudaConfig("uid-1", "main", "", memory=1 << 30, utilization=30)
+
+
+def event(kind: str, pod: str = "p", **detail: Any) -> dict[str, Any]:
+    given = {"envs": {}, "devices": [], "mounts": []} | detail
+    names = {"namespace": "default", "pod": pod, "container": "main"}
+    return {"event": kind, "detail": given} | names
+
+
+def test_the_last_start_of_a_container_is_what_counts() -> None:
+    trace = [
+        event("start", envs={"A": "1"}),
+        event("start", envs={"A": "2"}),
+        event("start", pod="other", envs={"A": "3"}),
+        event("rpc", envs={"A": "4"}),
+    ]
+    found = found_inside(trace, WHO)
+    assert found is not None
+    assert found.envs == {"A": "2"}
+
+
+def test_a_container_that_never_started_has_found_nothing() -> None:
+    assert found_inside([event("rpc")], WHO) is None
+
+
+def test_a_file_is_read_where_the_host_has_what_is_mounted(tmp_path: Path) -> None:
+    (tmp_path / "vcuda.config").write_bytes(LIMITS.encode())
+    mounts = [{"container_path": "/etc/vcuda", "host_path": str(tmp_path), "read_only": True}]
+    found = found_inside([event("start", mounts=mounts)], WHO)
+    assert found is not None
+    assert found.mounts == {"/etc/vcuda": (str(tmp_path), True)}
+    assert limits_of(found, "/etc/vcuda") == LIMITS
+
+
+def test_a_file_that_no_mount_shows_is_not_found() -> None:
+    found = Found({}, {}, {"/etc/vcuda": ("/nowhere", True)})
+    with pytest.raises(FileNotFoundError):
+        found.read("/etc/vcuda-other/vcuda.config")
+
+
+def test_a_file_that_is_no_limit_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "vcuda.config").write_bytes(b"short")
+    with pytest.raises(InvalidConfig):
+        limits_of(Found({}, {}, {"/etc/vcuda": (str(tmp_path), True)}), "/etc/vcuda")
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (LIMITS, "1024 MiB, 30% of the card's cores; for container main of pod uid-1"),
+        (
+            VcudaConfig("u", "c", "", 1 << 28, 50, hard_limit=False, limit=80),
+            (
+                "256 MiB, 50% of the card's cores, up to 80% while they are idle; "
+                "for container c of pod u"
+            ),
+        ),
+        (VcudaConfig("u", "c", "", 0, 100, enable=False), "no limit"),
+    ],
+)
+def test_limits_are_written_on_one_line(limits: VcudaConfig, words: str) -> None:
+    assert describe_limits(limits) == words

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from agent.allocations import grant_of
 from agent.answer import Answer
+from agent.chooser import Guidance
 from agent.entitlement import Entitlement
 from agent.errors import Refusal, Unavailable
 from agent.free import free_places
@@ -25,7 +26,7 @@ from agent.promises import Promises, Reservation
 from agent.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
 from agent.records import Records
 from agent.roster import Roster
-from agent.seating import Guidance, at_least, seat
+from agent.seating import at_least, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
 from agent.witness import identify_entries

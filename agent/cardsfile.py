@@ -24,14 +24,26 @@ def load_inventory(path: Path) -> Inventory:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cards: cannot read {path}: {error}") from error
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, *_LEAKS) as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(f"cards: {path} is not YAML: {reason}") from error
+        document = decode_yaml(text)
+    except ValueError as error:
+        raise SettingsError(f"cards: {path} is not YAML: {error}") from error
     try:
         return parse_inventory(document)
     except SettingsError as error:
         raise SettingsError(f"cards: {path}: {error}") from error
+
+
+def decode_yaml(text: str) -> object:
+    """Decode YAML of anybody's.
+
+    Raises:
+        ValueError: it is none; says why on one line.
+    """
+    try:
+        document: object = yaml.safe_load(text)
+    except (yaml.YAMLError, *_LEAKS) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return document
 
 
 def dump_discovery(found: Discovery) -> str:

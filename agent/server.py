@@ -184,12 +184,21 @@ class DevicePluginService(rpc.DevicePluginServicer):
 
 
 def _encode(answer: Answer) -> api.ContainerAllocateResponse:
+    # "m" would let a container make device nodes, which no program needs for a card that is
+    # there. Runtimes allow it for all devices by default; whoever forbids it is not overruled.
     return api.ContainerAllocateResponse(
         envs=dict(answer.envs),
         devices=[
             api.DeviceSpec(container_path=path, host_path=path, permissions="rw")
             for path in answer.devices
         ],
+        mounts=[
+            api.Mount(
+                container_path=mount.container, host_path=mount.host, read_only=mount.read_only
+            )
+            for mount in answer.mounts
+        ],
+        cdi_devices=[api.CDIDevice(name=name) for name in answer.cdi],
     )
 
 

@@ -180,6 +180,7 @@ class Turnstile:
             with self._lock:
                 grant = self._vet(claim, reservation, resource, tickets)
             # Before anything is booked: where it cannot be made, nothing has happened.
+            found = self._answer(grant)
             made = self._workshop.make(
                 claim, ids, grant, then=lambda: self._book_in(claim, reservation, resource, ids)
             )
@@ -188,7 +189,7 @@ class Turnstile:
             self._journal.refused("allocate", claim, resource, len(device_ids), str(error))
             raise
         self._journal.decided("allocate", claim, resource, evidence, ids)
-        return self._answer(grant).plus(made)
+        return found.plus(made)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Prove that the container about to start is the one its places were given to.
@@ -277,9 +278,9 @@ class Turnstile:
 
     # --- enforcing -------------------------------------------------------------------
 
-    def entitled(self, claim: Claim) -> Entitlement | None:
+    def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
         """Give what a running container may use; ``None`` when it holds nothing here."""
-        return self._workshop.entitled(claim)
+        return self._workshop.entitled(pod_uid, container)
 
     def sweep(self) -> None:
         """Let go of what enforcement made for pods that are gone."""

@@ -74,11 +74,19 @@ class Workshop:
             about = None if claim is None else self._entitlement(claim)
         self._enforcer.start(ids, about)
 
-    def entitled(self, claim: Claim) -> Entitlement | None:
-        """Give what a running container may use; ``None`` when it holds nothing here."""
+    def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
+        """Give what a running container may use; ``None`` when it holds nothing here.
+
+        Args:
+            pod_uid: its pod, by what cannot come back as a name can.
+            container: its name.
+        """
         with self._lock:
             self._lookout.know()
-            return self._entitlement(claim)
+            for claim, _, _ in self._ledger.claims():
+                if (claim.pod.uid, claim.container) == (pod_uid, container):
+                    return self._entitlement(claim)
+        return None
 
     def sweep(self) -> None:
         """Let go of what was made for pods that are gone.

@@ -1,16 +1,26 @@
 """``python -m certs``: the command line."""
 
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import click
 
 from certs import store
-from certs.errors import CertsError
+from certs.cluster import ApiCluster
+from certs.errors import CertsError, InvalidField
 from certs.issue import issue
 from certs.names import parse_subject
+from certs.observing import observe
+from certs.plan import Served
+from certs.replicas import parse_replicas
+from certs.report import as_json, as_table
+from certs.rotate import Surroundings, rotate
+from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
 
 
 @click.group(no_args_is_help=False, context_settings={"show_default": True})
@@ -80,6 +90,113 @@ def issue_command(
 def bundle_command(directory: Path) -> None:
     """Print ca.crt as the caBundle of a webhook configuration: base64, one line."""
     click.echo(store.read_ca_bundle(directory))
+
+
+def _flag(name: str, text: str, **how: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    variable = f"GPU_TURNSTILE_CERTS_{name.removeprefix('--').replace('-', '_').upper()}"
+    return click.option(name, envvar=variable, show_envvar=True, help=text, **how)
+
+
+_NAME = "gpu-turnstile-webhook"
+_MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
+_ROTATION_FLAGS = (
+    _flag("--namespace", "Namespace of both Secrets and the Service.", default="gpu-turnstile"),
+    _flag("--ca-secret", "Secret of the CA; nobody else needs it.", default=f"{_NAME}-ca"),
+    _flag("--tls-secret", "Secret that the webhook mounts.", default=f"{_NAME}-tls"),
+    _flag("--service", "Service of the webhook: it is for SERVICE.NAMESPACE.svc.", default=_NAME),
+    _flag("--dns", "Further DNS name of the webhook; may be repeated.", **_MANY),
+    _flag(
+        "--mutating",
+        "MutatingWebhookConfiguration that calls the webhook; may be repeated.",
+        default=["gpu-turnstile"],
+        **_MANY,
+    ),
+    _flag(
+        "--validating",
+        "ValidatingWebhookConfiguration that calls the webhook; may be repeated.",
+        default=["gpu-turnstile"],
+        **_MANY,
+    ),
+    _flag("--days", "How long a serving certificate is valid.", type=int, default=90),
+    _flag("--ca-days", "How long a CA is valid.", type=int, default=365),
+    _flag(
+        "--settle",
+        "Seconds API servers may need to see a changed caBundle.",
+        type=int,
+        default=120,
+    ),
+    _flag(
+        "--grace",
+        "Seconds webhooks may need to serve what their Secret holds.",
+        type=int,
+        default=600,
+    ),
+    _flag(
+        "--replicas",
+        "HOST:PORT; everybody behind HOST, such as a headless Service, is asked for its "
+        "certificate before an old CA is dropped. Without it the time of --grace has to do.",
+        metavar="HOST:PORT",
+    ),
+    _flag("--force", "Take over Secrets that somebody else made.", is_flag=True),
+    _flag(
+        "--kubeconfig",
+        "How to reach the API server; the service account of the pod when not given.",
+        type=click.Path(dir_okay=False, path_type=Path),
+    ),
+)
+
+
+def _rotation_flags(command: Callable[..., None]) -> Callable[..., None]:
+    return reduce(lambda wrapped, flag: flag(wrapped), reversed(_ROTATION_FLAGS), command)
+
+
+@cli.command("rotate")
+@_rotation_flags
+@_flag("--wait", "Stay until nothing is left to do.", is_flag=True)
+@_flag("--timeout", "Seconds after which --wait leaves the rest.", type=int, default=1800)
+def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given: Any) -> None:
+    """Keep the Secrets of the webhook and the caBundle of its configurations.
+
+    Makes what is missing, renews what has spent two thirds of its life, and changes one
+    thing after the other so that every API server accepts every webhook at any time. Ends
+    where time has to pass: the next run goes on from there. Safe to run at any time, twice
+    at once, and after a run that was killed.
+    """
+    settings, served = _parse(given)
+    if not 0 <= timeout <= LONGEST_SECONDS:
+        raise InvalidField("timeout", timeout, f"must be 0 to {LONGEST_SECONDS} seconds")
+    around = Surroundings(_now, _sleep, served, click.echo)
+    with ApiCluster(settings.namespace, kubeconfig) as cluster:
+        until = _now() + timedelta(seconds=timeout) if wait else None
+        click.echo(str(rotate(cluster, settings, around, until=until)))
+
+
+@cli.command("status")
+@_rotation_flags
+@_flag("--output", "How it is written.", type=click.Choice(["table", "json"]), default="table")
+def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:
+    """Show what is there, when it is renewed and what is done next; changes nothing."""
+    settings, _ = _parse(given)
+    with ApiCluster(settings.namespace, kubeconfig) as cluster:
+        observed = observe(cluster, settings).observed
+    write = as_json if output == "json" else as_table
+    click.echo(write(observed, settings.policy, _now()))
+
+
+def _parse(given: dict[str, Any]) -> tuple[Settings, Callable[[], Served]]:
+    replicas = given.pop("replicas") or ""
+    settings = parse_settings(Flags(asks=bool(replicas), **given))
+    if not replicas:
+        return settings, dict
+    return settings, parse_replicas(replicas, settings.subject.dns[0]).served
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _sleep(duration: timedelta) -> None:
+    time.sleep(duration.total_seconds())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,10 @@
     CertsError               one line for the person at the keyboard
     ├── InvalidField         an argument breaks a rule: names field, value and rule
     ├── InvalidCertificate   what was read is not a certificate, or not one that can sign
-    └── StoreError           the place refuses: it exists, is full, cannot be read
+    ├── StoreError           the place refuses: it exists, is full, cannot be read
+    └── ClusterError         the API server refuses, or does not answer
+        ├── Foreign          what is there is somebody else's: it is left alone
+        └── Conflict         somebody else was faster: look again
 """
 
 
@@ -26,3 +29,15 @@ class InvalidCertificate(CertsError):
 
 class StoreError(CertsError):
     """Files cannot be written or read."""
+
+
+class ClusterError(CertsError):
+    """The API server refuses, does not answer, or holds something that cannot be used."""
+
+
+class Foreign(ClusterError):
+    """An object belongs to somebody else."""
+
+
+class Conflict(ClusterError):
+    """An object has changed since it was read."""

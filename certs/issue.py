@@ -1,7 +1,8 @@
 """Certificates made: an authority, and serving certificates it signs.
 
-The one module that knows the cryptography library. Everything goes in and comes
-out as PEM bytes or our own dataclasses, so that a store never needs the library.
+With :mod:`certs.reading` the only module that knows the cryptography library.
+Everything goes in and comes out as PEM bytes or our own dataclasses, so that a store
+never needs the library.
 """
 
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def make_authority(*, now: datetime, days: int) -> KeyPair:
 
 
 def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyPair:
-    """Make a serving certificate under an authority.
+    """Make a serving certificate under an authority; it ends with the authority at the latest.
 
     Raises:
         InvalidCertificate: the authority cannot be read, or does not sign with a key like ours.
@@ -94,6 +95,7 @@ def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyP
     issuer_key = _read_key(authority.key)
     if issuer_key.public_key() != issuer.public_key():
         raise InvalidCertificate("authority: certificate and key do not belong together")
+    not_before, not_after = _life(now, subject.days)
     key = ec.generate_private_key(ec.SECP256R1())
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     names = [
@@ -105,7 +107,7 @@ def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyP
             _name("gpu-turnstile webhook"),
             issuer.subject,
             key.public_key(),
-            _life(now, subject.days),
+            (not_before, min(not_after, issuer.not_valid_after_utc)),
         )
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -128,12 +130,13 @@ def check_authorities(pem: bytes) -> int:
     except ValueError as error:
         raise InvalidCertificate("not a PEM certificate") from error
     for certificate in certificates:
-        if not _is_authority(certificate):
+        if not is_authority(certificate):
             raise InvalidCertificate("not the certificate of an authority (CA:TRUE is missing)")
     return len(certificates)
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Tell whether a certificate may sign others."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

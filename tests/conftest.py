@@ -1,9 +1,46 @@
 """What holds for every test."""
 
+import functools
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.rbac.comparison import never_granted
+from tests.rbac.manifests import DEPLOY, Manifest, read
+from tests.rbac.recording import Recording
 
 # Machines that run tests are noisy: how long an example takes says nothing about the code.
 settings.register_profile(
     "noisy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("noisy-machine")
+
+
+@pytest.fixture(scope="session")
+def asked_of_api_servers() -> Iterator[Recording]:
+    """What our programs ask of simulated API servers."""
+    recording = Recording()
+    with pytest.MonkeyPatch.context() as patch:
+        recording.install(patch)
+        yield recording
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_asked_that_no_role_grants(asked_of_api_servers: Recording) -> Iterator[None]:
+    """Whatever a test makes our programs ask for, deploy/ must let them; tests/rbac has more."""
+    yield
+    found = asked_of_api_servers.take()
+    if found:
+        lines = [
+            line
+            for program, requests in sorted(found.items())
+            for line in never_granted(program, requests, _manifests())
+        ]
+        if lines:
+            pytest.fail("\n".join(lines), pytrace=False)
+
+
+@functools.cache
+def _manifests() -> list[Manifest]:
+    return read(DEPLOY)

@@ -1,4 +1,4 @@
-"""The generated stubs are what their sources give."""
+"""The generated stubs are what their sources give, in all three packages of them."""
 
 import importlib.util
 import subprocess
@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import agent.kubeletapi
+import agent
+from agent.criapi import runtime_pb2
+from agent.kubeletapi import deviceplugin_pb2, podresources_pb2
+from agent.vcudaapi import vcuda_pb2
 
-FOLDER = Path(agent.kubeletapi.__file__).parent
-ROOT = FOLDER.parent.parent
+ROOT = Path(next(iter(agent.__path__))).parent
 STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+SOURCES = sorted(each.relative_to(ROOT) for each in ROOT.glob("agent/*api/*.proto"))
 
 
 @pytest.fixture(scope="module")
@@ -19,24 +22,35 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("grpc_tools") is None:
         pytest.skip("grpcio-tools is not installed: install the extra 'check'")
     into = tmp_path_factory.mktemp("stubs")
-    sources = [str(each.relative_to(ROOT)) for each in sorted(FOLDER.glob("*.proto"))]
     outputs = [f"--{kind}_out={into}" for kind in ("python", "pyi", "grpc_python")]
     subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs, *sources],
+        [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs]
+        + [str(each) for each in SOURCES],
         cwd=ROOT,
         check=True,
+        timeout=60,
     )
-    return into / "agent" / "kubeletapi"
+    return into
 
 
-@pytest.mark.parametrize("api", ["deviceplugin", "podresources"])
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 @pytest.mark.parametrize("stub", STUBS)
-def test_a_stub_is_what_make_proto_writes(generated: Path, api: str, stub: str) -> None:
-    fresh, kept = generated / f"{api}{stub}", FOLDER / f"{api}{stub}"
-    assert kept.read_text() == fresh.read_text(), f"{kept.name} is stale: run make proto"
+def test_a_stub_is_what_make_proto_writes(generated: Path, source: Path, stub: str) -> None:
+    path = source.with_name(f"{source.stem}{stub}")
+    fresh, kept = generated / path, ROOT / path
+    assert kept.read_text() == fresh.read_text(), f"{path} is stale: run make proto"
 
 
-def test_every_source_has_its_stubs_and_every_stub_its_source() -> None:
-    sources = {each.stem for each in FOLDER.glob("*.proto")}
+@pytest.mark.parametrize("folder", ["criapi", "kubeletapi", "vcudaapi"])
+def test_every_source_has_its_stubs_and_every_stub_its_source(folder: str) -> None:
+    sources = {each.stem for each in SOURCES if each.parent.name == folder}
+    assert sources
     expected = {f"{source}{stub}" for source in sources for stub in STUBS}
-    assert {each.name for each in FOLDER.glob("*_pb2*")} == expected
+    assert {each.name for each in (ROOT / "agent" / folder).glob("*_pb2*")} == expected
+
+
+def test_the_packages_are_those_of_the_wire() -> None:
+    """A method's path on the wire starts with them."""
+    modules = (runtime_pb2, deviceplugin_pb2, podresources_pb2, vcuda_pb2)
+    packages = [module.DESCRIPTOR.package for module in modules]
+    assert packages == ["runtime.v1", "v1beta1", "v1", "vcuda"]

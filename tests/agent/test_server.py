@@ -11,7 +11,7 @@ from typing import cast
 import grpc
 import pytest
 
-from agent.answer import Answer
+from agent.answer import Answer, Mount
 from agent.board import HealthBoard
 from agent.errors import GrantError, PlacementError, ResolutionError
 from agent.kubeletapi import deviceplugin_pb2 as pb
@@ -92,6 +92,33 @@ def test_an_empty_answer_is_an_answer(stub: rpc.DevicePluginStub, calls: FakeCal
     allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
     assert not allocated.envs
     assert not allocated.devices
+    assert not allocated.mounts
+    assert not allocated.cdi_devices
+
+
+def test_devices_may_be_read_and_written_but_not_made(
+    stub: rpc.DevicePluginStub, calls: FakeCalls
+) -> None:
+    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
+    assert {each.permissions for each in allocated.devices} == {"rw"}
+
+
+def test_mounts_and_cdi_names_reach_the_kubelet(
+    stub: rpc.DevicePluginStub, calls: FakeCalls
+) -> None:
+    calls.answer = Answer(
+        mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
+        cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
+    )
+    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
+    assert [(each.container_path, each.host_path, each.read_only) for each in allocated.mounts] == [
+        ("/etc/vcuda", "/h/files", True),
+        ("/w", "/h/w", False),
+    ]
+    assert [each.name for each in allocated.cdi_devices] == [
+        "nvidia.com/gpu=0",
+        "nvidia.com/gpu=1",
+    ]
 
 
 def ask(stub: rpc.DevicePluginStub, call: str) -> None:

@@ -186,11 +186,11 @@ def test_a_container_is_entitled_to_what_it_was_given_and_no_other_is(node: Node
     pod = make_pod("p", asks(30, 4))
     node.bind(pod)
     node.admit(pod)
-    about = node.turnstile.entitled(Claim(pod.id, "main"))
+    about = node.turnstile.entitled(pod.id.uid, "main")
     assert about is not None
     assert about.core_ids == frozenset(node.got[pod.id, "main", CORE])
-    assert node.turnstile.entitled(Claim(pod.id, "other")) is None
-    assert node.turnstile.entitled(Claim(pod.id._replace(uid="forged"), "main")) is None
+    assert node.turnstile.entitled(pod.id.uid, "other") is None
+    assert node.turnstile.entitled("forged", "main") is None
 
 
 def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:

@@ -61,6 +61,12 @@ class Metrics:
             "Whether the kubelet knows this agent's resources.",
             registry=self.registry,
         )
+        self.registrations = Counter(
+            f"{prefix}registrations",
+            "Containers that registered at the virtual manager, or tried to, by result.",
+            ["result"],
+            registry=self.registry,
+        )
 
         self.card_healthy = Gauge(
             f"{prefix}card_healthy",

@@ -5,12 +5,12 @@ made once they are known, which on a node whose driver comes late is long after 
 until then the agent lives, says why it is not ready, and keeps looking.
 """
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent import memory
 from agent.api import Api
@@ -19,17 +19,18 @@ from agent.cardnews import CardNews
 from agent.cards import Inventory
 from agent.cardsource import Source, StaticSource, open_source
 from agent.discovery import CardWatch, Pace
+from agent.entitlement import Entitlement
 from agent.errors import SettingsError
 from agent.events import EventQueue, Notice, Subject
 from agent.health import Rules
 from agent.http import StatusServer, probe
-from agent.inject import CONTROL_DEVICES, inject
 from agent.inventory import InventoryPace, InventoryWriter, survey
 from agent.journal import LogJournal
 from agent.kubelet import Endpoint, Registrar
 from agent.ledger import Claim
 from agent.metrics import Metrics
 from agent.outbox import PatchQueue
+from agent.outfit import Injector, Upkeep, outfit
 from agent.podresources import PodResources
 from agent.pods import PodCache
 from agent.podview import PodView
@@ -48,6 +49,8 @@ _JOIN_SECONDS = 3.0
 _SYNC_SECONDS = 10.0
 # How long a running pod waits at most for a record that an agent killed in between owes it.
 _REFRESH_SECONDS = 5.0
+# What enforcement made for pods that are gone is removed each so many times.
+_SWEEP_EVERY = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class _Desk:
     outbox: PatchQueue
     turnstile: Turnstile
     registrar: Registrar
+    upkeep: Upkeep
 
 
 class Agent:
@@ -165,6 +169,7 @@ class Agent:
         self._inventory.stop()
         if self._desk is not None:
             self._desk.outbox.stop()
+            self._desk.upkeep.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self._threads)):
             thread.join(max(deadline - time.monotonic(), 0))
@@ -198,11 +203,12 @@ class Agent:
             self._desk = desk
             for thread in (
                 self._thread("outbox", desk.outbox.run),
-                self._thread("refresher", lambda: self._refresh(desk.turnstile)),
+                self._thread("refresher", lambda: self._refresh(desk)),
             ):
                 thread.start()
                 self._threads.append(thread)
         desk.turnstile.rebuild()
+        desk.upkeep.tick()
         self._inventory.poke()
         memory.freeze()
         desk.registrar.run(self._stop)
@@ -215,7 +221,14 @@ class Agent:
         """
         settings, names = self._settings, self._settings.names
         book = TicketBook(inventory, settings.memory_block)
-        control = tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+        injector = Injector(settings, inventory)
+        enforcer, works = outfit(
+            settings,
+            inventory,
+            driver=self._driver,
+            entitled=self._entitled,
+            on_registered=lambda result: self._metrics.registrations.labels(result).inc(),
+        )
         outbox = PatchQueue(
             api=self._api,
             names=names,
@@ -228,7 +241,8 @@ class Agent:
             record=self._record,
             outbox=outbox,
             journal=LogJournal(self._metrics, tell=self._tell_refusal),
-            answer=lambda grant: inject(grant, inventory, settings.inject, control_devices=control),
+            answer=injector.answer,
+            enforcer=enforcer,
             unhealthy=self._watch.unhealthy,
             policy=settings.policy,
             strict=settings.strict_predicate,
@@ -252,15 +266,21 @@ class Agent:
             extra={
                 "cards": {card.uuid: card.model for card in inventory.cards},
                 "memory_block": settings.memory_block,
-                "control_devices": control,
+                "inject": str(settings.inject),
+                "enforcement": str(settings.enforcement),
             },
         )
-        return _Desk(inventory, outbox, turnstile, registrar)
+        return _Desk(inventory, outbox, turnstile, registrar, Upkeep(works, injector))
 
-    def _refresh(self, turnstile: Turnstile) -> None:
+    def _refresh(self, desk: _Desk) -> None:
         """Look after pods that wait for their record or have ended, though no call comes."""
-        while not self._stop.wait(_REFRESH_SECONDS):
-            turnstile.refresh()
+        for tick in itertools.count(1):
+            if self._stop.wait(_REFRESH_SECONDS):
+                return
+            desk.turnstile.refresh()
+            desk.upkeep.tick()
+            if tick % _SWEEP_EVERY == 0 and self._pods.synced.is_set():
+                desk.turnstile.sweep()
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -273,6 +293,14 @@ class Agent:
     def _patched(self, result: str) -> None:
         self._metrics.patches.labels(result).inc()
         self._inventory.poke()  # less is free
+
+    def _entitled(self, pod_uid: str, container: str) -> Entitlement | None:
+        desk = self._desk
+        return desk.turnstile.entitled(pod_uid, container) if desk is not None else None
+
+    def _driver(self) -> str:
+        found = self._watch.status.discovery
+        return found.driver if found is not None else ""
 
     def _survey(self) -> NodeCards | None:
         """Give the inventory as it is now; ``None`` while nothing is known."""
@@ -302,11 +330,12 @@ class Agent:
 
     def _why_not_live(self) -> str:
         live = all(thread.is_alive() for thread in self._threads)
+        live = live and (self._desk is None or self._desk.upkeep.alive)
         return "" if live else "a thread of the agent has died"
 
     def _why_not_ready(self) -> str:
         if self._registered:
-            return ""
+            return self._desk.upkeep.problem if self._desk is not None else ""
         if self._unusable:
             return self._unusable
         if self._watch.inventory is not None:

@@ -8,7 +8,7 @@
     ├── StoreError           the place refuses: it exists, is full, cannot be read
     └── ClusterError         the API server refuses, or does not answer
         ├── Foreign          what is there is somebody else's: it is left alone
-        └── Conflict         somebody else was faster: look again
+        └── Conflict         somebody else was faster, or nobody answered: look again
 """
 
 
@@ -40,4 +40,4 @@ class Foreign(ClusterError):
 
 
 class Conflict(ClusterError):
-    """An object has changed since it was read."""
+    """An object has changed since it was read, or may have: look again before the next write."""

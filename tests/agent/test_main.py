@@ -77,7 +77,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     ).stdout
     text = " ".join(shown.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 15
+    assert len(flags) == 22
     for flag in flags:
         variable = "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper()
         assert re.search(rf"{flag} .*?\[env var: {variable}[;,\]]", text), flag
@@ -135,6 +135,22 @@ BAD = {
     "socket too long": (
         {"--pod-resources-socket": "/" + "x" * 120},
         "error: pod-resources-socket: Invalid value: ",
+    ),
+    "extra devices": (
+        {"--extra-devices": "/dev/../etc/shadow"},
+        'error: extra-devices: Invalid value: "/dev/../etc/shadow": must be absolute paths below',
+    ),
+    "driver dir": (
+        {"--driver-dir": "nvidia"},
+        'error: driver-dir: Invalid value: "nvidia": must be an absolute path without',
+    ),
+    "driver dir in the container": (
+        {"--driver-dir": "/opt/nvidia:"},
+        'error: driver-dir: Invalid value: "": must be an absolute path without',
+    ),
+    "state dir": (
+        {"--state-dir": "state"},
+        'error: state-dir: Invalid value: "state": must be an absolute path without',
     ),
     "http host": (
         {"--http-host": "192.0.2.1"},

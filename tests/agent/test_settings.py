@@ -1,12 +1,19 @@
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.errors import SettingsError
-from agent.inject import Injection
+from agent.inject import DriverFiles, Injection
 from agent.place import Policy
-from agent.settings import Settings, parse_application_xids, parse_memory_block, parse_period
+from agent.settings import (
+    Settings,
+    parse_application_xids,
+    parse_driver_dir,
+    parse_memory_block,
+    parse_period,
+)
 from agent.xids import APPLICATION_XIDS
 from contract.errors import quote
 from contract.names import Names
@@ -119,3 +126,65 @@ def test_xids_that_are_no_numbers_are_refused(text: str, entry: str) -> None:
         f'application-xids: Invalid value: "{entry}": must be Xid numbers, comma-separated, '
         "such as 63,94"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("", None),
+        ("/opt/nvidia", DriverFiles("/opt/nvidia", "/usr/local/nvidia")),
+        (
+            "/opt/nvidia:/usr/local/cuda-driver",
+            DriverFiles("/opt/nvidia", "/usr/local/cuda-driver"),
+        ),
+    ],
+)
+def test_driver_files_are_found_where_images_look_unless_said_otherwise(
+    text: str, files: DriverFiles | None
+) -> None:
+    assert parse_driver_dir(text) == files
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("opt/nvidia", "opt/nvidia"),
+        ("/", "/"),
+        ("/opt/../etc", "/opt/../etc"),
+        (":/usr/local/nvidia", ""),
+        ("/opt/nvidia:nvidia", "nvidia"),
+        ("/opt/nvidia:", ""),
+        ("/opt//nvidia", "/opt//nvidia"),
+        ("/opt/nvidia:/a:b/../c", "/a:b/../c"),
+    ],
+)
+def test_driver_files_elsewhere_than_at_a_plain_absolute_path_are_refused(
+    text: str, shown: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_driver_dir(text)
+    assert str(caught.value) == (
+        f'driver-dir: Invalid value: "{shown}": must be an absolute path '
+        "without '.' and '..', such as /opt/nvidia"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "change"),
+    [
+        ("state-dir", lambda path: replace(SETTINGS, state_dir=path)),
+        ("hami-library-dir", lambda path: replace(SETTINGS, hami_library_dir=path)),
+        ("cdi-dir", lambda path: replace(SETTINGS, cdi_dir=path)),
+    ],
+    ids=["state", "hami", "cdi"],
+)
+def test_what_containers_find_is_at_an_absolute_path(
+    flag: str, change: Callable[[Path], Settings]
+) -> None:
+    with pytest.raises(SettingsError, match=f"{flag}: Invalid value"):
+        change(Path("relative"))
+
+
+def test_a_runtime_socket_whose_path_is_too_long_is_refused_by_flag() -> None:
+    with pytest.raises(SettingsError, match="cri-socket: Invalid value"):
+        replace(SETTINGS, cri_socket=Path("/" + "s" * 107))

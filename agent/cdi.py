@@ -1,0 +1,246 @@
+"""CDI specs as plain data: ours, and what of a host's own can be used.
+
+The Container Device Interface names devices ``<vendor>/<class>=<name>``; a spec tells the
+container runtime what a named device is: device nodes, mounts and environment. NVIDIA's
+tools write one of kind ``nvidia.com/gpu``, with the driver's files, which is better than any
+of ours. Where a host has none, or one that does not fit its cards, ours says what the
+``Allocate`` answer says otherwise.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.answer import Answer
+from agent.cards import Card, Inventory
+from agent.errors import SettingsError
+from contract.errors import quote
+
+OWN_KIND = "gpu-turnstile.io/gpu"
+HOST_KIND = "nvidia.com/gpu"
+
+_LABEL = r"[A-Za-z](?:[-A-Za-z0-9._]*[A-Za-z0-9])?"
+_KIND = re.compile(rf"{_LABEL}/{_LABEL}\Z", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._:]*[A-Za-z0-9])?\Z", re.ASCII)
+_VERSION = re.compile(r"v?[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z", re.ASCII)
+
+# A spec of NVIDIA's for 16 cards with every MIG device has some hundred; aliases of YAML
+# could make millions of a small file.
+_MOST_DEVICES = 4096
+_MOST_NODES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDevice:
+    """A device of a spec.
+
+    Attributes:
+        name: its name, without the kind.
+        nodes: the host's device nodes that it brings.
+    """
+
+    name: str
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What matters of a spec.
+
+    Attributes:
+        kind: ``<vendor>/<class>``.
+        devices: its devices.
+        nodes: the device nodes that come with each of them.
+    """
+
+    kind: str
+    devices: tuple[SpecDevice, ...]
+    nodes: frozenset[str]
+
+
+def qualified(kind: str, name: str) -> str:
+    """Write a device's full name."""
+    return f"{kind}={name}"
+
+
+def is_kind(text: str) -> bool:
+    """Tell whether *text* is a kind by the rules of CDI."""
+    return bool(_KIND.match(text))
+
+
+def is_name(text: str) -> bool:
+    """Tell whether *text* is a device's name by the rules of CDI."""
+    return bool(_NAME.match(text))
+
+
+# --- ours -----------------------------------------------------------------------------------
+
+
+def own_names(inventory: Inventory) -> Mapping[str, str]:
+    """Map every card's UUID to its full name in our own spec."""
+    return {card.uuid: qualified(OWN_KIND, card.uuid) for card in inventory.cards}
+
+
+def spec_document(inventory: Inventory, common: Answer) -> dict[str, Any]:
+    """Write our spec of a node's cards.
+
+    Permissions are given because a spec that leaves them out lets a container make device
+    nodes, too.
+
+    Args:
+        inventory: the cards; there must be one, or the spec is not valid.
+        common: what every container with a card finds beside it.
+
+    Returns:
+        The document, of the lowest version that knows all it uses: a runtime refuses a
+        spec that is newer than itself.
+    """
+    return {
+        "cdiVersion": _version(inventory),
+        "kind": OWN_KIND,
+        "devices": [
+            {"name": card.uuid, "containerEdits": {"deviceNodes": [_node(card.device)]}}
+            for card in inventory.cards
+        ],
+        "containerEdits": _edits(common),
+    }
+
+
+def _version(inventory: Inventory) -> str:
+    """Give 0.3.0, or 0.5.0 which allows names that begin with a digit."""
+    return "0.5.0" if any(card.uuid[0].isdigit() for card in inventory.cards) else "0.3.0"
+
+
+def _edits(common: Answer) -> dict[str, Any]:
+    edits: dict[str, Any] = {}
+    if common.envs:
+        edits["env"] = [f"{name}={value}" for name, value in sorted(common.envs.items())]
+    if common.devices:
+        edits["deviceNodes"] = [_node(path) for path in common.devices]
+    if common.mounts:
+        edits["mounts"] = [
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.container,
+                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
+            }
+            for mount in common.mounts
+        ]
+    return edits
+
+
+def _node(path: str) -> dict[str, str]:
+    return {"path": path, "permissions": "rw"}
+
+
+# --- the host's -----------------------------------------------------------------------------
+
+
+def parse_spec(document: object) -> Spec:
+    """Read a spec that somebody else wrote.
+
+    Raises:
+        SettingsError: with the path of the field, the rule and the value.
+    """
+    if not isinstance(document, Mapping):
+        raise SettingsError("a CDI spec must be a mapping")
+    version, kind = document.get("cdiVersion"), document.get("kind")
+    if not isinstance(version, str) or not _VERSION.match(version):
+        raise _invalid("cdiVersion", version, "must be a version such as 0.5.0")
+    if not isinstance(kind, str) or not is_kind(kind):
+        raise _invalid("kind", kind, "must be <vendor>/<class>")
+    listed = document.get("devices")
+    if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_DEVICES:
+        raise SettingsError(f"devices: must be a list of 1 to {_MOST_DEVICES} devices")
+    devices = tuple(_device(entry, f"devices[{at}]") for at, entry in enumerate(listed))
+    if len({device.name for device in devices}) < len(devices):
+        raise SettingsError("devices: a name stands twice")
+    return Spec(kind, devices, _nodes(document, ""))
+
+
+def _device(entry: object, path: str) -> SpecDevice:
+    if not isinstance(entry, Mapping):
+        raise SettingsError(f"{path}: must be a mapping")
+    name = entry.get("name")
+    if not isinstance(name, str) or not is_name(name):
+        raise _invalid(f"{path}.name", name, "must be letters, digits, '-', '_', '.' and ':'")
+    return SpecDevice(name, _nodes(entry, f"{path}."))
+
+
+def _nodes(entry: Mapping[str, Any], path: str) -> frozenset[str]:
+    """Read the device nodes of ``containerEdits``, by their place on the host."""
+    edits = entry.get("containerEdits")
+    if edits is None:
+        return frozenset()
+    if not isinstance(edits, Mapping):
+        raise SettingsError(f"{path}containerEdits: must be a mapping")
+    listed = edits.get("deviceNodes")
+    if listed is None:
+        return frozenset()
+    if not isinstance(listed, list) or len(listed) > _MOST_NODES:
+        raise SettingsError(
+            f"{path}containerEdits.deviceNodes: must be a list of at most {_MOST_NODES} nodes"
+        )
+    found = set()
+    for at, node in enumerate(listed):
+        inside = node.get("path") if isinstance(node, Mapping) else None
+        host = (node.get("hostPath") or inside) if isinstance(node, Mapping) else None
+        if not isinstance(inside, str) or not isinstance(host, str):
+            raise SettingsError(
+                f"{path}containerEdits.deviceNodes[{at}]: must be a mapping with a path"
+            )
+        found.add(host)
+    return frozenset(found)
+
+
+def _invalid(path: str, value: object, rule: str) -> SettingsError:
+    return SettingsError(f"{path}: Invalid value: {quote(value)}: {rule}")
+
+
+def names_on_host(
+    inventory: Inventory, specs: Sequence[Iterable[Spec]], *, kind: str = HOST_KIND
+) -> Mapping[str, str] | None:
+    """Map every card's UUID to its full name in the host's specs; ``None`` when they do not do.
+
+    They do when each card is named, all by UUID or all by index, and a name brings its card's
+    device node and no other card's. A spec that was made before a card was taken out or
+    swapped can name another card by the same index, and a container would get a stranger's.
+
+    Args:
+        inventory: the node's cards.
+        specs: the specs of each directory; a device in a later directory replaces that of an
+            earlier one, and two of one name in the same directory are none.
+        kind: the kind to look for.
+    """
+    devices: dict[str, frozenset[str]] = {}
+    for directory in specs:
+        fresh: dict[str, frozenset[str]] = {}
+        twice: set[str] = set()
+        for spec in directory:
+            if spec.kind != kind:
+                continue
+            for device in spec.devices:
+                if device.name in fresh:
+                    twice.add(device.name)
+                fresh[device.name] = device.nodes | spec.nodes
+        devices.update(fresh)
+        for name in twice:
+            del devices[name]
+    by_uuid = {card.uuid: card.uuid for card in inventory.cards}
+    by_index = {card.uuid: str(card.index) for card in inventory.cards}
+    for names in (by_uuid, by_index):
+        if names and all(
+            names[card.uuid] in devices and _is_just(card, devices[names[card.uuid]], inventory)
+            for card in inventory.cards
+        ):
+            return {uuid: qualified(kind, name) for uuid, name in names.items()}
+    return None
+
+
+def _is_just(card: Card, nodes: Iterable[str], inventory: Inventory) -> bool:
+    """Whether these nodes are *card* and no other; a driver's root may stand before a path."""
+    found = {
+        each.device for each in inventory.cards for node in nodes if node.endswith(each.device)
+    }
+    return found == {card.device}

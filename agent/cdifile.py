@@ -1,0 +1,199 @@
+"""CDI specs on disk: the host's are read, ours is written where the host has none that does."""
+
+import errno
+import json
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from agent.answer import Answer
+from agent.cards import Inventory
+from agent.cardsfile import decode_yaml
+from agent.cdi import HOST_KIND, Spec, names_on_host, own_names, parse_spec, spec_document
+from agent.errors import EnforcementError, SettingsError
+
+log = logging.getLogger(__name__)
+
+HOST_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where container runtimes look for specs, by ascending priority."""
+
+FILE_NAME = "gpu-turnstile.json"
+# Runtimes read what ends in .json and .yaml; a spec half written must not.
+_BESIDE = f".{FILE_NAME}.new"
+_MOST_BYTES = 1 << 19
+
+_ADVICE = {
+    errno.ENOSPC: "the node's admin must free space there",
+    errno.EDQUOT: "the node's admin must free space there",
+    errno.EROFS: "the node's admin must put it on a file system that can be written",
+    errno.EACCES: "the node's admin must let the agent write there",
+    errno.EPERM: "the node's admin must let the agent write there",
+}
+
+# What tells one content of a file from the next.
+_State = tuple[int, int, int, int]
+
+
+class CdiFile:
+    """The CDI names of a node's cards, and our spec behind them. Safe between threads."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        common: Callable[[], Answer],
+        host_dirs: Iterable[Path] = HOST_DIRS,
+        host_kind: str = HOST_KIND,
+    ) -> None:
+        """Write to *directory*; nothing is read or written yet.
+
+        Args:
+            directory: where our spec goes; the container runtime must look there.
+            common: tells what every container with a card finds beside it.
+            host_dirs: where the host's specs are, by ascending priority.
+            host_kind: the kind of the host's spec for whole cards.
+        """
+        self._directory = directory
+        self._common = common
+        self._host_dirs = tuple(dict.fromkeys((*host_dirs, directory)))
+        self._host_kind = host_kind
+        self._lock = threading.Lock()
+        self._known: dict[Path, tuple[_State | str, Spec | None]] = {}
+
+    @property
+    def path(self) -> Path:
+        """Where our spec is."""
+        return self._directory / FILE_NAME
+
+    def refresh(self, inventory: Inventory) -> Mapping[str, str]:
+        """Give every card's full CDI name, by UUID, and see to it that a spec has them.
+
+        The host's own spec is taken where it does. Ours is not written then, but one that is
+        there stays and is kept true: the kubelet starts containers again with the names that
+        they were answered with (fact K12), and the runtime refuses a name that it cannot find.
+
+        Raises:
+            EnforcementError: our spec is needed and cannot be written.
+        """
+        if not inventory.cards:
+            return {}  # and a spec without devices is none
+        with self._lock:
+            found = names_on_host(inventory, self._host_specs(), kind=self._host_kind)
+            if found is None:
+                self._write(inventory)
+                return own_names(inventory)
+            if self.path.exists():
+                try:
+                    self._write(inventory)
+                except EnforcementError as error:  # nobody new depends on it
+                    log.warning("an old CDI spec is not kept", extra={"reason": str(error)})
+            return found
+
+    # --- ours --------------------------------------------------------------------------
+
+    def _write(self, inventory: Inventory) -> None:
+        """Put our spec there unless it is there, whole, and readable for the runtime."""
+        document = spec_document(inventory, self._common())
+        data = (json.dumps(document, indent=2) + "\n").encode()
+        try:
+            if self._holds(data):
+                return
+            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            beside = self._directory / _BESIDE
+            beside.unlink(missing_ok=True)  # of an agent that was killed
+            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            with os.fdopen(file, "wb") as out:
+                os.fchmod(file, 0o644)  # whatever the umask
+                out.write(data)
+                out.flush()
+                os.fsync(file)
+            beside.replace(self.path)
+        except OSError as error:
+            log.error("cannot write %s", self.path, extra={"reason": str(error)})
+            why = os.strerror(error.errno) if error.errno else "it did not work"
+            advice = _ADVICE.get(error.errno or 0, "the agent's log tells more")
+            raise EnforcementError(
+                f"cdi-dir: cannot write the CDI spec of this node's cards: {why}: {advice}"
+            ) from error
+        log.info("wrote a CDI spec", extra={"path": str(self.path)})
+
+    def _holds(self, data: bytes) -> bool:
+        try:
+            found = self.path.lstat()
+            regular = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o644
+            return regular and found.st_size == len(data) and self.path.read_bytes() == data
+        except FileNotFoundError:
+            return False
+
+    # --- the host's --------------------------------------------------------------------
+
+    def _host_specs(self) -> list[list[Spec]]:
+        """Read every spec of the host, directory by directory."""
+        known, self._known = self._known, {}
+        found = []
+        for directory in self._host_dirs:
+            specs = []
+            for path in _spec_files(directory):
+                if path == self.path:
+                    continue
+                state = _state(path)
+                before = known.get(path)
+                if before is None or before[0] != state:
+                    before = (state, _read(path, state))
+                self._known[path] = before
+                if before[1] is not None:
+                    specs.append(before[1])
+            found.append(specs)
+        return found
+
+
+def _spec_files(directory: Path) -> list[Path]:
+    try:
+        return sorted(each for each in directory.iterdir() if each.suffix in {".json", ".yaml"})
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        log.warning("cannot list %s", directory, extra={"reason": str(error)})
+        return []
+
+
+def _state(path: Path) -> _State | str:
+    """Tell one content from the next; text says why there is none to read."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.strerror or "it cannot be looked at"
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no file"
+    if found.st_size > _MOST_BYTES:
+        return f"it is larger than {_MOST_BYTES} bytes"
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def _read(path: Path, state: _State | str) -> Spec | None:
+    """Read one spec; one that cannot be used is told once and left out."""
+    try:
+        if isinstance(state, str):
+            raise ValueError(state)
+        text = _text(path)
+        return parse_spec(json.loads(text) if path.suffix == ".json" else decode_yaml(text))
+    except (OSError, ValueError, RecursionError) as error:  # SettingsError is a ValueError
+        log.warning("a CDI spec of the host is left out: %s", path, extra={"reason": str(error)})
+        return None
+
+
+def _text(path: Path) -> str:
+    """Read a file that may have become anything since it was looked at.
+
+    Raises:
+        ValueError: it is too large, or no text.
+    """
+    # Without O_NONBLOCK a pipe would keep us waiting for somebody who writes to it.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        data = file.read(_MOST_BYTES + 1) or b""
+    if len(data) > _MOST_BYTES:
+        raise SettingsError(f"it is larger than {_MOST_BYTES} bytes")
+    return data.decode()

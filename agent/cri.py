@@ -1,0 +1,141 @@
+"""The container runtime, through CRI: which container of which pod an ID is.
+
+A container's labels are the kubelet's, a pod's author has no say in them; and a process cannot
+choose the cgroup that its ID was read from (:mod:`agent.cgroups`).
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import grpc
+
+from agent.criapi import runtime_pb2, runtime_pb2_grpc
+from agent.errors import Unavailable
+
+NAME_LABEL = "io.kubernetes.container.name"
+UID_LABEL = "io.kubernetes.pod.uid"
+NAMESPACE_LABEL = "io.kubernetes.pod.namespace"
+POD_LABEL = "io.kubernetes.pod.name"
+"""The labels that the kubelet puts on each container."""
+
+# A runtime is back from a restart in seconds; without these a channel that failed once waits
+# up to two minutes. One container is asked for, but a runtime may list more than 4 MiB of them
+# when it does not know the filter.
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.enable_http_proxy", 0),
+)
+
+# Kubernetes names; what is none was not put there by a kubelet.
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?\Z", re.ASCII)
+_UID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,126}[A-Za-z0-9])?\Z", re.ASCII)
+
+
+class ContainerState(StrEnum):
+    """What a container does."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+_STATES = {
+    runtime_pb2.CONTAINER_CREATED: ContainerState.CREATED,
+    runtime_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
+    runtime_pb2.CONTAINER_EXITED: ContainerState.EXITED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerInfo:
+    """One container that a kubelet had made.
+
+    Attributes:
+        id: the runtime's ID of it.
+        name: its name in the pod.
+        pod_uid: its pod. Of a static pod this is not the UID that the API shows.
+        pod_namespace: the pod's namespace.
+        pod_name: the pod's name.
+        state: what it does.
+        created: when it was created, unix time in nanoseconds.
+    """
+
+    id: str
+    name: str
+    pod_uid: str
+    pod_namespace: str
+    pod_name: str
+    state: ContainerState
+    created: int
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs or will, as far as the runtime can tell: it has not ended."""
+        return self.state is not ContainerState.EXITED
+
+
+class Cri:
+    """A client of one container runtime. Safe to share between threads."""
+
+    def __init__(self, socket: Path) -> None:
+        """Open a channel to *socket*; nothing is asked yet."""
+        self._socket = socket
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
+        self._runtime = runtime_pb2_grpc.RuntimeServiceStub(self._channel)
+
+    def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
+        """Ask for one container; ``None`` when the runtime has none that a kubelet made.
+
+        The sandbox of a pod is none.
+
+        Args:
+            container_id: its whole ID.
+            within: seconds; a runtime that is just coming up is waited for.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        if not container_id:  # which a runtime would read as: all of them
+            return None
+        if not self._socket.exists():
+            raise Unavailable(f"CRI: no socket at {self._socket}")
+        wanted = runtime_pb2.ContainerFilter(id=container_id)
+        try:
+            answer = self._runtime.ListContainers(
+                runtime_pb2.ListContainersRequest(filter=wanted),
+                timeout=within,
+                wait_for_ready=True,
+            )
+        except grpc.RpcError as error:
+            raise Unavailable(f"CRI: {error.code().name}: {error.details()}") from error
+        except ValueError as error:  # how gRPC says that the channel is closed
+            raise Unavailable("CRI: closed") from error
+        # The filter takes the beginning of an ID for the whole.
+        return next((_read(each) for each in answer.containers if each.id == container_id), None)
+
+    def close(self) -> None:
+        """Close the channel; calls in flight end as unavailable."""
+        self._channel.close()
+
+
+def _read(container: runtime_pb2.Container) -> ContainerInfo | None:
+    labels = container.labels
+    name, pod_uid = labels.get(NAME_LABEL, ""), labels.get(UID_LABEL, "")
+    namespace, pod_name = labels.get(NAMESPACE_LABEL, ""), labels.get(POD_LABEL, "")
+    if not (_UID.match(pod_uid) and all(map(_NAME.match, (name, namespace, pod_name)))):
+        return None
+    return ContainerInfo(
+        id=container.id,
+        name=name,
+        pod_uid=pod_uid,
+        pod_namespace=namespace,
+        pod_name=pod_name,
+        state=_STATES.get(container.state, ContainerState.UNKNOWN),
+        created=container.created_at,
+    )

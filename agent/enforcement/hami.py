@@ -1,0 +1,232 @@
+"""Enforcement by HAMi-core: a library that the loader puts into every program of a container.
+
+``libvgpu.so`` stands between a program and the CUDA driver. It is loaded through
+``/etc/ld.so.preload`` and reads the container's environment, once, when the first program of
+a container uses a card; the result it keeps in a file that the container's programs share.
+Each name here is one that its sources read:
+
+``CUDA_DEVICE_MEMORY_LIMIT_<i>``
+    the most memory of the container's i-th card; ``m`` is MiB.
+``CUDA_DEVICE_MEMORY_LIMIT``
+    the same for cards without one of their own, which would have no limit.
+``CUDA_DEVICE_SM_LIMIT``
+    percent of the compute units, for shares.
+``GPU_CORE_UTILIZATION_POLICY=FORCE``
+    the percentage holds always. Otherwise a bit of the shared file says whether it does.
+``CUDA_DEVICE_MEMORY_SHARED_CACHE``
+    where the shared file is.
+``CUDA_DEVICE_ORDER=PCI_BUS_ID``
+    read by CUDA itself: the i-th card of a program is then the i-th by index. CUDA's own
+    order, the fastest first, would give mixed cards each other's limits.
+
+What the answers carry follows from the IDs. Compute limit and memory limit come in two
+answers of which the kubelet takes a variable or mount that both have from either: where both
+say something they say the same. The memory answer alone knows that whole cards are capped,
+so the library comes with both; the shared file comes with the cores, whose places name the
+ticket's directory.
+
+The shared file. A container's programs, whoever runs them, write it: it is the one file of a
+ticket that a container may write, and a single file, because a directory would let a
+container leave behind what the agent must walk through to remove it. Every start of a
+container gets a new one: the limits in it are those of the container that first wrote it, and
+an init container may have had more of the same places (fact K7). What a container writes into
+it counts against no quota of its own: the file system of the state directory should be one
+whose filling up harms nobody else, or have a project quota. The file goes with the pod.
+
+Not taken over from HAMi:
+
+- ``/tmp/vgpulock``, a directory that all containers of a node can write to. HAMi-core since
+  2026 takes its lock in the shared file; an older one waits for a minute, then goes on.
+- ``CUDA_DISABLE_CONTROL``: a pod's author could do without the limits.
+- ``CUDA_TASK_PRIORITY``, ``CUDA_OVERSUBSCRIBE``, ``/overrideEnv``: nothing here asks for
+  the first two, and the file is read only after the limits are fixed.
+
+A soft limit (``vcuda-core-limit``) has no counterpart in HAMi-core: a share is held to its
+own. A pod's author who sets these variables in the pod overrides them, as with HAMi; a
+program that is linked statically, or to musl, does without the library.
+"""
+
+import logging
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from agent.answer import Answer, Mount
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from agent.grant import Grant
+from agent.ledger import Claim
+from agent.podview import PodId
+from agent.ticketdirs import TicketDir, TicketDirs
+from agent.tickets import Resource
+from contract.demand import CORES_PER_CARD
+
+log = logging.getLogger(__name__)
+
+LIBRARY = "libvgpu.so"
+IN_CONTAINER = "/usr/local/vgpu"
+"""Where the library looks for itself."""
+
+SHARED = f"{IN_CONTAINER}/shared.cache"
+"""Not in ``/tmp``: there, kernels refuse to open another user's file as if to create it."""
+
+PRELOAD = "ld.so.preload"
+_SHARED_FILE = "shared.cache"
+_CARDS = 16  # CUDA_DEVICE_MAX_COUNT
+_MIB = 1 << 20
+
+
+class HamiCore:
+    """Limits by HAMi-core. Safe to share between threads."""
+
+    def __init__(self, *, state_dir: Path, library_dir: Path, block: int) -> None:
+        """Keep what containers find below *state_dir*; nothing is made yet.
+
+        Args:
+            state_dir: seen by the agent at the host's path, as is the next.
+            library_dir: where the host has ``libvgpu.so``.
+            block: bytes of a memory block, whole MiB.
+        """
+        self._tickets = TicketDirs(state_dir / "tickets")
+        self._library = library_dir / LIBRARY
+        self._preload_dir = state_dir / "hami-core"
+        self._block = block // _MIB
+
+    def open(self) -> None:
+        """Clean up after an agent that was killed.
+
+        Raises:
+            EnforcementError: the state directory cannot be used.
+        """
+        self._tickets.clean()
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+        """Give the compute limit of a share, or the memory limit.
+
+        Raises:
+            EnforcementError: the library is missing, or the disk does not let us.
+        """
+        if grant.resource is Resource.MEMORY:
+            return self._loaded().plus(Answer(self._memory(grant)))
+        made = self._tickets.make(ids, claim.pod)
+        shared = Answer(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
+        if grant.places >= CORES_PER_CARD:
+            return shared  # whole cards: what is capped, if anything, is memory
+        limits = {
+            "CUDA_DEVICE_SM_LIMIT": str(grant.places),
+            "GPU_CORE_UTILIZATION_POLICY": "FORCE",
+        }
+        return shared.plus(self._loaded()).plus(Answer(limits))
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        """Give the container that starts a shared file of its own.
+
+        Raises:
+            EnforcementError: the library is missing, the disk does not let us, or it has lost
+                whose the places are.
+        """
+        if entitlement is not None:
+            self._renew(self._tickets.ensure(ids, entitlement.claim.pod))
+        elif (found := self._tickets.find(ids)) is not None:
+            self._renew(found)
+        else:
+            raise EnforcementError(
+                "what this container finds mounted is gone from the node's disk, and it is not "
+                "known yet whose it is: the start is tried again"
+            )
+        share = len(ids) < CORES_PER_CARD
+        if share or (entitlement is not None and entitlement.memory is not None):
+            self._loaded()
+        else:
+            self._write_preload()  # no limit, or one that is not known: nothing to insist on
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        """Remove the directories of other pods."""
+        self._tickets.keep(pods)
+
+    # --- steps -------------------------------------------------------------------------
+
+    def _memory(self, grant: Grant) -> dict[str, str]:
+        """Write the limits of the cards that memory lies on.
+
+        They are all the container's cards, and so in its order, unless it has fewer blocks
+        than (whole) cards. The cards without any then get what the least one has: without a
+        limit they must not be, and no smaller one can be told from here.
+        """
+        if len(grant.shares) > _CARDS:
+            raise EnforcementError(
+                f"memory on {len(grant.shares)} cards, but HAMi-core limits at most {_CARDS}: "
+                "ask for fewer cards, or for whole cards without memory"
+            )
+        limits = [f"{share.places * self._block}m" for share in grant.shares]
+        smallest = min(share.places for share in grant.shares) * self._block
+        envs = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": limit for at, limit in enumerate(limits)}
+        envs["CUDA_DEVICE_MEMORY_LIMIT"] = f"{smallest}m"
+        if len(limits) > 1:
+            envs["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        return envs
+
+    def _loaded(self) -> Answer:
+        """Give what has the library loaded: the same in every answer."""
+        # The runtime would make a directory of what is missing, and the loader go on without.
+        if not self._library.is_file():
+            log.error("HAMi-core is missing", extra={"path": str(self._library)})
+            raise EnforcementError(
+                f"hami-library-dir: the node has no {LIBRARY}, which holds containers to their "
+                "limits: the node's admin must install HAMi-core"
+            )
+        return Answer(
+            {"CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED},
+            mounts=(
+                Mount(f"{IN_CONTAINER}/{LIBRARY}", str(self._library)),
+                Mount("/etc/ld.so.preload", str(self._write_preload())),
+            ),
+        )
+
+    def _write_preload(self) -> Path:
+        """Make the file that names the library to the loader; containers only read it."""
+        path, text = self._preload_dir / PRELOAD, f"{IN_CONTAINER}/{LIBRARY}\n".encode()
+        try:
+            if path.is_file() and path.read_bytes() == text:
+                return path
+            self._preload_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+            folder = os.open(self._preload_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unwritten(error) from error
+        try:
+            self._tickets.write(folder, "", {PRELOAD: text})
+        finally:
+            os.close(folder)
+        return path
+
+    def _shared(self, ticket: TicketDir) -> Path:
+        """Make the shared file unless it is there."""
+        path = ticket.files / _SHARED_FILE
+        if not path.is_file():
+            self._renew(ticket)
+        return path
+
+    def _renew(self, ticket: TicketDir) -> None:
+        """Put a new, empty file in the shared one's place; a lingering container keeps its own."""
+        folder = self._tickets.open(ticket.digest)
+        if folder is None:
+            raise EnforcementError("state-dir: the directory of a container's limits is gone")
+        try:
+            self._tickets.write(folder, "", {_SHARED_FILE: b""})
+            file = os.open(_SHARED_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                os.fchmod(file, 0o666)  # a container's programs run as whoever they like
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise _unwritten(error) from error
+        finally:
+            os.close(folder)
+
+
+def _unwritten(error: OSError) -> EnforcementError:
+    log.error("cannot make what HAMi-core needs", extra={"reason": str(error)})
+    why = os.strerror(error.errno) if error.errno else "it did not work"
+    return EnforcementError(
+        f"state-dir: cannot make what limits this container: {why}: the agent's log tells more"
+    )

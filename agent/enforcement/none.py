@@ -1,0 +1,23 @@
+"""No enforcement: a container sees its cards and nobody else's, and may use all of them."""
+
+from collections.abc import Collection
+
+from agent.answer import Answer
+from agent.entitlement import Entitlement
+from agent.grant import Grant
+from agent.ledger import Claim
+from agent.podview import PodId
+
+
+class NoEnforcement:
+    """Visibility only."""
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:  # noqa: ARG002 -- Enforcer's
+        """Add nothing."""
+        return Answer()
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        """Have nothing to make ready."""
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        """Have nothing to remove."""

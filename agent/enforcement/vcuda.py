@@ -1,0 +1,196 @@
+"""Enforcement by Tencent's vcuda-controller: a directory per ticket at ``/etc/vcuda``.
+
+The directory is promised when a container's cores are allocated, filled when the container
+that starts is proven, and completed when that container registers at the socket in it.
+
+It is promised with every core places, of whole cards too: whether their memory is capped is not
+known yet when the kubelet asks for the cores first, and a container that finds vcuda-controller's
+libraries in its driver directory cannot do without the file that says there is no limit.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+from agent.answer import Answer, Mount
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from agent.grant import Grant
+from agent.ledger import Claim
+from agent.podview import PodId
+from agent.ticketdirs import TicketDirs, digest_of
+from agent.tickets import Resource
+from agent.vcuda.config import MOUNT_PATH
+from agent.vcuda.manager import Hardware, Peers, Runtime, VirtualManager
+from agent.vcuda.relay import Limits, Relay
+from agent.vcuda.server import VcudaServer
+
+log = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 3.0
+
+
+class Entitled(Protocol):
+    """Tells what a container may use."""
+
+    def __call__(self, pod_uid: str, container: str, /) -> Entitlement | None:
+        """Give it by the pod's UID and the container's name; ``None`` while nobody knows."""
+        ...
+
+
+class Vcuda:
+    """Implements :class:`agent.ports.Enforcer`."""
+
+    def __init__(  # noqa: PLR0913 -- what the virtual manager needs of the node, by keyword
+        self,
+        *,
+        state_dir: Path,
+        peers: Peers,
+        runtime: Runtime,
+        entitled: Entitled,
+        hardware: Hardware,
+        on_result: Callable[[str], None] = lambda _result: None,
+        limits: Limits | None = None,
+        refresh_seconds: float = 10.0,
+    ) -> None:
+        """Put the parts together; nothing is made and nothing runs yet.
+
+        Args:
+            state_dir: where the directories are; the host must have it at the same path.
+            peers: tells containers and processes of this node apart.
+            runtime: the container runtime.
+            entitled: tells what a container may use.
+            hardware: what the limits file says of the node.
+            on_result: told how each registration ended.
+            limits: what visitors may use up.
+            refresh_seconds: how often the processes of registered containers are listed anew.
+        """
+        self._dirs = TicketDirs(state_dir / "tickets")
+        self._upstream = upstream_of(state_dir)
+        self._relay = Relay(upstream=self._upstream, identify=peers.container_of, limits=limits)
+        self._manager = VirtualManager(
+            dirs=self._dirs,
+            visitors=self._relay,
+            peers=peers,
+            runtime=runtime,
+            entitled=entitled,
+            hardware=hardware,
+            on_result=on_result,
+        )
+        self._refresh_seconds = refresh_seconds
+        self._server: VcudaServer | None = None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        # A directory and its door change together.
+        self._lock = threading.Lock()
+
+    # --- running -------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Clean up after an agent that was killed, listen at every ticket's door, and serve.
+
+        Raises:
+            EnforcementError: the state directory cannot be used.
+        """
+        self._dirs.clean()
+        try:
+            self._server = VcudaServer(self._manager, self._upstream)
+        except OSError as error:
+            raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
+        with self._lock:
+            for each in self._dirs.all():
+                try:
+                    self._listen(each.digest)
+                except EnforcementError as error:  # it is tried again when its container starts
+                    log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
+        for door in self._relay.doors():
+            try:
+                self._manager.recover(door)
+            except EnforcementError as error:  # its containers register again when they restart
+                log.error("not recovered", extra={"ticket": door.digest, "reason": str(error)})
+        for name, target in (("vcuda-relay", self._relay.run), ("vcuda-pids", self._keep_listed)):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    @property
+    def alive(self) -> bool:
+        """Whether what ``open`` started still runs."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None:
+        """Stop serving; the directories stay, for containers outlive the agent."""
+        self._stop.set()
+        self._relay.stop()
+        if self._server is not None:
+            self._server.stop()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+
+    def _keep_listed(self) -> None:
+        while not self._stop.wait(self._refresh_seconds):
+            self._manager.refresh()
+
+    # --- the Enforcer ----------------------------------------------------------------------
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+        """Promise the directory of core places; memory places carry nothing.
+
+        Raises:
+            EnforcementError: it cannot be made.
+        """
+        if grant.resource is not Resource.CORE:
+            return Answer()
+        with self._lock:
+            made = self._dirs.make(ids, claim.pod)
+        return Answer(mounts=(Mount(MOUNT_PATH, str(made.files)),))
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        """Fill the directory of core places for the container that starts.
+
+        Raises:
+            EnforcementError: it cannot be made, or is gone and nobody knows for whom to make it.
+        """
+        with self._lock:
+            if entitlement is not None:
+                self._dirs.ensure(ids, entitlement.claim.pod)
+            elif self._dirs.find(ids) is None:
+                raise EnforcementError(
+                    "state-dir: the directory of this container's limits is gone, and it is not "
+                    "known yet whose it is: it is tried again"
+                )
+            self._listen(digest_of(ids), lambda folder: self._manager.prepare(folder, entitlement))
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        """Remove the directories of other pods than these; what cannot be is left for later."""
+        with self._lock:
+            try:
+                gone = self._dirs.keep(pods)
+            except EnforcementError as error:
+                log.warning("directories stay", extra={"reason": str(error)})
+                return
+            for each in gone:
+                self._relay.close(each.digest)
+
+    def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
+        """Listen at a ticket's door, having done something in its directory; the lock is held."""
+        folder = self._dirs.open(digest)
+        try:
+            first(folder)
+        except EnforcementError:
+            os.close(folder)
+            raise
+        try:
+            self._relay.open(digest, folder)  # the descriptor is the relay's from here on
+        except OSError as error:
+            raise EnforcementError(
+                f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"
+            ) from error
+
+
+def upstream_of(state_dir: Path) -> Path:
+    """Give the socket between the relay and the server: at most 107 bytes are possible."""
+    return state_dir / "vcuda" / "server.sock"

@@ -1,0 +1,179 @@
+"""What containers of this node are given, as the settings say: injection and enforcement.
+
+Everything that is made of the settings and the cards, and lives as long as the cards do.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.answer import Answer
+from agent.cards import Inventory
+from agent.cdifile import CdiFile
+from agent.cgroups import Cgroups
+from agent.cri import Cri
+from agent.enforcement.hami import HamiCore
+from agent.enforcement.none import NoEnforcement
+from agent.enforcement.vcuda import Entitled, Vcuda
+from agent.errors import EnforcementError
+from agent.grant import Grant
+from agent.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
+from agent.ports import Enforcer
+from agent.settings import Enforcement, Settings
+from agent.vcuda.manager import Hardware
+
+log = logging.getLogger(__name__)
+
+
+class Injector:
+    """Turns a grant into what a container finds of its cards."""
+
+    def __init__(self, settings: Settings, inventory: Inventory) -> None:
+        """Inject *inventory* as *settings* say; nothing is written yet."""
+        self._settings = settings
+        self._inventory = inventory
+        self._cdi: CdiFile | None = None
+        if settings.inject is Injection.CDI:
+            self._cdi = CdiFile(settings.cdi_dir, common=self._common)
+
+    def answer(self, grant: Grant) -> Answer:
+        """Give what the ``Allocate`` answer says of the cards.
+
+        Raises:
+            EnforcementError: a CDI spec is needed and cannot be written.
+            GrantError: a card has no CDI name.
+        """
+        names = self._cdi.refresh(self._inventory) if self._cdi is not None else None
+        return inject(
+            grant,
+            self._inventory,
+            self._settings.inject,
+            control_devices=_control_devices(),
+            extra_devices=self._settings.extra_devices,
+            driver=self._settings.driver,
+            cdi_names=names,
+        )
+
+    def refresh(self) -> None:
+        """Keep the CDI spec true: the host may have lost it, or a control device come."""
+        if self._cdi is None:
+            return
+        try:
+            self._cdi.refresh(self._inventory)
+        except EnforcementError as error:  # told again to the next pod that needs it
+            log.warning("no CDI spec", extra={"reason": str(error)})
+
+    def _common(self) -> Answer:
+        return shared_by_all(control_devices=_control_devices(), driver=self._settings.driver)
+
+
+def _control_devices() -> tuple[str, ...]:
+    """Name the control devices there are: some come with the first program that needs them."""
+    return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
+
+
+def _nothing() -> None:
+    """Have nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """What keeps an enforcer going: threads, sockets.
+
+    Attributes:
+        open: starts it; raises :class:`agent.errors.EnforcementError` where it cannot be.
+        alive: whether what ``open`` started still runs.
+        close: stops it; what containers find stays.
+    """
+
+    open: Callable[[], None] = _nothing
+    alive: Callable[[], bool] = lambda: True
+    close: Callable[[], None] = _nothing
+
+
+class Upkeep:
+    """Starts an enforcer's works, again and again while the disk does not let it."""
+
+    def __init__(self, works: Works, injector: Injector) -> None:
+        """Look after *works*, and the spec that *injector* has written."""
+        self._works = works
+        self._injector = injector
+        self._open = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self.problem = "enforcement is not started yet"
+        """Why what containers need does not work; empty when it does."""
+
+    def tick(self) -> None:
+        """Do what is to be done now and then."""
+        with self._lock:
+            if not self._open and not self._closed:
+                self._try()
+        self._injector.refresh()
+
+    @property
+    def alive(self) -> bool:
+        """Whether what was started still runs."""
+        return not self._open or self._works.alive()
+
+    def close(self) -> None:
+        """Stop what was started."""
+        with self._lock:
+            self._closed = True
+            self._works.close()
+
+    def _try(self) -> None:
+        try:
+            self._works.open()
+        except EnforcementError as error:
+            if str(error) != self.problem:
+                log.error("enforcement cannot be started", extra={"reason": str(error)})
+            self.problem = str(error)
+        else:
+            self._open, self.problem = True, ""
+
+
+def outfit(
+    settings: Settings,
+    inventory: Inventory,
+    *,
+    driver: Callable[[], str],
+    entitled: Entitled,
+    on_registered: Callable[[str], None] = lambda _result: None,
+) -> tuple[Enforcer, Works]:
+    """Make the enforcer that the settings name, and what keeps it going.
+
+    Args:
+        settings: which one, and where its files are.
+        inventory: the node's cards.
+        driver: tells the driver's version, empty while it is not known.
+        entitled: tells what a container may use.
+        on_registered: told how each registration at the virtual manager ended.
+    """
+    if settings.enforcement is Enforcement.VCUDA:
+        bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
+        cri = Cri(settings.cri_socket)
+        vcuda = Vcuda(
+            state_dir=settings.state_dir,
+            peers=Cgroups(),
+            runtime=cri,
+            entitled=entitled,
+            hardware=Hardware(lambda uuid: bus_ids.get(uuid, ""), driver, settings.memory_block),
+            on_result=on_registered,
+        )
+
+        def close() -> None:
+            vcuda.close()
+            cri.close()
+
+        return vcuda, Works(vcuda.open, lambda: vcuda.alive, close)
+    if settings.enforcement is Enforcement.HAMI_CORE:
+        hami = HamiCore(
+            state_dir=settings.state_dir,
+            library_dir=settings.hami_library_dir,
+            block=settings.memory_block,
+        )
+        return hami, Works(hami.open)
+    return NoEnforcement(), Works()

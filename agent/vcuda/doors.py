@@ -1,0 +1,88 @@
+"""A ticket's door: its directory, held open, and the socket in it.
+
+Everything about a door goes by the descriptor of its directory. When another directory takes
+the path, what is written for a visitor still lands where that visitor came in.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+SOCKET = "vcuda.sock"
+_BESIDE = ".vcuda.sock.new"
+_QUEUE = 128
+
+
+class Door:
+    """One ticket's socket, and the directory that it is in."""
+
+    def __init__(self, digest: str, folder: int) -> None:
+        """Take over *folder*, a descriptor of the directory."""
+        self.digest = digest
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._open = True
+        status = os.fstat(folder)
+        self.identity = status.st_dev, status.st_ino
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[int]:
+        """Lend a descriptor of the directory; it outlives the door.
+
+        Raises:
+            FileNotFoundError: the door is closed: the ticket has ended.
+        """
+        with self._lock:
+            if not self._open:
+                raise FileNotFoundError(errno.ENOENT, "the ticket has ended")
+            lent = os.dup(self._folder)
+        try:
+            yield lent
+        finally:
+            os.close(lent)
+
+    def close(self) -> None:
+        """Give the descriptor up."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self._folder)
+
+
+def listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
+    """Bind beside the place and rename: whoever connects meets the old socket or the new.
+
+    By way of the descriptor, since a socket's path has room for 107 bytes only.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_BESIDE, dir_fd=folder)
+        made.bind(f"/proc/self/fd/{folder}/{_BESIDE}")
+        path = os.open(_BESIDE, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            # Connecting takes the right to write to the socket; its folder nobody may write to.
+            Path(f"/proc/self/fd/{path}").chmod(0o666)
+        finally:
+            os.close(path)
+        made.listen(_QUEUE)
+        os.rename(_BESIDE, SOCKET, src_dir_fd=folder, dst_dir_fd=folder)
+        return made, socket_identity(folder)
+    except OSError:
+        made.close()
+        raise
+
+
+def socket_identity(folder: int) -> tuple[int, int] | None:
+    """Tell one socket file from another."""
+    try:
+        status = os.stat(SOCKET, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return (status.st_ino, status.st_ctime_ns) if stat.S_ISSOCK(status.st_mode) else None

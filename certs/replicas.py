@@ -1,0 +1,68 @@
+"""Which certificates are served, seen from outside: a name looked up, and handshakes."""
+
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+
+from certs.errors import InvalidCertificate, InvalidField
+from certs.plan import Served
+from certs.reading import Certificate, read_certificate
+
+_SECONDS = 5.0
+_LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Everybody behind a host name.
+
+    Attributes:
+        host: a name that stands for the addresses of all webhooks, as that of a headless
+            Service does.
+        port: where each of them listens.
+        server_name: the name that is asked for in the handshake.
+    """
+
+    host: str
+    port: int
+    server_name: str
+
+    def served(self) -> Served:
+        """Shake hands with everybody; one that does not answer serves nothing we know of."""
+        return {address: self._shake(address) for address in self._addresses()}
+
+    def _addresses(self) -> list[str]:
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError:  # nobody is there, or the name server is away: nothing is known
+            return []
+        return sorted({str(address[0]) for *_, address in found})
+
+    def _shake(self, address: str) -> Certificate | None:
+        # Whatever is shown is looked at and nothing is sent: there is nothing to trust.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with (
+            suppress(OSError, InvalidCertificate),
+            socket.create_connection((address, self.port), timeout=_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=self.server_name) as secure,
+        ):
+            shown = secure.getpeercert(binary_form=True)
+            if shown is not None:
+                return read_certificate(ssl.DER_cert_to_PEM_cert(shown).encode("ascii"))
+        return None
+
+
+def parse_replicas(text: str, server_name: str) -> Replicas:
+    """Read ``HOST:PORT``.
+
+    Raises:
+        InvalidField: it is none.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= _LARGEST_PORT:
+        raise InvalidField("replicas", text, "must be HOST:PORT")
+    return Replicas(host, int(port), server_name)

@@ -1,0 +1,185 @@
+"""A rotation carried out: look, decide, do one thing, look again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from certs.errors import ClusterError, Conflict
+from certs.issue import make_authority, sign_serving
+from certs.objects import (
+    Json,
+    Purpose,
+    bundle_patch,
+    new_secret,
+    with_authority,
+    with_label,
+    with_serving,
+    with_stamp,
+    with_trusted,
+)
+from certs.observing import Cluster, Snapshot, observe
+from certs.plan import Observed, Served, decide
+from certs.settings import Settings
+from certs.steps import (
+    Adopt,
+    Ask,
+    DateServing,
+    Done,
+    Step,
+    StoreAuthority,
+    StoreServing,
+    TrustBeside,
+    TrustIn,
+    Wait,
+)
+
+_CONFLICTS = 20
+_SHORTEST_NAP = timedelta(milliseconds=50)
+_LONGEST_NAP = timedelta(seconds=30)
+_MISSING_NAP = timedelta(seconds=5)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run needs beside the API server.
+
+    Attributes:
+        clock: gives the present.
+        sleep: waits for a time.
+        served: asks the webhooks what they serve.
+        say: is told each step, in one line.
+    """
+
+    clock: Callable[[], datetime]
+    sleep: Callable[[timedelta], None]
+    served: Callable[[], Served]
+    say: Callable[[str], None]
+
+
+def rotate(
+    cluster: Cluster, settings: Settings, around: Surroundings, *, until: datetime | None = None
+) -> Wait | Done:
+    """Do whatever can be done.
+
+    Args:
+        cluster: where.
+        settings: what.
+        around: clock, sleep and the rest.
+        until: stay so long where time has to pass; ``None`` to leave that to the next run.
+
+    Returns:
+        Why there is nothing to do now.
+
+    Raises:
+        CertsError: the API server refuses, or what is there belongs to somebody else.
+    """
+    conflicts = 0
+    while True:
+        try:
+            observed, action = _step(cluster, settings, around)
+        except Conflict as error:
+            conflicts += 1
+            if conflicts == _CONFLICTS:
+                raise
+            around.say(f"looking again: {error}")
+            around.sleep(min(_SHORTEST_NAP * 2**conflicts, _LONGEST_NAP / 6))
+            continue
+        conflicts = 0
+        if not isinstance(action, Wait | Done):
+            continue
+        now = around.clock()
+        nap = _nap(action, observed, now)
+        if until is None or not nap or now + nap > until:
+            _need_all(observed)
+            return action
+        around.sleep(nap)
+
+
+def _step(
+    cluster: Cluster, settings: Settings, around: Surroundings
+) -> tuple[Observed, Step | Wait | Done]:
+    """Look, decide, and do it if it is something to do.
+
+    Raises:
+        Conflict: somebody else was faster.
+        CertsError: the API server refuses, or what is there belongs to somebody else.
+    """
+    snapshot = observe(cluster, settings)
+    now = around.clock()
+    action = decide(snapshot.observed, settings.policy, now=now)
+    if isinstance(action, Ask):
+        action = decide(snapshot.observed, settings.policy, now=now, served=around.served())
+    assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
+    if not isinstance(action, Wait | Done):
+        _carry_out(action, snapshot, cluster, settings, now)
+        around.say(str(action))
+    return snapshot.observed, action
+
+
+def _carry_out(
+    step: Step, snapshot: Snapshot, cluster: Cluster, settings: Settings, now: datetime
+) -> None:
+    """Make one write; it is refused if what it is based on has changed.
+
+    Raises:
+        Conflict: it has.
+        ClusterError: the API server refuses.
+    """
+    match step:
+        case StoreAuthority():
+            pair = make_authority(now=now, days=settings.ca_days)
+            empty = new_secret(settings.ca_secret, settings.namespace, Purpose.AUTHORITY)
+            obj = with_authority(snapshot.authority or empty, pair)
+            _store(cluster, settings.ca_secret, snapshot.authority, obj)
+        case StoreServing():
+            pair = sign_serving(_there(snapshot.observed.authority.pair), settings.subject, now=now)
+            empty = new_secret(settings.tls_secret, settings.namespace, Purpose.SERVING)
+            obj = with_serving(snapshot.serving or empty, pair, trusted=step.trusted, now=now)
+            _store(cluster, settings.tls_secret, snapshot.serving, obj)
+        case Adopt():
+            name = step.secret.name
+            found = snapshot.authority if name == settings.ca_secret else snapshot.serving
+            cluster.replace_secret(name, with_label(_there(found)))
+        case TrustBeside():
+            obj = with_trusted(_there(snapshot.serving), step.trusted)
+            cluster.replace_secret(settings.tls_secret, obj)
+        case DateServing():
+            cluster.replace_secret(settings.tls_secret, with_stamp(_there(snapshot.serving), now))
+        case TrustIn():
+            target = step.configuration
+            patch = bundle_patch(target, step.trusted, now)
+            cluster.patch_configuration(target.kind, target.name, patch)
+
+
+def _store(cluster: Cluster, name: str, before: Json | None, obj: Json) -> None:
+    if before is None:
+        cluster.create_secret(obj)
+    else:
+        cluster.replace_secret(name, obj)
+
+
+def _there(value: _T | None) -> _T:
+    if value is None:
+        raise Conflict("what was to be changed is gone")
+    return value
+
+
+def _nap(action: Wait | Done, observed: Observed, now: datetime) -> timedelta:
+    """Say how long to wait before looking again; nothing when all is done."""
+    naps = []
+    if isinstance(action, Wait):
+        naps.append(min(max(action.until - now, timedelta(seconds=1)), _LONGEST_NAP))
+    if observed.missing:
+        naps.append(_MISSING_NAP)
+    return min(naps, default=timedelta())
+
+
+def _need_all(observed: Observed) -> None:
+    if observed.missing:
+        raise ClusterError(
+            f"{', '.join(observed.missing)}: not found: apply it, "
+            "or leave it out of --mutating and --validating"
+        )

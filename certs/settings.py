@@ -1,0 +1,116 @@
+"""What the operator wants of a rotation. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from certs.errors import InvalidField
+from certs.names import LONGEST_DAYS, Subject, parse_dns_name, parse_subject
+from certs.objects import Kind
+from certs.plan import Policy
+
+LONGEST_SECONDS = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which objects are kept, and how.
+
+    Attributes:
+        namespace: of both Secrets.
+        ca_secret: name of the Secret of the authority.
+        tls_secret: name of the Secret that the webhook mounts.
+        configurations: kinds and names of the webhook configurations.
+        subject: whom the serving certificate names, and for how long.
+        ca_days: how long an authority is valid.
+        policy: when what is done.
+    """
+
+    namespace: str
+    ca_secret: str
+    tls_secret: str
+    configurations: tuple[tuple[Kind, str], ...]
+    subject: Subject
+    ca_days: int
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What was given on the command line, as it was given."""
+
+    namespace: str
+    ca_secret: str
+    tls_secret: str
+    service: str
+    dns: tuple[str, ...]
+    mutating: tuple[str, ...]
+    validating: tuple[str, ...]
+    days: int
+    ca_days: int
+    settle: int
+    grace: int
+    asks: bool
+    force: bool
+
+
+def parse_settings(flags: Flags) -> Settings:
+    """Check the arguments of a person.
+
+    Raises:
+        InvalidField: naming the field, the value and the rule.
+    """
+    _check_name("namespace", flags.namespace)
+    _check_name("service", flags.service)
+    _check_name("ca-secret", flags.ca_secret)
+    _check_name("tls-secret", flags.tls_secret)
+    if flags.ca_secret == flags.tls_secret:
+        raise InvalidField(
+            "tls-secret", flags.tls_secret, "must not be --ca-secret: webhooks are to see no CA key"
+        )
+    configurations = (
+        *_configurations("mutating", Kind.MUTATING, flags.mutating),
+        *_configurations("validating", Kind.VALIDATING, flags.validating),
+    )
+    subject = parse_subject([f"{flags.service}.{flags.namespace}.svc", *flags.dns], [], flags.days)
+    if not flags.days <= flags.ca_days <= LONGEST_DAYS:
+        rule = f"must be --days ({flags.days}) to {LONGEST_DAYS}"
+        raise InvalidField("ca-days", flags.ca_days, rule)
+    policy = Policy(
+        frozenset(subject.dns),
+        _seconds("settle", flags.settle),
+        _seconds("grace", flags.grace),
+        flags.asks,
+        flags.force,
+    )
+    return Settings(
+        flags.namespace,
+        flags.ca_secret,
+        flags.tls_secret,
+        configurations,
+        subject,
+        flags.ca_days,
+        policy,
+    )
+
+
+def _configurations(field: str, kind: Kind, names: Iterable[str]) -> Iterable[tuple[Kind, str]]:
+    for name in dict.fromkeys(names):
+        _check_name(field, name)
+        yield kind, name
+
+
+def _check_name(field: str, text: str) -> None:
+    """Check a name of a Kubernetes object; those allowed here are host names too."""
+    try:
+        parsed = parse_dns_name(text)
+    except InvalidField:
+        parsed = ""
+    if parsed != text or "*" in text or not text:
+        raise InvalidField(field, text[:80], "must be a name that Kubernetes allows")
+
+
+def _seconds(field: str, seconds: int) -> timedelta:
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise InvalidField(field, seconds, f"must be 0 to {LONGEST_SECONDS} seconds")
+    return timedelta(seconds=seconds)

@@ -1,0 +1,396 @@
+"""CDI specs as data; ours against the schema of those who specify CDI."""
+
+import contextlib
+import json
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from referencing import Registry
+from referencing.jsonschema import DRAFT7
+
+from agent.answer import Answer, Mount
+from agent.cards import Inventory
+from agent.cardsfile import decode_yaml
+from agent.cdi import (
+    OWN_KIND,
+    Spec,
+    SpecDevice,
+    is_kind,
+    is_name,
+    names_on_host,
+    own_names,
+    parse_spec,
+    qualified,
+    spec_document,
+)
+from agent.errors import SettingsError
+from agent.inject import DriverFiles, shared_by_all
+from tests.agent.builders import card, patient
+from tests.agent.cards_strategy import inventories
+
+DATA = Path(__file__).parent.parent / "data" / "cdi"
+TWO = Inventory((card(0), card(1)))
+COMMON = shared_by_all(control_devices=["/dev/nvidiactl"], driver=DriverFiles("/opt/nvidia"))
+
+
+def check_schema(document: object) -> None:
+    """Check a spec against CDI's own JSON schema."""
+    main, definitions = (
+        json.loads((DATA / name).read_text()) for name in ("schema.json", "defs.json")
+    )
+    registry: Registry[Any] = Registry().with_resource(
+        "defs.json", DRAFT7.create_resource(definitions)
+    )
+    jsonschema.Draft7Validator(main, registry=registry).validate(document)
+
+
+# --- ours -----------------------------------------------------------------------------------
+
+
+def test_our_spec_says_what_the_answer_says_otherwise() -> None:
+    assert spec_document(TWO, COMMON) == {
+        "cdiVersion": "0.3.0",
+        "kind": "gpu-turnstile.io/gpu",
+        "devices": [
+            {
+                "name": "GPU-0",
+                "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "permissions": "rw"}]},
+            },
+            {
+                "name": "GPU-1",
+                "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1", "permissions": "rw"}]},
+            },
+        ],
+        "containerEdits": {
+            "env": [
+                "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+                "NVIDIA_VISIBLE_DEVICES=void",
+            ],
+            "deviceNodes": [{"path": "/dev/nvidiactl", "permissions": "rw"}],
+            "mounts": [
+                {
+                    "hostPath": "/opt/nvidia",
+                    "containerPath": "/usr/local/nvidia",
+                    "options": ["ro", "nosuid", "nodev", "rbind"],
+                }
+            ],
+        },
+    }
+
+
+def test_a_mount_that_may_be_written_says_so() -> None:
+    spec = spec_document(TWO, Answer(mounts=(Mount("/a", "/b", read_only=False),)))
+    assert spec["containerEdits"]["mounts"][0]["options"] == ["rw", "nosuid", "nodev", "rbind"]
+    check_schema(spec)
+
+
+def test_what_is_not_shared_is_left_out() -> None:
+    spec = spec_document(TWO, Answer())
+    assert spec["containerEdits"] == {}
+    check_schema(spec)
+
+
+def test_the_lowest_version_that_knows_a_name_is_asked_for() -> None:
+    assert spec_document(TWO, COMMON)["cdiVersion"] == "0.3.0"
+    digit = Inventory((card(0), card(1, uuid="1-2")))
+    assert spec_document(digit, COMMON)["cdiVersion"] == "0.5.0"
+
+
+def test_the_schema_would_tell() -> None:
+    broken = spec_document(TWO, COMMON)
+    del broken["devices"][0]["containerEdits"]["deviceNodes"][0]["path"]
+    with pytest.raises(jsonschema.ValidationError, match="'path' is a required property"):
+        check_schema(broken)
+
+
+@patient
+@given(inventories())
+def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
+    inventory: Inventory,
+) -> None:
+    document = json.loads(json.dumps(spec_document(inventory, COMMON)))
+    check_schema(document)
+    assert parse_spec(document) == Spec(
+        OWN_KIND,
+        tuple(SpecDevice(each.uuid, frozenset({each.device})) for each in inventory.cards),
+        frozenset({"/dev/nvidiactl"}),
+    )
+    names = own_names(inventory)
+    assert list(names) == [each.uuid for each in inventory.cards]
+    for name in names.values():
+        kind, _, device = name.partition("=")
+        assert kind == OWN_KIND
+        assert follows_the_rules(device, also=":")
+
+
+# --- names ----------------------------------------------------------------------------------
+
+
+def follows_the_rules(text: str, *, also: str = "", letter: bool = False) -> bool:
+    """The rules of the specification, letter by letter."""
+    ends = string.ascii_letters if letter else string.ascii_letters + string.digits
+    if not text or text[0] not in ends:
+        return False
+    inner = set(string.ascii_letters + string.digits + "-_." + also)
+    alphanumeric = set(string.ascii_letters + string.digits)
+    return set(text) <= inner and text[-1] in alphanumeric
+
+
+TEXTS = st.text(st.sampled_from("aZ09-_.:/=*é\n "), max_size=6) | st.text(max_size=6)
+
+
+@patient
+@given(TEXTS)
+def test_a_name_is_what_the_specification_says(text: str) -> None:
+    assert is_name(text) == follows_the_rules(text, also=":")
+
+
+@patient
+@given(TEXTS, TEXTS)
+def test_a_kind_is_a_vendor_and_a_class(vendor: str, name: str) -> None:
+    expected = follows_the_rules(vendor, letter=True) and follows_the_rules(name, letter=True)
+    assert is_kind(f"{vendor}/{name}") == expected
+
+
+@pytest.mark.parametrize("text", ["", "/", "a", "a/", "/a", "a/b/c", "a/b=c", "1a/b", "a/b\n"])
+def test_what_is_no_kind(text: str) -> None:
+    assert not is_kind(text)
+
+
+def test_a_full_name_joins_kind_and_name() -> None:
+    assert qualified("nvidia.com/gpu", "0") == "nvidia.com/gpu=0"
+
+
+# --- the host's -----------------------------------------------------------------------------
+
+
+def nvidia() -> Spec:
+    return parse_spec(decode_yaml((DATA / "nvidia.yaml").read_text()))
+
+
+def test_what_nvidias_tool_writes_is_read() -> None:
+    spec = nvidia()
+    assert spec.kind == "nvidia.com/gpu"
+    assert [device.name for device in spec.devices] == ["0", "GPU-0", "1", "GPU-1", "all"]
+    assert spec.devices[1].nodes == {"/dev/nvidia0", "/dev/dri/card1"}
+    assert "/dev/nvidiactl" in spec.nodes
+    check_schema(decode_yaml((DATA / "nvidia.yaml").read_text()))
+
+
+def test_the_hosts_names_are_taken_by_uuid() -> None:
+    assert names_on_host(TWO, [[nvidia()]]) == {
+        "GPU-0": "nvidia.com/gpu=GPU-0",
+        "GPU-1": "nvidia.com/gpu=GPU-1",
+    }
+
+
+def without(spec: Spec, *names: str) -> Spec:
+    return replace(spec, devices=tuple(each for each in spec.devices if each.name not in names))
+
+
+def test_where_a_uuid_is_missing_all_are_named_by_index() -> None:
+    assert names_on_host(TWO, [[without(nvidia(), "GPU-1")]]) == {
+        "GPU-0": "nvidia.com/gpu=0",
+        "GPU-1": "nvidia.com/gpu=1",
+    }
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [],
+        [[]],
+        [[without(nvidia(), "GPU-1", "1")]],
+        [[replace(nvidia(), kind="management.nvidia.com/gpu")]],
+    ],
+)
+def test_a_host_that_does_not_name_all_our_cards_does_not_do(specs: list[list[Spec]]) -> None:
+    assert names_on_host(TWO, specs) is None
+
+
+def device(name: str, *nodes: str) -> SpecDevice:
+    return SpecDevice(name, frozenset(nodes))
+
+
+def spec_of(*devices: SpecDevice, nodes: frozenset[str] = frozenset()) -> Spec:
+    return Spec("nvidia.com/gpu", devices, nodes)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        # made when what is card 1 now was card 0
+        spec_of(device("0", "/dev/nvidia1"), device("1", "/dev/nvidia0")),
+        spec_of(device("GPU-0", "/dev/nvidia1"), device("GPU-1", "/dev/nvidia0")),
+        spec_of(device("0", "/dev/nvidia0", "/dev/nvidia1"), device("1", "/dev/nvidia1")),
+        spec_of(device("0", "/dev/nvidia0"), device("1")),
+        spec_of(device("0", "/dev/nvidia10"), device("1", "/dev/nvidia1")),
+        spec_of(
+            device("0", "/dev/nvidia0"),
+            device("1", "/dev/nvidia1"),
+            nodes=frozenset({"/dev/nvidia1"}),
+        ),
+    ],
+)
+def test_a_spec_that_would_give_a_container_another_card_does_not_do(spec: Spec) -> None:
+    assert names_on_host(TWO, [[spec]]) is None
+
+
+def test_a_stale_uuid_does_not_keep_just_indices_from_being_used() -> None:
+    spec = spec_of(
+        device("GPU-0", "/dev/nvidia1"),
+        device("GPU-1", "/dev/nvidia1"),
+        device("0", "/dev/nvidia0"),
+        device("1", "/dev/nvidia1"),
+    )
+    assert names_on_host(TWO, [[spec]]) == {
+        "GPU-0": "nvidia.com/gpu=0",
+        "GPU-1": "nvidia.com/gpu=1",
+    }
+
+
+def test_a_drivers_own_root_may_stand_before_the_device_nodes() -> None:
+    root = "/run/nvidia/driver"
+    spec = spec_of(device("0", f"{root}/dev/nvidia0"), device("1", f"{root}/dev/nvidia1"))
+    assert names_on_host(TWO, [[spec]]) is not None
+
+
+def test_a_later_directory_replaces_what_an_earlier_one_says() -> None:
+    just = spec_of(device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"))
+    stale = spec_of(device("0", "/dev/nvidia1"), device("1", "/dev/nvidia0"))
+    assert names_on_host(TWO, [[stale], [just]]) is not None
+    assert names_on_host(TWO, [[just], [stale]]) is None
+
+
+def test_a_name_that_stands_twice_in_one_directory_is_none() -> None:
+    """The runtime refuses it."""
+    just = spec_of(device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"))
+    again = spec_of(device("1", "/dev/nvidia1"))
+    assert names_on_host(TWO, [[just, again]]) is None
+    assert names_on_host(TWO, [[just, again], [again]]) is not None
+
+
+def test_a_node_without_cards_names_none() -> None:
+    assert names_on_host(Inventory(()), [[nvidia()]]) is None
+
+
+def test_another_kind_can_be_looked_for() -> None:
+    spec = Spec("acme.com/gpu", (device("GPU-0", "/dev/nvidia0"),), frozenset())
+    one = Inventory((card(0),))
+    assert names_on_host(one, [[spec]], kind="acme.com/gpu") == {"GPU-0": "acme.com/gpu=GPU-0"}
+
+
+GOOD: dict[str, Any] = {
+    "cdiVersion": "0.6.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"cdiVersion": "v0.6.0"},
+        {"containerEdits": None},
+        {"containerEdits": {}},
+        {"containerEdits": {"deviceNodes": None}},
+        {"devices": [{"name": "0"}]},
+        {"annotations": {"a": "b"}},
+    ],
+)
+def test_specs_that_can_be_read(change: dict[str, Any]) -> None:
+    assert parse_spec({**GOOD, **change}).kind == "nvidia.com/gpu"
+
+
+def test_a_node_is_known_by_its_place_on_the_host() -> None:
+    nodes = [{"path": "/dev/nvidia0", "hostPath": "/dev/nvidia7"}]
+    spec = parse_spec({**GOOD, "containerEdits": {"deviceNodes": nodes}})
+    assert spec.nodes == {"/dev/nvidia7"}
+
+
+ONE_NODE = "containerEdits.deviceNodes[0]: must be a mapping with a path"
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (None, "a CDI spec must be a mapping"),
+        ([GOOD], "a CDI spec must be a mapping"),
+        (
+            {**GOOD, "cdiVersion": 0.6},
+            "cdiVersion: Invalid value: 0.6: must be a version such as 0.5.0",
+        ),
+        (
+            {**GOOD, "cdiVersion": "latest"},
+            'cdiVersion: Invalid value: "latest": must be a version such as 0.5.0',
+        ),
+        ({**GOOD, "kind": None}, "kind: Invalid value: null: must be <vendor>/<class>"),
+        ({**GOOD, "kind": "gpu"}, 'kind: Invalid value: "gpu": must be <vendor>/<class>'),
+        ({**GOOD, "devices": None}, "devices: must be a list of 1 to 4096 devices"),
+        ({**GOOD, "devices": []}, "devices: must be a list of 1 to 4096 devices"),
+        ({**GOOD, "devices": [GOOD["devices"][0]] * 4097}, "devices: must be a list of 1 to 4096 "),
+        ({**GOOD, "devices": ["0"]}, "devices[0]: must be a mapping"),
+        (
+            {**GOOD, "devices": [{"name": 0}]},
+            "devices[0].name: Invalid value: 0: must be letters, digits, '-', '_', '.' and ':'",
+        ),
+        (
+            {**GOOD, "devices": [{"name": "../x"}]},
+            'devices[0].name: Invalid value: "../x": must be letters, digits, ',
+        ),
+        ({**GOOD, "devices": GOOD["devices"] * 2}, "devices: a name stands twice"),
+        (
+            {**GOOD, "devices": [{"name": "0", "containerEdits": []}]},
+            "devices[0].containerEdits: must be a mapping",
+        ),
+        ({**GOOD, "containerEdits": "x"}, "containerEdits: must be a mapping"),
+        (
+            {**GOOD, "containerEdits": {"deviceNodes": {}}},
+            "containerEdits.deviceNodes: must be a list of at most 256 nodes",
+        ),
+        (
+            {**GOOD, "containerEdits": {"deviceNodes": [{"path": "/dev/a"}] * 257}},
+            "containerEdits.deviceNodes: must be a list of at most 256 nodes",
+        ),
+        ({**GOOD, "containerEdits": {"deviceNodes": ["/dev/a"]}}, ONE_NODE),
+        ({**GOOD, "containerEdits": {"deviceNodes": [{}]}}, ONE_NODE),
+        ({**GOOD, "containerEdits": {"deviceNodes": [{"path": 1}]}}, ONE_NODE),
+        (
+            {**GOOD, "containerEdits": {"deviceNodes": [{"path": "/dev/a", "hostPath": 1}]}},
+            ONE_NODE,
+        ),
+    ],
+)
+def test_specs_that_cannot_be_read_say_where_and_why(document: object, message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_spec(document)
+    assert str(refused.value).startswith(message)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["cdiVersion", "kind", "devices", "name", "containerEdits", "deviceNodes", "path"]
+            ),
+            inner | st.just("0.5.0") | st.just("nvidia.com/gpu"),
+            max_size=5,
+        )
+    ),
+)
+
+
+@patient
+@given(JSON)
+def test_whatever_stands_in_a_spec_is_read_or_refused(document: object) -> None:
+    with contextlib.suppress(SettingsError):
+        assert names_on_host(TWO, [[parse_spec(document)]]) is None

@@ -1,0 +1,344 @@
+"""Reading the host's CDI specs and writing ours, on a real disk."""
+
+import errno
+import json
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.answer import Answer
+from agent.cards import Inventory
+from agent.cdi import own_names, parse_spec, spec_document
+from agent.cdifile import FILE_NAME, CdiFile
+from agent.errors import EnforcementError
+from agent.inject import shared_by_all
+from tests.agent.builders import card
+
+DATA = Path(__file__).parent.parent / "data" / "cdi"
+TWO = Inventory((card(0), card(1)))
+OURS = {"GPU-0": "gpu-turnstile.io/gpu=GPU-0", "GPU-1": "gpu-turnstile.io/gpu=GPU-1"}
+THEIRS = {"GPU-0": "nvidia.com/gpu=GPU-0", "GPU-1": "nvidia.com/gpu=GPU-1"}
+COMMON = shared_by_all(control_devices=["/dev/nvidiactl"])
+
+
+class Host:
+    """The two directories of a host, and a file of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.static = folder / "etc" / "cdi"
+        self.dynamic = folder / "run" / "cdi"
+        self.static.mkdir(parents=True)
+        self.common = COMMON
+        self.file = CdiFile(
+            self.dynamic, common=lambda: self.common, host_dirs=(self.static, self.dynamic)
+        )
+
+    def install(self, name: str = "nvidia.yaml", *, dynamic: bool = False) -> Path:
+        folder = self.dynamic if dynamic else self.static
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        shutil.copy(DATA / "nvidia.yaml", path)
+        return path
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def content(host: Host) -> object:
+    return json.loads(host.file.path.read_text())
+
+
+# --- ours -----------------------------------------------------------------------------------
+
+
+def test_where_the_host_has_no_spec_ours_is_written_for_all_to_read(host: Host) -> None:
+    before = os.umask(0o077)
+    try:
+        assert host.file.refresh(TWO) == OURS == own_names(TWO)
+    finally:
+        os.umask(before)
+    assert host.file.path == host.dynamic / "gpu-turnstile.json"
+    assert content(host) == spec_document(TWO, COMMON)
+    assert stat.S_IMODE(host.file.path.stat().st_mode) == 0o644
+    assert [each.name for each in host.dynamic.iterdir()] == [FILE_NAME]
+
+
+def test_what_is_as_it_should_be_is_not_written_again(host: Host) -> None:
+    host.file.refresh(TWO)
+    before = host.file.path.stat()
+    host.file.refresh(TWO)
+    after = host.file.path.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _delete_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def _spoil(path: Path) -> None:
+    path.write_text("{}")
+
+
+def _same_length(path: Path) -> None:
+    path.write_bytes(b" " * path.stat().st_size)
+
+
+def _hide(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def _link(path: Path) -> None:
+    elsewhere = path.with_name("elsewhere")
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("harm", [_delete, _delete_folder, _spoil, _same_length, _hide, _link])
+def test_what_vanished_or_was_changed_is_written_anew(
+    host: Host, harm: Callable[[Path], None]
+) -> None:
+    host.file.refresh(TWO)
+    harm(host.file.path)
+    assert host.file.refresh(TWO) == OURS
+    assert content(host) == spec_document(TWO, COMMON)
+    assert stat.S_ISREG(host.file.path.lstat().st_mode)
+    assert stat.S_IMODE(host.file.path.stat().st_mode) == 0o644
+
+
+def test_other_cards_and_other_control_devices_are_written(host: Host) -> None:
+    host.file.refresh(TWO)
+    host.common = shared_by_all(control_devices=["/dev/nvidiactl", "/dev/nvidia-uvm"])
+    host.file.refresh(TWO)
+    assert content(host) == spec_document(TWO, host.common)
+    one = Inventory((card(1),))
+    assert host.file.refresh(one) == {"GPU-1": OURS["GPU-1"]}
+    assert content(host) == spec_document(one, host.common)
+
+
+def test_a_node_without_cards_has_no_spec(host: Host) -> None:
+    assert host.file.refresh(Inventory(())) == {}
+    assert not host.dynamic.exists()
+
+
+def test_what_an_agent_left_that_was_killed_while_writing_is_overwritten(host: Host) -> None:
+    host.dynamic.mkdir(parents=True)
+    beside = host.dynamic / f".{FILE_NAME}.new"
+    beside.write_text("{")
+    assert beside.suffix not in {".json", ".yaml"}  # no runtime reads it
+    assert host.file.refresh(TWO) == OURS
+    assert [each.name for each in host.dynamic.iterdir()] == [FILE_NAME]
+
+
+def test_a_reader_never_sees_half_a_spec(host: Host) -> None:
+    host.file.refresh(TWO)
+    done = threading.Event()
+
+    def read() -> int:
+        seen = 0
+        while not done.is_set() or not seen:
+            assert len(parse_spec(json.loads(host.file.path.read_text())).devices) in {1, 2}
+            seen += 1
+        return seen
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        try:
+            for _ in range(50):
+                host.file.refresh(Inventory((card(0),)))
+                host.file.refresh(TWO)
+        finally:
+            done.set()
+        assert reader.result(30)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "the node's admin must free space there"),
+        (errno.EROFS, "the node's admin must put it on a file system that can be written"),
+        (errno.EACCES, "the node's admin must let the agent write there"),
+        (errno.EIO, "the agent's log tells more"),
+    ],
+)
+def test_a_disk_that_does_not_let_us_is_a_refusal_and_loses_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    host.file.refresh(TWO)
+
+    def fail(_file: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        assert host.file.refresh(TWO) == OURS  # as it should be: nothing is written
+        with pytest.raises(EnforcementError) as refused:
+            host.file.refresh(Inventory((card(0),)))
+    assert str(refused.value) == (
+        f"cdi-dir: cannot write the CDI spec of this node's cards: {os.strerror(number)}: {advice}"
+    )
+    assert content(host) == spec_document(TWO, COMMON)
+    assert host.file.refresh(TWO) == OURS
+
+
+def test_a_directory_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = CdiFile(tmp_path / "file" / "cdi", common=Answer, host_dirs=())
+    with pytest.raises(EnforcementError) as refused:
+        file.refresh(TWO)
+    assert str(refused.value) == (
+        "cdi-dir: cannot write the CDI spec of this node's cards: Not a directory: "
+        "the agent's log tells more"
+    )
+
+
+# --- the host's -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_hosts_own_spec_is_used_and_ours_not_written(host: Host, *, dynamic: bool) -> None:
+    host.install(dynamic=dynamic)
+    assert host.file.refresh(TWO) == THEIRS
+    assert not host.file.path.exists()
+
+
+def test_json_is_read_too(host: Host) -> None:
+    document = spec_document(TWO, COMMON) | {"kind": "nvidia.com/gpu"}
+    (host.static / "nvidia.json").write_text(json.dumps(document))
+    assert host.file.refresh(TWO) == THEIRS
+
+
+def test_a_host_that_gets_a_spec_is_followed_and_ours_stays_true_for_who_has_its_names(
+    host: Host,
+) -> None:
+    """The kubelet starts a container again with the answer of its first day (fact K12)."""
+    host.file.refresh(TWO)
+    installed = host.install()
+    assert host.file.refresh(TWO) == THEIRS
+    assert content(host) == spec_document(TWO, COMMON)
+    _spoil(host.file.path)
+    assert host.file.refresh(TWO) == THEIRS
+    assert content(host) == spec_document(TWO, COMMON)
+    installed.unlink()
+    assert host.file.refresh(TWO) == OURS
+
+
+def test_an_old_spec_of_ours_that_cannot_be_kept_true_holds_nobody_up(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.file.refresh(TWO)
+    host.install()
+    _spoil(host.file.path)
+
+    def fail(_file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    assert host.file.refresh(TWO) == THEIRS
+    assert "an old CDI spec is not kept" in [each.getMessage() for each in caplog.records]
+
+
+def test_a_spec_that_changes_is_read_again_and_one_that_does_not_is_not(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = host.install()
+    read: list[Path] = []
+
+    def text(path: Path) -> str:
+        read.append(path)
+        return path.read_text()
+
+    monkeypatch.setattr("agent.cdifile._text", text)
+    for _ in range(3):
+        assert host.file.refresh(TWO) == THEIRS
+    assert read == [path]
+    path.write_text(path.read_text().replace("name: GPU-1", "name: GPU-2"))
+    assert host.file.refresh(TWO) == {"GPU-0": "nvidia.com/gpu=0", "GPU-1": "nvidia.com/gpu=1"}
+    assert read == [path, path]
+
+
+HOSTILE = {
+    "empty.json": b"",
+    "cut.json": b'{"cdiVersion": "0.5.0", ',
+    "list.json": b"[]",
+    "deep.json": b"[" * 100_000,
+    "deep.yaml": b"[" * 5_000,
+    "number.json": b"9" * 10_000,
+    "bytes.yaml": b"\xff\xfe\x00kind",
+    "tag.yaml": b"!!python/object/apply:os.system [exit]",
+    "month.yaml": b"kind: 2024-13-01",
+    "bomb.yaml": b"a: &a [x,x]\nb: &b [*a,*a]\ncdiVersion: 0.5.0\nkind: n.com/gpu\ndevices: *b\n",
+    "name.yaml": b"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: ../../etc}]\n",
+}
+
+
+def test_malformed_and_hostile_specs_are_left_out_and_told_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, data in HOSTILE.items():
+        (host.static / name).write_bytes(data)
+    (host.static / "large.json").write_bytes(b" " * (1 << 20))
+    (host.static / "folder.json").mkdir()
+    os.mkfifo(host.static / "pipe.yaml")
+    (host.static / "zero.json").symlink_to("/dev/zero")
+    (host.static / "loop.json").symlink_to("loop.json")
+    (host.static / "dangling.json").symlink_to("nothing")
+    (host.static / "notes.txt").write_text("[")
+    host.install()
+    for _ in range(2):
+        assert host.file.refresh(TWO) == THEIRS
+    told = [each.getMessage().rpartition("/")[2] for each in caplog.records]
+    assert sorted(told) == sorted(
+        {*HOSTILE, "large.json", "folder.json", "pipe.yaml", "zero.json"}
+        | {"loop.json", "dangling.json"}
+    )
+
+
+def test_a_spec_that_is_reached_by_a_link_counts(host: Host) -> None:
+    path = host.install()
+    path.rename(host.static / "elsewhere")
+    path.symlink_to("elsewhere")
+    assert host.file.refresh(TWO) == THEIRS
+
+
+def test_directories_that_are_missing_or_none_hold_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = CdiFile(
+        tmp_path / "ours", common=Answer, host_dirs=(tmp_path / "none", tmp_path / "file")
+    )
+    assert file.refresh(TWO) == OURS
+
+
+def test_a_directory_that_cannot_be_listed_is_told_of(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", fail)
+        assert host.file.refresh(TWO) == OURS
+    assert f"cannot list {host.static}" in [each.getMessage() for each in caplog.records]
+
+
+def test_a_file_that_grows_after_it_was_looked_at_is_not_read_to_its_end(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = host.static / "grows.json"
+    path.write_bytes(b" " * (1 << 20))
+    monkeypatch.setattr("agent.cdifile._state", lambda _path: (1, 1, 1, 1))
+    assert host.file.refresh(TWO) == OURS
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        f"a CDI spec of the host is left out: {path}"
+    ]

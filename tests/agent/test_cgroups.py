@@ -1,0 +1,629 @@
+"""Which container a process belongs to, from what kernels, kubelets and runtimes write."""
+
+import errno
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import cgroups
+from agent.cgroups import (
+    MOUNT,
+    CgroupError,
+    Cgroups,
+    CgroupVersion,
+    ContainerCgroup,
+    Membership,
+    find_container,
+    parse_memberships,
+)
+from agent.errors import Unavailable
+from tests.agent.builders import patient
+from tests.agent.fakes import eventually
+
+UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
+OTHER_UID = "019c1fe8-0d92-4aa0-b61c-4df58bdde71c"
+STATIC = "36b6d6be73b1065af369b3985edafa09"
+SLICE_UID = UID.replace("-", "_")
+ID, OTHER = "4aa6" * 16, "9e07" * 16
+
+FS = f"/kubepods/burstable/pod{UID}"
+SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE_UID}.slice"
+MIXED = f"/system.slice/containerd.service/kubepods-burstable-pod{SLICE_UID}.slice"
+
+
+def v2(path: str, init: str = "/init.scope") -> ContainerCgroup | None:
+    return find_container([Membership("", path)], [Membership("", init)])
+
+
+@pytest.mark.parametrize(
+    ("path", "uid", "directory"),
+    [
+        pytest.param(f"{FS}/{ID}", UID, f"{FS}/{ID}", id="cgroupfs"),
+        pytest.param(
+            f"/kubepods/pod{UID}/{ID}", UID, f"/kubepods/pod{UID}/{ID}", id="cgroupfs-guaranteed"
+        ),
+        pytest.param(
+            f"/kubepods/pod{STATIC}/{ID}",
+            STATIC,
+            f"/kubepods/pod{STATIC}/{ID}",
+            id="cgroupfs-static-pod",
+        ),
+        pytest.param(f"{FS}/crio-{ID}", UID, f"{FS}/crio-{ID}", id="cgroupfs-crio"),
+        pytest.param(
+            f"/a/prefix{FS}/{ID}", UID, f"/a/prefix{FS}/{ID}", id="cgroupfs-below-a-cgroup-root"
+        ),
+        pytest.param(
+            f"{SLICE}/cri-containerd-{ID}.scope",
+            UID,
+            f"{SLICE}/cri-containerd-{ID}.scope",
+            id="systemd-containerd",
+        ),
+        pytest.param(
+            f"{SLICE}/crio-{ID}.scope", UID, f"{SLICE}/crio-{ID}.scope", id="systemd-crio"
+        ),
+        pytest.param(
+            f"{SLICE}/crio-{ID}.scope/container",
+            UID,
+            f"{SLICE}/crio-{ID}.scope",
+            id="systemd-crio-with-its-own-cgroup-inside",
+        ),
+        pytest.param(
+            f"{SLICE}/docker-{ID}.scope", UID, f"{SLICE}/docker-{ID}.scope", id="systemd-docker"
+        ),
+        pytest.param(
+            f"/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{ID}.scope",
+            STATIC,
+            f"/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{ID}.scope",
+            id="systemd-static-pod",
+        ),
+        pytest.param(
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
+            f"/kubelet-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+            UID,
+            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
+            f"/kubelet-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+            id="systemd-below-a-cgroup-root",
+        ),
+        pytest.param(
+            f"{MIXED}:cri-containerd:{ID}",
+            UID,
+            f"{MIXED}:cri-containerd:{ID}",
+            id="kubelet-systemd-containerd-cgroupfs",
+        ),
+        pytest.param(
+            f"/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}/inner",
+            UID,
+            f"/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}",
+            id="kubelet-systemd-containerd-cgroupfs-at-the-top",
+        ),
+        pytest.param(
+            f"/../../pod{UID}/{ID}", UID, f"/../../pod{UID}/{ID}", id="another-namespace-cgroupfs"
+        ),
+        pytest.param(
+            f"/../../kubepods-burstable-pod{SLICE_UID}.slice/crio-{ID}.scope/container",
+            UID,
+            f"/../../kubepods-burstable-pod{SLICE_UID}.slice/crio-{ID}.scope",
+            id="another-namespace-systemd",
+        ),
+        pytest.param(
+            f"/../cri-containerd-{ID}.scope",
+            None,
+            f"/../cri-containerd-{ID}.scope",
+            id="another-namespace-of-the-same-pod",
+        ),
+        pytest.param(f"/k8s.io/{ID}", None, f"/k8s.io/{ID}", id="no-pod"),
+        pytest.param(
+            f"/kubepods/pod_123-456/crio-{ID}",
+            None,
+            f"/kubepods/pod_123-456/crio-{ID}",
+            id="a-pod-without-a-usual-uid",
+        ),
+        pytest.param(
+            f"{FS}/{ID}/kubepods/pod{OTHER_UID}/{OTHER}", UID, f"{FS}/{ID}", id="posing-cgroupfs"
+        ),
+        pytest.param(
+            f"{SLICE}/crio-{ID}.scope/kubepods.slice/kubepods-pod{STATIC}.slice/crio-{OTHER}.scope",
+            UID,
+            f"{SLICE}/crio-{ID}.scope",
+            id="posing-systemd",
+        ),
+        pytest.param(
+            f"/docker/{ID}/kubepods/pod{OTHER_UID}/{OTHER}",
+            None,
+            f"/docker/{ID}",
+            id="posing-from-outside-kubernetes",
+        ),
+        pytest.param(f"{FS}/{ID}/x (deleted)", UID, f"{FS}/{ID}", id="an-inner-one-is-gone"),
+        pytest.param(f"{FS}/{ID}/\udcff\u2028a:b", UID, f"{FS}/{ID}", id="odd-names-inside"),
+    ],
+)
+def test_a_container_is_found(path: str, uid: str | None, directory: str) -> None:
+    assert v2(path) == ContainerCgroup(ID, uid, (Membership("", directory),))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/init.scope",
+        "/system.slice/containerd.service",
+        "/kubepods.slice",
+        FS,
+        SLICE,
+        f"{SLICE}/crio-conmon-{ID}.scope",
+        f"{FS}/crio-conmon-{ID}",
+        f"{FS}/crio-conmon-{ID}/pod{UID}/crio-{ID}",
+        f"{FS}/{ID[:-1]}",
+        f"{FS}/{ID}0",
+        f"{FS}/{ID.upper()}",
+        f"{FS}/{ID}.service",
+        f"{FS}/{ID} (deleted)",
+        f"{SLICE}/cri-containerd-{ID}.scope\n",
+        f"{MIXED}:cri-containerd:{ID[:-1]}",
+        f"{MIXED}:cri-containerd",
+        "/../../..",
+        f"/user.slice/{ID[:32]}",
+    ],
+)
+def test_what_is_no_container_is_none(path: str) -> None:
+    assert v2(path) is None
+
+
+V1 = f"""\
+12:pids:{FS}/{ID}
+11:cpuacct,cpu:{FS}/{ID}/inner
+4:memory:{FS}/{ID}
+1:name=systemd:/system.slice/containerd.service
+0::/
+"""
+
+
+def test_the_hierarchies_of_v1_that_show_a_container_agree() -> None:
+    assert find_container(parse_memberships(V1)) == ContainerCgroup(
+        ID,
+        UID,
+        (
+            Membership("pids", f"{FS}/{ID}"),
+            Membership("cpuacct,cpu", f"{FS}/{ID}"),
+            Membership("memory", f"{FS}/{ID}"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (f"{FS}/{OTHER}", f'"{FS}/{ID}, {FS}/{OTHER}"'[:65] + '"...'),
+        (f"/kubepods/pod{OTHER_UID}/{ID}", f'"/kubepods/burstable/pod{UID}/{ID}'[:65] + '"...'),
+    ],
+)
+def test_hierarchies_that_name_several_containers_are_not_believed(other: str, named: str) -> None:
+    with pytest.raises(CgroupError) as error:
+        find_container([Membership("pids", f"{FS}/{ID}"), Membership("memory", other)])
+    assert str(error.value) == f"a process is in the cgroups of several containers: {named}"
+
+
+@pytest.mark.parametrize(
+    ("root", "init"),
+    [
+        (f"/docker/{OTHER}", f"/docker/{OTHER}"),
+        (f"/docker/{OTHER}", f"/docker/{OTHER}/init.scope"),
+        (f"/docker/{OTHER}", f"/docker/{OTHER}/init"),
+        (f"/system.slice/docker-{OTHER}.scope", f"/system.slice/docker-{OTHER}.scope/init.scope"),
+        (f"/kubepods/pod{OTHER_UID}/{OTHER}", f"/kubepods/pod{OTHER_UID}/{OTHER}"),
+    ],
+)
+def test_a_node_that_is_a_container_itself_is_looked_through(root: str, init: str) -> None:
+    inside = f"{root}/kubelet{FS}/{ID}"
+    found = v2(inside, init)
+    assert found == ContainerCgroup(ID, UID, (Membership("", inside),))
+    assert v2(f"{root}/system.slice", init) is None
+
+
+def test_only_the_whole_way_of_init_is_looked_through() -> None:
+    """``/docker/a`` is not above ``/docker/ab``; and what init is in does not hide others."""
+    found = v2(f"/docker/{OTHER}", f"/docker/{OTHER[:-1]}")
+    assert found is not None
+    assert found.container_id == OTHER
+
+
+def test_the_text_of_the_kernel_is_read() -> None:
+    assert parse_memberships(V1)[1:4] == (
+        Membership("cpuacct,cpu", f"{FS}/{ID}/inner"),
+        Membership("memory", f"{FS}/{ID}"),
+        Membership("name=systemd", "/system.slice/containerd.service"),
+    )
+    assert parse_memberships("0::/a:b\u2028c\x0bd\r\n") == (Membership("", "/a:b\u2028c\x0bd\r"),)
+    assert parse_memberships("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("nonsense", '"nonsense"'),
+        ("0:/", '"0:/"'),
+        ("x::/", '"x::/"'),
+        ("::/", '"::/"'),
+        ("0::relative", '"0::relative"'),
+        ("0::", '"0::"'),
+        ("0::/\n4:memory", '"4:memory"'),
+        (f"0::/\n{'y' * 100}", f'"{"y" * 64}"...'),
+    ],
+)
+def test_what_the_kernel_does_not_write_is_refused(text: str, line: str) -> None:
+    with pytest.raises(CgroupError) as error:
+        parse_memberships(text)
+    assert str(error.value) == f"a line of /proc/<pid>/cgroup cannot be read: {line}"
+
+
+names = st.text(st.characters(exclude_characters="\n/"), min_size=1, max_size=12).filter(
+    lambda name: name not in {".", ".."}
+)
+hostile = st.sampled_from(
+    [
+        ID,
+        OTHER,
+        f"crio-{OTHER}.scope",
+        f"crio-conmon-{ID}.scope",
+        f"pod{OTHER_UID}",
+        f"kubepods-pod{STATIC}.slice",
+        f"kubepods-pod{STATIC}.slice:cri-containerd:{OTHER}",
+        "kubepods.slice",
+        "x (deleted)",
+    ]
+)
+owns = st.sampled_from(
+    [
+        f"{FS}/{ID}",
+        f"{FS}/crio-{ID}",
+        f"{SLICE}/cri-containerd-{ID}.scope",
+        f"{MIXED}:cri-containerd:{ID}",
+        f"/../../pod{UID}/{ID}",
+    ]
+)
+
+
+@patient
+@given(owns, st.lists(names | hostile, max_size=6))
+def test_no_directory_made_inside_changes_who_a_container_is(own: str, inner: list[str]) -> None:
+    text = f"0::{'/'.join([own, *inner])}\n"
+    assert find_container(parse_memberships(text)) == ContainerCgroup(
+        ID, UID, (Membership("", own),)
+    )
+
+
+pieces = st.lists(
+    st.one_of(
+        st.text(max_size=6),
+        hostile,
+        owns,
+        st.sampled_from(["/", ":", "\n", "0::", "4:memory:", ".."]),
+    ),
+    max_size=12,
+).map("".join)
+
+
+@patient
+@given(pieces, pieces)
+def test_any_text_is_read_or_refused(text: str, init: str) -> None:
+    try:
+        found = find_container(parse_memberships(text), parse_memberships(init))
+    except CgroupError:
+        return
+    if found is not None:
+        assert found.container_id in text
+        assert found.directories
+
+
+# --- on a file system -----------------------------------------------------------------
+
+
+class Tree:
+    """A ``/proc`` and a ``/sys/fs/cgroup`` of plain files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.mount = folder / "proc", folder / "cgroup"
+        self.proc.mkdir()
+        self.mount.mkdir()
+        self.cgroups = Cgroups(self.proc, self.mount)
+        self.process(1, "0::/init.scope\n")
+
+    def process(self, pid: int, text: str) -> None:
+        (self.proc / str(pid)).mkdir(exist_ok=True)
+        (self.proc / str(pid) / "cgroup").write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    def directory(self, path: str, *pids: int) -> Path:
+        made = self.mount / path.strip("/")
+        made.mkdir(parents=True)
+        (made / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        return made
+
+    def found(self, pid: int) -> ContainerCgroup:
+        found = self.cgroups.container_of(pid)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_pids_are_those_of_all_cgroups_inside_a_container(tree: Tree) -> None:
+    (tree.mount / "cgroup.controllers").touch()
+    own = f"{SLICE}/cri-containerd-{ID}.scope"
+    tree.directory(own)
+    tree.directory(f"{own}/a", 300, 70)
+    tree.directory(f"{own}/a/b", 8, 70)
+    tree.directory(f"{SLICE}/cri-containerd-{OTHER}.scope", 9)
+    (tree.mount / own[1:] / "way-out").symlink_to(tree.mount)
+    tree.process(70, f"0::{own}/a\n")
+    assert tree.cgroups.version() is CgroupVersion.V2
+    assert tree.cgroups.pids_of(tree.found(70)) == (8, 70, 300)
+
+
+@pytest.mark.parametrize("mounted", ["cpuacct,cpu", "cpu", "cpuacct"])
+def test_controllers_of_v1_are_found_however_they_are_mounted(tree: Tree, mounted: str) -> None:
+    tree.directory(f"{mounted}{FS}/{ID}", 7, 5)
+    (tree.mount / mounted / "cgroup.procs").touch()
+    tree.process(7, f"3:cpuacct,cpu:{FS}/{ID}\n")
+    assert tree.cgroups.version() is CgroupVersion.V1
+    assert tree.cgroups.pids_of(tree.found(7)) == (5, 7)
+
+
+def test_a_named_hierarchy_of_v1_will_do(tree: Tree) -> None:
+    tree.directory(f"systemd{FS}/{ID}", 7)
+    tree.process(7, f"1:name=systemd:{FS}/{ID}\n0::/\n")
+    assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+
+
+def test_in_a_hybrid_the_second_hierarchy_is_beside_the_first(tree: Tree) -> None:
+    (tree.mount / "unified").mkdir()
+    (tree.mount / "unified/cgroup.controllers").touch()
+    tree.directory(f"unified{FS}/{ID}", 7)
+    tree.process(7, f"4:memory:/\n0::{FS}/{ID}\n")
+    assert tree.cgroups.version() is CgroupVersion.HYBRID
+    assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+
+
+def test_without_cgroups_the_version_is_told_to_be_missing(tree: Tree) -> None:
+    with pytest.raises(Unavailable) as error:
+        tree.cgroups.version()
+    assert str(error.value) == f"cgroups: none are mounted at {tree.mount}"
+
+
+def test_where_the_directory_is_not_seen_every_process_is_asked(tree: Tree) -> None:
+    """From another cgroup namespace a path does not lead to the directory."""
+    (tree.mount / "cgroup.controllers").touch()
+    own = f"/../../pod{UID}/{ID}"
+    tree.process(7, f"0::{own}\n")
+    tree.process(30, f"0::{own}/inner\n")
+    tree.process(31, f"0::/../../pod{OTHER_UID}/{OTHER}/{ID}\n")
+    tree.process(32, f"5:cpu:{FS}/{OTHER}\n4:memory:{FS}/{ID}\n")
+    tree.process(33, "0::/\n")
+    (tree.proc / "34").mkdir()
+    (tree.proc / "self").mkdir()
+    assert tree.cgroups.pids_of(tree.found(7)) == (7, 30)
+
+
+def test_a_container_of_which_nothing_is_left_has_no_processes(tree: Tree) -> None:
+    gone = ContainerCgroup(ID, UID, (Membership("memory", f"{FS}/{ID}"),))
+    assert tree.cgroups.pids_of(gone) == ()
+
+
+def test_a_process_that_has_ended_has_no_container(tree: Tree) -> None:
+    assert tree.cgroups.container_of(4711) is None
+
+
+def test_a_node_without_a_first_process_is_read_all_the_same(tree: Tree) -> None:
+    (tree.proc / "1/cgroup").unlink()
+    tree.process(7, f"0::{FS}/{ID}\n")
+    assert tree.found(7).container_id == ID
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> None:
+    """This is how the kernel shows the other end of a socket that the agent cannot see."""
+    with pytest.raises(CgroupError) as error:
+        tree.cgroups.container_of(pid)
+    assert str(error.value) == (
+        "the process is of a PID namespace that the agent does not see: it needs hostPID"
+    )
+
+
+def test_processes_of_another_pid_namespace_are_refused(tree: Tree) -> None:
+    made = tree.directory(f"memory{FS}/{ID}", 0, 7)
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    with pytest.raises(CgroupError) as error:
+        tree.cgroups.pids_of(tree.found(7))
+    assert str(error.value) == (
+        f"a process in {made} is of a PID namespace that the agent does not see: it needs hostPID"
+    )
+
+
+def test_a_container_full_of_cgroups_is_counted_another_way(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_MOST_DIRECTORIES", 3)
+    own = f"memory{FS}/{ID}"
+    tree.directory(own, 1000)
+    for name in "abc":
+        tree.directory(f"{own}/{name}", 1001)
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+
+
+@contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> Iterator[None]:
+    """Let files below a directory answer as the kernel would; no file system does on demand."""
+    honest = Path.read_text
+
+    def read_text(self: Path, *args: Any, **kwargs: Any) -> str:
+        if self.parent == where:
+            raise OSError(code, os.strerror(code))
+        return honest(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read_text)
+        yield
+
+
+def test_processes_of_threaded_cgroups_are_told_further_up(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = f"memory{FS}/{ID}"
+    tree.directory(own, 7, 8)
+    threaded = tree.directory(f"{own}/threads")
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    with failing(monkeypatch, threaded, errno.EOPNOTSUPP):
+        assert tree.cgroups.pids_of(tree.found(7)) == (7, 8)
+
+
+def test_a_container_that_is_a_threaded_cgroup_is_counted_another_way(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threaded = tree.directory(f"memory{FS}/{ID}")
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    with failing(monkeypatch, threaded, errno.EOPNOTSUPP):
+        assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ENODEV])
+def test_a_cgroup_that_is_removed_meanwhile_has_no_processes(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    own = f"memory{FS}/{ID}"
+    tree.directory(own, 7)
+    removed = tree.directory(f"{own}/a", 8)
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    with failing(monkeypatch, removed, code):
+        assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+
+
+def test_a_cgroup_that_cannot_be_read_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tree.directory(f"memory{FS}/{ID}", 7)
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    found = tree.found(7)
+    with failing(monkeypatch, made, errno.EIO), pytest.raises(Unavailable) as error:
+        tree.cgroups.pids_of(found)
+    assert str(error.value) == f"cgroups: {made}: Input/output error"
+
+
+def test_a_proc_that_cannot_be_read_is_told(tree: Tree) -> None:
+    (tree.proc / "7/cgroup").mkdir(parents=True)
+    with pytest.raises(Unavailable) as error:
+        tree.cgroups.container_of(7)
+    assert str(error.value) == f"cgroups: {tree.proc}/7/cgroup: Is a directory"
+
+
+def test_a_missing_proc_is_told(tmp_path: Path) -> None:
+    gone = ContainerCgroup(ID, UID, ())
+    with pytest.raises(Unavailable) as error:
+        Cgroups(tmp_path / "proc").pids_of(gone)
+    assert str(error.value) == f"cgroups: {tmp_path}/proc: No such file or directory"
+
+
+# --- on this machine ------------------------------------------------------------------
+
+
+def test_this_process_is_found_where_it_is() -> None:
+    """Its container, where it runs in one; and then it is among that container's processes."""
+    if not Path("/proc/self/cgroup").exists():
+        pytest.skip("no /proc/self/cgroup: not Linux, or a kernel without cgroups")
+    here = Cgroups()
+    found = here.container_of(os.getpid())
+    if found is not None:
+        assert os.getpid() in here.pids_of(found)
+
+
+HIERARCHIES = {"v1": MOUNT / "pids", "hybrid": MOUNT / "unified", "v2": MOUNT}
+
+
+def removed(directory: Path) -> bool:
+    """A process that has just ended may still stand in a cgroup for a moment."""
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
+@pytest.fixture(params=HIERARCHIES)
+def real(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A cgroup of this machine that is a container's by its name, and some inside it."""
+    base = HIERARCHIES[request.param]
+    if (base / "cgroup.controllers").exists() == (request.param == "v1"):
+        pytest.skip(f"this machine has no cgroups of the kind {request.param}")
+    made = [base / f"gpu-turnstile-test-{secrets.token_hex(4)}"]
+    for name in (f"pod{UID}", secrets.token_hex(32), "inner", f"pod{OTHER_UID}", OTHER):
+        made.append(made[-1] / name)
+    try:
+        for directory in made:
+            directory.mkdir()
+        if not (made[-1] / "cgroup.procs").exists():
+            pytest.skip(f"{base} is no hierarchy of cgroups")
+        yield made[2]
+    except OSError as error:
+        pytest.skip(f"no cgroups can be made here: {error}")
+    finally:
+        for directory in reversed([each for each in made if each.exists()]):
+            eventually(partial(removed, directory), f"{directory} is empty")
+
+
+@pytest.fixture
+def sleepers(real: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that wait to be put into cgroups."""
+    running = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    yield running
+    for each in running:
+        each.kill()
+        each.wait(10)
+
+
+def test_processes_are_found_in_cgroups_of_this_machine(
+    real: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    deepest = real / "inner" / f"pod{OTHER_UID}" / OTHER
+    for sleeper, directory in zip(sleepers, (real, deepest, real.parent), strict=True):
+        (directory / "cgroup.procs").write_text(str(sleeper.pid))
+    here = Cgroups()
+    found = here.container_of(sleepers[1].pid)
+    assert found is not None
+    assert (found.container_id, found.pod_uid) == (real.name, UID)
+    assert here.container_of(sleepers[0].pid) == found
+    assert here.container_of(sleepers[2].pid) != found
+    inside = tuple(sorted(each.pid for each in sleepers[:2]))
+    assert here.pids_of(found) == inside
+    unseen = ContainerCgroup(found.container_id, UID, ())
+    assert here.pids_of(unseen) == inside
+
+
+def test_processes_of_threaded_cgroups_of_this_machine_are_found(
+    real: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    """What the kernel really answers there; v1 has no such cgroups."""
+    if not (real / "cgroup.type").exists():
+        pytest.skip("cgroups of v1 have no types")
+    threaded = real / "inner"
+    (threaded / "cgroup.type").write_text("threaded")
+    for sleeper, directory in zip(sleepers[:2], (real, threaded), strict=True):
+        (real / "cgroup.procs").write_text(str(sleeper.pid))
+        (directory / "cgroup.threads").write_text(str(sleeper.pid))
+    with pytest.raises(OSError, match="not supported"):
+        (threaded / "cgroup.procs").read_text()
+    here = Cgroups()
+    found = here.container_of(sleepers[1].pid)
+    assert found is not None
+    assert found.container_id == real.name
+    assert here.pids_of(found) == tuple(sorted(each.pid for each in sleepers[:2]))

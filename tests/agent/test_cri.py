@@ -1,0 +1,294 @@
+"""The client of CRI, against a fake runtime on a real unix socket."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cri import ContainerInfo, ContainerState, Cri, _read
+from agent.criapi import runtime_pb2, runtime_pb2_grpc
+from agent.errors import Unavailable
+from tests.agent.builders import patient
+
+ID, OTHER = "4aa6" * 16, "9e07" * 16
+LABELS = {
+    "io.kubernetes.container.name": "train",
+    "io.kubernetes.pod.name": "job-7",
+    "io.kubernetes.pod.namespace": "research",
+    "io.kubernetes.pod.uid": "27882189-b4d9-11e9-b287-ec0d9ae89a20",
+}
+INFO = ContainerInfo(
+    id=ID,
+    name="train",
+    pod_uid="27882189-b4d9-11e9-b287-ec0d9ae89a20",
+    pod_namespace="research",
+    pod_name="job-7",
+    state=ContainerState.RUNNING,
+    created=1_760_000_000_123_456_789,
+)
+
+
+def entry(labels: dict[str, str] = LABELS, **changes: Any) -> runtime_pb2.Container:
+    fields = {
+        "id": ID,
+        "pod_sandbox_id": OTHER,
+        "state": runtime_pb2.CONTAINER_RUNNING,
+        "created_at": INFO.created,
+        "labels": labels,
+        "annotations": {"io.kubernetes.container.hash": "1"},
+    }
+    return runtime_pb2.Container(**{**fields, **changes})
+
+
+class FakeRuntime(runtime_pb2_grpc.RuntimeServiceServicer):
+    """A runtime whose containers a test writes; like containerd it takes part of an ID."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.containers: list[runtime_pb2.Container] = [entry()]
+        self.asked: list[str] = []
+        self.fails: grpc.StatusCode | None = None
+        self.open = threading.Event()
+        self.open.set()
+        self.waiting = threading.Event()
+        self._server: grpc.Server | None = None
+
+    def start(self) -> None:
+        server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+        runtime_pb2_grpc.add_RuntimeServiceServicer_to_server(self, server)
+        server.add_insecure_port(f"unix:{self.socket}")
+        server.start()
+        self._server = server
+
+    def stop(self) -> None:
+        self.open.set()
+        if self._server is not None:
+            self._server.stop(None).wait(10)
+            self._server = None
+
+    def ListContainers(  # noqa: N802 -- the API's name
+        self, request: runtime_pb2.ListContainersRequest, context: grpc.ServicerContext
+    ) -> runtime_pb2.ListContainersResponse:
+        self.asked.append(request.filter.id)
+        self.waiting.set()
+        self.open.wait(20)
+        if self.fails is not None:
+            context.abort(self.fails, "as the test wants it")
+        found = [each for each in self.containers if each.id.startswith(request.filter.id)]
+        return runtime_pb2.ListContainersResponse(containers=found)
+
+
+@pytest.fixture
+def runtime(folder: Path) -> Iterator[FakeRuntime]:
+    fake = FakeRuntime(folder / "cri.sock")
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def cri(runtime: FakeRuntime) -> Iterator[Cri]:
+    client = Cri(runtime.socket)
+    yield client
+    client.close()
+
+
+def test_a_container_is_told_by_its_labels(runtime: FakeRuntime, cri: Cri) -> None:
+    runtime.containers.append(entry(id=OTHER))
+    assert cri.container(ID, within=10) == INFO
+    assert runtime.asked == [ID]
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "running"),
+    [
+        (0, ContainerState.CREATED, True),
+        (1, ContainerState.RUNNING, True),
+        (2, ContainerState.EXITED, False),
+        (3, ContainerState.UNKNOWN, True),
+        (17, ContainerState.UNKNOWN, True),
+    ],
+)
+def test_every_state_is_told(
+    runtime: FakeRuntime, cri: Cri, state: int, told: ContainerState, running: bool
+) -> None:
+    runtime.containers = [entry(state=state)]
+    found = cri.container(ID, within=10)
+    assert found is not None
+    assert found == replace(INFO, state=told)
+    assert found.running is running
+
+
+def test_a_container_that_the_runtime_does_not_have_is_none(cri: Cri) -> None:
+    assert cri.container(OTHER, within=10) is None
+
+
+def test_part_of_an_id_is_no_container(runtime: FakeRuntime, cri: Cri) -> None:
+    """The runtime takes it for one."""
+    assert cri.container(ID[:12], within=10) is None
+    assert runtime.asked == [ID[:12]]
+
+
+def test_nothing_is_asked_for_no_id(runtime: FakeRuntime, cri: Cri) -> None:
+    """To the runtime that would be all containers."""
+    assert cri.container("", within=10) is None
+    assert runtime.asked == []
+
+
+@pytest.mark.parametrize("label", sorted(LABELS))
+@pytest.mark.parametrize("value", [None, "", "../../etc", "a\0b", "a\n", "-", "x" * 300, "ü"])
+def test_a_container_without_a_kubelets_labels_is_none(
+    runtime: FakeRuntime, cri: Cri, label: str, value: str | None
+) -> None:
+    labels = {key: text for key, text in LABELS.items() if key != label}
+    runtime.containers = [entry(labels if value is None else {**labels, label: value})]
+    assert cri.container(ID, within=10) is None
+
+
+def test_the_uid_of_a_static_pod_is_one(runtime: FakeRuntime, cri: Cri) -> None:
+    uid = "36b6d6be73b1065af369b3985edafa09"
+    runtime.containers = [entry({**LABELS, "io.kubernetes.pod.uid": uid})]
+    assert cri.container(ID, within=10) == replace(INFO, pod_uid=uid)
+
+
+@patient
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(LABELS)), st.text(st.characters(exclude_categories=["Cs"]))
+    )
+)
+def test_any_labels_are_read_or_passed_over(labels: dict[str, str]) -> None:
+    found = _read(entry(labels))
+    assert found is None or found.id == ID
+
+
+def test_an_answer_beyond_grpcs_default_size_is_read(runtime: FakeRuntime, cri: Cri) -> None:
+    runtime.containers = [entry(id=f"{ID}0", image_ref="x" * (6 << 20)), entry()]
+    assert cri.container(ID, within=20) == INFO
+
+
+def test_an_answer_beyond_all_measure_is_refused(runtime: FakeRuntime, cri: Cri) -> None:
+    runtime.containers = [entry(image_ref="x" * (17 << 20))]
+    with pytest.raises(Unavailable, match=r"^CRI: RESOURCE_EXHAUSTED: "):
+        cri.container(ID, within=20)
+
+
+def test_an_answer_that_cannot_be_read_is_refused(
+    runtime: FakeRuntime, cri: Cri, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels that are no text: a message of protobuf, but not one of this kind."""
+
+    def garbled(*_: object) -> bytes:
+        return b"\x0a\x06\x42\x04\x0a\x02\xff\xfe"
+
+    monkeypatch.setattr(runtime_pb2.ListContainersResponse, "SerializeToString", garbled)
+    runtime.stop()
+    runtime.start()
+    with pytest.raises(Unavailable, match=r"^CRI: INTERNAL: "):
+        cri.container(ID, within=10)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [each for each in grpc.StatusCode if each is not grpc.StatusCode.OK],
+    ids=lambda code: code.name.lower(),
+)
+def test_every_error_of_the_runtime_is_told_as_unavailable(
+    runtime: FakeRuntime, cri: Cri, code: grpc.StatusCode
+) -> None:
+    runtime.fails = code
+    with pytest.raises(Unavailable) as error:
+        cri.container(ID, within=10)
+    assert str(error.value) == f"CRI: {code.name}: as the test wants it"
+
+
+def test_a_service_that_is_no_runtime_is_told(folder: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port(f"unix:{folder}/cri.sock")
+    server.start()
+    client = Cri(folder / "cri.sock")
+    try:
+        with pytest.raises(Unavailable, match=r"^CRI: UNIMPLEMENTED: "):
+            client.container(ID, within=10)
+    finally:
+        client.close()
+        server.stop(None).wait(10)
+
+
+def test_an_absent_socket_is_told_at_once(folder: Path) -> None:
+    client = Cri(folder / "cri.sock")
+    began = time.monotonic()
+    with pytest.raises(Unavailable) as error:
+        client.container(ID, within=60)
+    client.close()
+    assert str(error.value) == f"CRI: no socket at {folder}/cri.sock"
+    assert time.monotonic() - began < 10
+
+
+def test_a_runtime_that_hangs_is_left_at_the_deadline(runtime: FakeRuntime, cri: Cri) -> None:
+    runtime.open.clear()
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"^CRI: DEADLINE_EXCEEDED: "):
+        cri.container(ID, within=0.3)
+    assert time.monotonic() - began < 5
+
+
+def test_a_socket_that_nobody_serves_is_left_at_the_deadline(folder: Path) -> None:
+    (folder / "cri.sock").touch()
+    client = Cri(folder / "cri.sock")
+    with pytest.raises(Unavailable, match=r"^CRI: DEADLINE_EXCEEDED: "):
+        client.container(ID, within=0.3)
+    client.close()
+
+
+def test_a_runtime_that_is_back_is_reached_again(runtime: FakeRuntime, cri: Cri) -> None:
+    assert cri.container(ID, within=10) == INFO
+    for _ in range(3):
+        runtime.stop()
+        with pytest.raises(Unavailable):
+            cri.container(ID, within=0.1)
+        runtime.start()
+        assert cri.container(ID, within=10) == INFO
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Unavailable as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, raised
+
+
+def test_closing_ends_a_call_in_flight(runtime: FakeRuntime, cri: Cri) -> None:
+    runtime.open.clear()
+    thread, raised = in_thread(lambda: cri.container(ID, within=60))
+    assert runtime.waiting.wait(20)
+    began = time.monotonic()
+    cri.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert time.monotonic() - began < 10
+    (error,) = raised
+    assert str(error).startswith("CRI: CANCELLED: ")
+
+
+def test_a_closed_client_asks_nothing(runtime: FakeRuntime, cri: Cri) -> None:
+    cri.close()
+    with pytest.raises(Unavailable, match=r"^CRI: closed$"):
+        cri.container(ID, within=10)
+    assert runtime.asked == []
+    cri.close()

@@ -1,0 +1,16 @@
+from agent.answer import Answer
+from agent.enforcement.none import NoEnforcement
+from agent.grant import Grant, Share
+from agent.ledger import Claim
+from agent.ports import Enforcer
+from tests.agent.builders import CORE, MEMORY, ids, pod_id
+
+
+def test_nothing_is_added_made_or_removed() -> None:
+    enforcer: Enforcer = NoEnforcement()
+    claim = Claim(pod_id(), "c0")
+    for resource in (CORE, MEMORY):
+        grant = Grant(resource, (Share("GPU-0", 4),))
+        assert enforcer.answer(claim, ids("GPU-0", range(4)), grant) == Answer()
+    enforcer.start(ids("GPU-0", range(4)), None)
+    enforcer.keep([])

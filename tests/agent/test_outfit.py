@@ -1,0 +1,172 @@
+"""What the settings say is what containers of the node are given."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.answer import Answer, Mount
+from agent.cards import Inventory
+from agent.enforcement.hami import HamiCore
+from agent.enforcement.none import NoEnforcement
+from agent.enforcement.vcuda import Vcuda
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from agent.grant import Grant, Share
+from agent.inject import DriverFiles, Injection
+from agent.ledger import Claim
+from agent.outfit import Injector, Upkeep, Works, outfit
+from agent.place import Policy
+from agent.podview import PodId
+from agent.settings import Enforcement, Settings
+from agent.vcuda.config import decode
+from contract.names import Names
+from tests.agent.builders import BLOCK, CORE, MEMORY
+from tests.agent.fakes import make_book, short_dir
+
+BOOK = make_book(2)
+CARDS = Inventory(
+    tuple(
+        replace(card, device=device)
+        for card, device in zip(BOOK.inventory.cards, ("/dev/null", "/dev/zero"), strict=True)
+    )
+)
+SHARE = Grant(CORE, (Share("GPU-1", 30),))
+IDS = frozenset(f"GPU-1::{place}" for place in range(30))
+CLAIM = Claim(PodId("default", "p", "3f6c1b8e-8a52-4b0e-9d5e-0c5f6a7b8c9d"), "main")
+ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (Share("GPU-1", 4),)))
+
+
+def settings(root: Path) -> Settings:
+    return Settings(
+        node_name="node1",
+        kubeconfig=None,
+        plugin_dir=root / "plugins",
+        pod_resources_socket=root / "podres.sock",
+        cards=root / "cards.yaml",
+        memory_block=BLOCK,
+        names=Names(),
+        policy=Policy.BINPACK,
+        inject=Injection.NODES,
+        http_host="127.0.0.1",
+        http_port=0,
+        state_dir=root / "state",
+        cri_socket=root / "cri.sock",
+        cdi_dir=root / "cdi",
+        hami_library_dir=root / "vgpu",
+    )
+
+
+# --- injection ------------------------------------------------------------------------
+
+
+def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
+    chosen = replace(
+        settings(tmp_path), extra_devices=("/dev/full",), driver=DriverFiles("/opt/driver")
+    )
+    answer = Injector(chosen, CARDS).answer(SHARE)
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+    assert answer.envs["LD_LIBRARY_PATH"].startswith("/usr/local/nvidia/lib")
+    assert (answer.devices[0], answer.devices[-1]) == ("/dev/zero", "/dev/full")
+    assert answer.mounts == (Mount("/usr/local/nvidia", "/opt/driver"),)
+
+
+def test_with_cdi_a_spec_is_there_before_its_names_are_given_out(tmp_path: Path) -> None:
+    injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
+    answer = injector.answer(SHARE)
+    (name,) = answer.cdi
+    kind, _, device = name.partition("=")
+    (spec,) = (json.loads(path.read_text()) for path in (tmp_path / "cdi").glob("*.json"))
+    assert spec["kind"] == kind
+    assert device in {each["name"] for each in spec["devices"]}
+
+
+def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
+    injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
+    injector.answer(SHARE)
+    (spec,) = (tmp_path / "cdi").glob("*.json")
+    spec.unlink()
+    injector.refresh()
+    assert spec.exists()
+
+
+def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cdi").write_text("a file in the way")
+    injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
+    with pytest.raises(EnforcementError, match="cdi-dir"):
+        injector.answer(SHARE)
+    injector.refresh()
+    assert "no CDI spec" in caplog.messages
+
+
+# --- enforcement ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "kind"),
+    [
+        (Enforcement.NONE, NoEnforcement),
+        (Enforcement.HAMI_CORE, HamiCore),
+        (Enforcement.VCUDA, Vcuda),
+    ],
+)
+def test_the_enforcer_is_the_one_that_was_asked_for(
+    enforcement: Enforcement, kind: type, tmp_path: Path
+) -> None:
+    chosen = replace(settings(tmp_path), enforcement=enforcement)
+    enforcer, works = outfit(chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None)
+    assert isinstance(enforcer, kind)
+    works.close()
+
+
+def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
+    with short_dir() as root:
+        chosen = replace(settings(root), enforcement=Enforcement.VCUDA)
+        enforcer, works = outfit(
+            chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
+        )
+        upkeep = Upkeep(works, Injector(chosen, CARDS))
+        assert upkeep.problem
+        upkeep.tick()
+        assert (upkeep.problem, upkeep.alive) == ("", True)
+        (mount,) = enforcer.answer(CLAIM, IDS, SHARE).mounts
+        enforcer.start(IDS, ABOUT)
+        upkeep.close()
+        upkeep.tick()  # a late one starts nothing
+        limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
+    assert mount.container == "/etc/vcuda"
+    assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
+    assert limits.driver == (535, 104)
+
+
+def test_works_that_cannot_be_started_are_tried_until_they_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [EnforcementError("state-dir: full"), EnforcementError("state-dir: full")]
+
+    def begin() -> None:
+        if errors:
+            raise errors.pop()
+
+    upkeep = Upkeep(Works(begin, lambda: False), Injector(settings(tmp_path), CARDS))
+    for _ in range(2):
+        upkeep.tick()
+        assert upkeep.problem == "state-dir: full"
+        assert upkeep.alive  # nothing was started that could have died
+    assert caplog.messages.count("enforcement cannot be started") == 1
+    upkeep.tick()
+    assert upkeep.problem == ""
+    assert not upkeep.alive
+
+
+def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
+    enforcer, works = outfit(
+        settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
+    )
+    works.open()
+    assert works.alive()
+    assert enforcer.answer(CLAIM, IDS, SHARE) == Answer()
+    works.close()

@@ -1,0 +1,543 @@
+"""Registration from end to end: a gRPC client, the relay, the server, the manager, the files."""
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+
+from agent.cgroups import CgroupError, ContainerCgroup
+from agent.cri import ContainerState
+from agent.errors import EnforcementError, Unavailable
+from agent.podview import PodId
+from agent.ticketdirs import TicketDirs
+from agent.vcuda.config import VcudaConfig, decode, decode_pids
+from agent.vcuda.doors import Door
+from agent.vcuda.manager import Claims, Forbidden, Hardware, NotYet, VirtualManager
+from agent.vcuda.relay import Visitor
+from agent.vcuda.server import VcudaServer
+from tests.agent.builders import BLOCK
+from tests.agent.fakes import eventually
+from tests.agent.vcuda_site import (
+    ID_A,
+    ID_A2,
+    IDS_A,
+    IDS_B,
+    POD_A,
+    POD_B,
+    UID_A,
+    UID_B,
+    FakeRuntime,
+    Site,
+    entitlement,
+    stub,
+)
+
+ME = os.getpid()
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    with Site(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def door(site: Site) -> Path:
+    """The directory of a container that runs, with this process in it."""
+    site.run()
+    site.put(ID_A, POD_A, ME, 7, 5)
+    return site.admit(entitlement())
+
+
+def limits(folder: Path) -> VcudaConfig:
+    return decode((folder / "vcuda.config").read_bytes())
+
+
+def pids(folder: Path) -> tuple[int, ...]:
+    return decode_pids((folder / "pids.config").read_bytes())
+
+
+CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
+
+
+def test_a_container_that_is_about_to_start_finds_its_limits_at_once(
+    site: Site, door: Path
+) -> None:
+    """The form for cgroups v2, where vcuda-controller cannot tell its container's ID."""
+    assert limits(door) == CONFIG
+    assert pids(door) == ()
+    assert sorted(each.name for each in door.iterdir()) == [
+        "pids.config",
+        "vcuda.config",
+        "vcuda.sock",
+    ]
+
+
+def test_registering_by_name_lists_the_processes_where_the_limits_are(
+    site: Site, door: Path
+) -> None:
+    site.register(door, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")
+    for folder in (door, door / "main", door / ID_A):
+        assert limits(folder) == CONFIG
+        assert pids(folder) == (5, 7, ME)
+    assert site.results == ["registered"]
+
+
+def test_registering_by_id_fills_the_folder_of_that_id(site: Site, door: Path) -> None:
+    site.register(door, pod_uid=UID_A, container_id=ID_A)
+    assert limits(door / ID_A) == CONFIG
+    assert pids(door / ID_A) == (5, 7, ME)
+    assert pids(door) == ()
+    assert not (door / "main").exists()
+
+
+def test_cri_os_prefix_is_taken_for_a_part_of_the_id_by_the_real_client(
+    site: Site, door: Path
+) -> None:
+    site.register(door, pod_uid=UID_A, container_id=f"crio-{ID_A}")
+    for name in (ID_A, f"crio-{ID_A}"):
+        assert pids(door / name) == (5, 7, ME)
+
+
+def test_a_request_that_says_nothing_is_the_containers_all_the_same(site: Site, door: Path) -> None:
+    site.register(door)
+    assert pids(door / ID_A) == (5, 7, ME)
+
+
+def test_a_soft_limit_is_written(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement(core_limit=60))
+    site.register(door, container_id=ID_A)
+    assert limits(door / ID_A).limit == 60
+    assert not limits(door / ID_A).hard_limit
+
+
+def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, door: Path) -> None:
+    dirs = TicketDirs(site.state / "tickets")
+    (held,) = dirs.all()
+    dirs.adopt(held.digest, POD_B)
+    site.register(door)
+    assert dirs.all()[0].owner == POD_A
+
+
+def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_other(
+    site: Site, door: Path
+) -> None:
+    """K7"""
+    init = entitlement(name="init", blocks=2)
+    site.entitled[UID_A, "init"] = init
+    site.run(ID_A2, POD_A, "init")
+    site.vcuda.start(IDS_A, init)
+    site.put(ID_A2, POD_A, ME)
+    site.register(door, container_name="init")
+    assert limits(door).memory == 2 * BLOCK
+    assert limits(door / "init").container_name == "init"
+    site.run(ID_A2, POD_A, "init", state=ContainerState.EXITED)
+    site.vcuda.start(IDS_A, entitlement())
+    assert limits(door) == CONFIG
+    assert pids(door) == ()
+    site.put(ID_A, POD_A, ME, 9)
+    site.register(door, container_name="main")
+    assert pids(door) == (9, ME)
+    eventually(lambda: not (door / ID_A2).exists(), "what the init container had is removed")
+    eventually(lambda: not (door / "init").exists() or True, "by its name, too")
+    assert pids(door) == (9, ME)
+
+
+# --- refused ------------------------------------------------------------------------------
+
+
+def _code(site: Site, door: Path, **claims: str) -> tuple[str, str]:
+    with pytest.raises(grpc.RpcError) as error:
+        site.register(door, **claims)
+    return error.value.code().name, error.value.details()
+
+
+DENIED = ("PERMISSION_DENIED", "this is not the container that these limits are for")
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"pod_uid": UID_B}, f"it claims to be of pod '{UID_B}'"),
+        ({"container_name": "other"}, "it claims to be container 'other'"),
+        ({"container_name": "../../etc"}, "it claims to be container '../../etc'"),
+        ({"container_id": ID_A2}, f"it claims to be container '{ID_A2}'"),
+        ({"container_id": f"../{ID_A}"}, f"it claims to be container '../{ID_A}'"),
+        ({"container_id": ID_A[:12]}, "it claims to be container 'aaaaaaaaaaaa'"),
+        ({"bus_id": "0000:99:00.0"}, "it holds no card 0000:99:00.0, but 0000:3B:00.0"),
+        ({"bus_id": "x"}, "bus_id: must be a PCI bus id such as 0000:3B:00.0: 'x'"),
+    ],
+)
+def test_a_claim_that_contradicts_the_connection_is_refused_and_told(
+    site: Site,
+    door: Path,
+    caplog: pytest.LogCaptureFixture,
+    claims: dict[str, str],
+    reason: str,
+) -> None:
+    before = sorted(each.name for each in door.iterdir())
+    with caplog.at_level(logging.WARNING):
+        assert _code(site, door, **claims) == DENIED
+    (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
+    assert record.__dict__["reason"].replace('"', "'") == reason
+    assert record.__dict__["pid"] == ME
+    assert record.__dict__["container_id"] == ID_A
+    assert sorted(each.name for each in door.iterdir()) == before
+    assert site.results == ["refused"]
+
+
+def test_a_process_in_no_container_is_refused(site: Site, door: Path) -> None:
+    (site.proc / str(ME) / "cgroup").write_text("0::/user.slice\n")
+    assert _code(site, door) == DENIED
+
+
+def test_a_process_in_two_containers_is_refused(site: Site, door: Path) -> None:
+    (site.proc / str(ME) / "cgroup").write_text(
+        f"2:cpu:/kubepods/pod{UID_A}/{ID_A}\n1:memory:/kubepods/pod{UID_A}/{ID_A2}\n"
+    )
+    assert _code(site, door) == DENIED
+
+
+def test_a_container_that_the_runtime_does_not_know_is_refused(site: Site, door: Path) -> None:
+    site.runtime.containers.clear()
+    assert _code(site, door) == DENIED
+
+
+def test_a_container_whose_cgroup_is_of_another_pod_than_the_runtime_says_is_refused(
+    site: Site, door: Path
+) -> None:
+    """An ID that was used again, or a runtime that is wrong."""
+    site.run(ID_A, POD_B)
+    site.put(ID_A, POD_A, ME)
+    site.entitled[UID_B, "main"] = entitlement(POD_B)
+    assert _code(site, door) == DENIED
+
+
+def test_a_name_that_is_no_dns_label_is_refused(site: Site, door: Path) -> None:
+    site.run(ID_A, POD_A, "..")
+    site.put(ID_A, POD_A, ME)
+    site.entitled[UID_A, ".."] = entitlement(name="..")
+    assert _code(site, door) == DENIED
+    assert _code(site, door, container_name="..") == DENIED
+
+
+def test_the_holder_of_another_ticket_is_refused(site: Site, door: Path) -> None:
+    other = site.admit(entitlement(POD_B, core_ids=IDS_B))
+    assert _code(site, other) == DENIED
+    assert not (other / ID_A).exists()
+    site.register(door)
+
+
+def test_a_ledger_that_names_another_is_believed(site: Site, door: Path) -> None:
+    site.entitled[UID_A, "main"] = entitlement(POD_B)
+    assert _code(site, door) == DENIED
+    site.entitled[UID_A, "main"] = entitlement(name="other")
+    assert _code(site, door) == DENIED
+
+
+def test_a_runtime_that_does_not_answer_is_told_without_its_path(site: Site, door: Path) -> None:
+    site.runtime.down = True
+    assert _code(site, door) == ("UNAVAILABLE", "the node's container runtime does not answer")
+    assert site.results == ["unavailable"]
+    site.runtime.down = False
+    site.register(door)
+
+
+def test_a_container_whose_processes_ended_is_refused(site: Site, door: Path) -> None:
+    shutil.rmtree(site.mount / "kubepods.slice")
+    site.proc.joinpath(str(ME), "cgroup").write_text(f"0::/kubepods/pod{UID_A}/{ID_A}\n")
+    gone = site.proc / str(ME)
+    with contextlib.ExitStack() as after:
+        after.callback(gone.mkdir, exist_ok=True)
+        # The list of processes is empty: the directory is there, and nobody in it.
+        path = site.mount / "kubepods" / f"pod{UID_A}" / ID_A
+        path.mkdir(parents=True)
+        (path / "cgroup.procs").write_text("")
+        assert _code(site, door) == DENIED
+
+
+def test_a_full_disk_is_told_without_its_path(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot write: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "write", fails)
+        assert _code(site, door) == (
+            "UNAVAILABLE",
+            "the limits of this container cannot be written",
+        )
+    assert site.results == ["failed"]
+    site.register(door)
+
+
+def test_what_is_not_foreseen_tells_a_container_nothing(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("/var/lib/secret")
+
+    monkeypatch.setattr(TicketDirs, "write", breaks)
+    assert _code(site, door) == ("INTERNAL", "internal error")
+    assert site.results == ["failed"]
+
+
+def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, door: Path) -> None:
+    given = site.entitled.pop((UID_A, "main"))
+    assert _code(site, door) == (
+        "FAILED_PRECONDITION",
+        "what this container may use is not known yet",
+    )
+    assert site.results == ["not-yet"]
+
+    class Late(dict[tuple[str, str], object]):
+        def get(self, key: object, default: object = None) -> object:
+            return given if site.runtime.asked > before and self.seen() else None
+
+        def seen(self, count: list[int] = [0]) -> bool:  # noqa: B006 -- counts its calls
+            count[0] += 1
+            return count[0] > 3
+
+    before = site.runtime.asked
+    site.entitled = cast("dict[tuple[str, str], object]", Late())  # type: ignore[assignment] # as above
+    site.register(door)
+
+
+# --- kept up ------------------------------------------------------------------------------
+
+
+def test_processes_are_listed_anew(site: Site, door: Path) -> None:
+    site.register(door, container_name="main")
+    site.put(ID_A, POD_A, ME, 12)
+    for folder in (door, door / "main", door / ID_A):
+        eventually(lambda at=folder: pids(at) == (12, ME), "the new process is listed")  # type: ignore[misc] # a default binds it
+
+
+def test_more_processes_than_are_read_are_cut(site: Site, door: Path) -> None:
+    site.put(ID_A, POD_A, ME)
+    (site.mount / "kubepods.slice").rename(site.mount / "moved")
+    (site.mount / "moved").rename(site.mount / "kubepods.slice")
+    procs = next(site.mount.rglob("cgroup.procs"))
+    procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
+    site.register(door)
+    assert pids(door / ID_A) == tuple(range(2000, 3024))
+
+
+def test_what_a_container_had_that_is_gone_is_removed(site: Site, door: Path) -> None:
+    site.register(door, container_name="main")
+    site.put(ID_A, POD_A)
+    site.runtime.down = True  # then nobody knows
+    asked = site.runtime.asked
+    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    assert pids(door / ID_A) == (5, 7, ME)
+    site.runtime.down = False  # it has no processes, but it may yet
+    asked = site.runtime.asked
+    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    assert (door / ID_A).exists()
+    site.runtime.containers.clear()
+    eventually(lambda: not (door / ID_A).exists(), "it is gone")
+    eventually(lambda: not (door / "pids.config").exists(), "and its list")
+    assert limits(door) == CONFIG
+
+
+def test_a_container_started_again_takes_over_what_it_shares(site: Site, door: Path) -> None:
+    site.register(door, container_name="main")
+    site.put(ID_A, POD_A)
+    site.run(ID_A2)
+    site.vcuda.start(IDS_A, entitlement())
+    site.put(ID_A2, POD_A, ME, 77)
+    site.register(door, container_name="main")
+    del site.runtime.containers[ID_A]
+    eventually(lambda: not (door / ID_A).exists(), "the dead one's is gone")
+    assert pids(door) == pids(door / "main") == pids(door / ID_A2) == (77, ME)
+
+
+def test_a_pod_that_is_gone_takes_its_registration_along(site: Site, door: Path) -> None:
+    site.register(door)
+    site.vcuda.keep([])
+    assert not door.exists()
+    site.put(ID_A, POD_A, ME, 99)
+    site.runtime.containers.clear()
+    site.put(ID_A, POD_A)
+    eventually(lambda: site.vcuda.alive, "nothing broke")
+
+
+def test_containers_registered_before_a_restart_are_kept_listed(site: Site, door: Path) -> None:
+    site.run(ID_A2, POD_A, "init")
+    site.put(ID_A2, POD_A, ME, 3)
+    site.entitled[UID_A, "init"] = entitlement(name="init")
+    site.register(door, container_id=f"crio-{ID_A2}")
+    site.run()
+    site.put(ID_A, POD_A, ME, 5)
+    site.register(door, container_name="main")
+
+    def meanwhile() -> None:
+        del site.runtime.containers[ID_A2]
+        site.put(ID_A2, POD_A)
+        site.put(ID_A, POD_A, ME, 5, 6)
+
+    site.restart(meanwhile)
+    for folder in (door, door / "main", door / ID_A):
+        eventually(lambda at=folder: pids(at) == (5, 6, ME), "it is listed anew")  # type: ignore[misc] # a default binds it
+    eventually(lambda: not (door / ID_A2).exists(), "the one that ended meanwhile is forgotten")
+    eventually(lambda: not (door / f"crio-{ID_A2}").exists(), "under both names")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
+def test_what_an_earlier_agent_left_half_written_is_no_harm(
+    site: Site, door: Path, damage: str
+) -> None:
+    site.register(door)
+    file = door / ID_A / "pids.config"
+
+    def meanwhile() -> None:
+        if damage == "cut":
+            file.write_bytes(b"123")
+        elif damage == "gone":
+            file.unlink()
+        else:
+            (site.proc / str(ME) / "cgroup").write_text("garbage")
+            (site.proc / "5" / "cgroup").write_text("garbage")
+
+    site.restart(meanwhile)
+    site.put(ID_A, POD_A, ME, 8)
+    site.register(door)
+    assert pids(door / ID_A) == (8, ME)
+
+
+def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot read the limits of a container")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VirtualManager, "recover", fails)
+        site.restart()
+    assert any(each.getMessage() == "not recovered" for each in caplog.records)
+    site.register(door)
+
+
+# --- alone ----------------------------------------------------------------------------------
+
+
+class Peers:
+    """Whatever the test says."""
+
+    def __init__(self, container: ContainerCgroup | None, problem: Exception | None = None) -> None:
+        self.container = container
+        self.problem = problem
+
+    def container_of(self, pid: int, /) -> ContainerCgroup | None:
+        return self.container
+
+    def pids_of(self, ref: ContainerCgroup, /) -> tuple[int, ...]:
+        if self.problem is not None:
+            raise self.problem
+        return (1,)
+
+
+class Nobody:
+    def __init__(self, visitor: Visitor | None) -> None:
+        self._visitor = visitor
+
+    def visitor(self, peer: str) -> Visitor | None:
+        return self._visitor
+
+
+def _manager(
+    folder: Path, visitor: Visitor | None, peers: Peers, runtime: FakeRuntime | None = None
+) -> VirtualManager:
+    return VirtualManager(
+        dirs=TicketDirs(folder),
+        visitors=Nobody(visitor),
+        peers=peers,
+        runtime=runtime or FakeRuntime(),
+        entitled=lambda _uid, _name: None,
+        hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
+        patience=0,
+    )
+
+
+def test_a_connection_that_is_not_the_relays_is_refused(folder: Path) -> None:
+    with pytest.raises(Forbidden, match="nobody is known"):
+        _manager(folder, None, Peers(None)).register("unix:", Claims())
+
+
+@pytest.mark.parametrize("container_id", ["", "../../x", "A" * 64, "a" * 63, "a" * 64 + "\n"])
+def test_only_an_id_of_64_hexadecimal_digits_ever_becomes_a_path(
+    folder: Path, container_id: str
+) -> None:
+    made = TicketDirs(folder).make(IDS_A, POD_A)
+    door = Door(made.digest, TicketDirs(folder).open(made.digest))
+    visitor = Visitor(door, 1, ContainerCgroup(container_id, None, ()))
+    with pytest.raises(Forbidden, match="64 hexadecimal digits"):
+        _manager(folder, visitor, Peers(visitor.container)).register("x", Claims())
+    door.close()
+    assert list(made.files.iterdir()) == []
+
+
+def test_a_door_that_is_closed_cannot_be_recovered(folder: Path) -> None:
+    door = Door("0" * 20, os.open(folder, os.O_RDONLY))
+    door.close()
+    with pytest.raises(EnforcementError, match="cannot read the limits"):
+        _manager(folder, None, Peers(None)).recover(door)
+
+
+@pytest.mark.parametrize("problem", [CgroupError("foreign"), Unavailable("no /proc")])
+def test_processes_that_cannot_be_told_are_told_the_next_time(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    from agent.cgroups import Cgroups
+
+    def fails(*_: object) -> None:
+        raise problem
+
+    site.register(door)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroups, "pids_of", fails)
+        expected = "PERMISSION_DENIED" if isinstance(problem, CgroupError) else "UNAVAILABLE"
+        assert _code(site, door)[0] == expected
+    site.put(ID_A, POD_A, ME, 4)
+    eventually(lambda: pids(door / ID_A) == (4, ME), "it is listed anew")
+
+
+def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
+    site: Site, door: Path
+) -> None:
+    nameless = entitlement(PodId("default", "a", ""))
+    site.vcuda.start(IDS_A, nameless)
+    assert sorted(each.name for each in door.iterdir()) == ["vcuda.sock"]
+    site.entitled[UID_A, "main"] = nameless
+    site.register(door, container_name="main")
+    assert limits(door) == CONFIG
+
+
+def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
+    class Never:
+        def register(self, peer: str, claims: Claims) -> None:
+            raise NotYet
+
+    with pytest.raises(OSError, match=r"^cannot bind "):
+        VcudaServer(Never(), folder / ("x" * 120))
+
+
+def test_a_large_message_and_an_unknown_method_are_refused(site: Site, door: Path) -> None:
+    assert _code(site, door, pod_uid="x" * 20_000)[0] == "RESOURCE_EXHAUSTED"
+    with stub(door) as client:
+        assert client is not None
+    with socket.socket(socket.AF_UNIX) as connection:
+        folder = os.open(door, os.O_RDONLY)
+        connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
+        os.close(folder)
+    site.register(door)

@@ -1,0 +1,569 @@
+"""Whole rotations in a cluster in memory: killed anywhere, two at once, over years."""
+
+import base64
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from certs.errors import ClusterError, Conflict, Foreign
+from certs.issue import issue
+from certs.names import parse_subject
+from certs.objects import INJECTORS, LABEL, Json
+from certs.reading import is_issued_by
+from certs.steps import Done, Wait
+from tests.certs.fakes import (
+    CA,
+    GRACE,
+    MUTATING,
+    SETTLE,
+    START,
+    TLS,
+    VALIDATING,
+    Killed,
+    World,
+    configuration,
+    interleave,
+    kill_at,
+)
+from tests.certs.fakes import settings as rotation
+
+
+def installed() -> World:
+    world = World()
+    assert isinstance(world.run(), Done)
+    world.forget()
+    return world
+
+
+def _data(world: World, name: str, key: str) -> bytes:
+    return base64.b64decode(world.cluster.secrets[name]["data"][key])
+
+
+def test_an_installation_needs_no_waiting_and_writes_each_object_once() -> None:
+    world = World()
+    done = world.run()
+    assert isinstance(done, Done)
+    assert world.cluster.writes == [
+        f"create {CA}",
+        "patch mutatingwebhookconfiguration",
+        "patch validatingwebhookconfiguration",
+        f"create {TLS}",
+    ]
+    assert world.accepted_now()
+    assert done.renewal == world.serving().renew_at
+    assert sorted(world.cluster.secrets[TLS]["data"]) == ["ca.crt", "tls.crt", "tls.key"]
+    assert world.cluster.secrets[TLS]["type"] == "kubernetes.io/tls"
+    assert _data(world, TLS, "ca.crt") == _data(world, CA, "ca.crt")
+    assert b"PRIVATE" in _data(world, CA, "ca.key")
+
+
+def test_a_second_run_writes_nothing() -> None:
+    world = installed()
+    before = list(world.cluster.writes)
+    assert isinstance(world.run(), Done)
+    assert world.cluster.writes == before
+
+
+def test_only_the_bundles_and_one_annotation_of_a_configuration_change() -> None:
+    world = World()
+    world.cluster.configurations[MUTATING]["metadata"]["annotations"] = {"a/b": "c"}
+    before = configuration()
+    world.run()
+    after = world.cluster.configurations[MUTATING]
+    assert after["metadata"]["annotations"].pop("a/b") == "c"
+    assert list(after["metadata"].pop("annotations")) == ["gpu-turnstile/bundle-changed"]
+    for each in after["webhooks"]:
+        del each["clientConfig"]["caBundle"]
+    assert after["webhooks"] == before["webhooks"]
+
+
+def test_a_serving_certificate_is_renewed_at_two_thirds_under_the_same_authority() -> None:
+    world = installed()
+    authority, first = world.authority(), world.serving()
+    world.clock.now = first.renew_at - timedelta(seconds=1)
+    assert isinstance(world.run(), Done)
+    assert world.serving() == first
+    world.clock.now = first.renew_at
+    world.cluster.writes.clear()
+    assert isinstance(world.run(), Done)
+    assert world.cluster.writes == [f"replace {TLS}"]
+    assert world.serving() != first
+    assert world.authority() == authority
+
+
+def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
+    world = installed()
+    _renew_both(world)
+    old, serving = world.authority(), world.serving()
+    world.cluster.writes.clear()
+
+    settling = world.run()
+    assert world.cluster.writes == [
+        f"replace {CA}",
+        "patch mutatingwebhookconfiguration",
+        "patch validatingwebhookconfiguration",
+        f"replace {TLS}",
+    ]
+    assert settling == Wait(
+        old.renew_at.replace(microsecond=0) + SETTLE,
+        "API servers may not have seen the changed caBundle",
+    )
+    assert world.serving() == serving
+    assert world.run() == settling  # too early: nothing happens
+
+    world.clock.now = settling.until
+    world.cluster.writes.clear()
+    grace = world.run()
+    assert world.cluster.writes == [f"replace {TLS}"]
+    assert grace == Wait(settling.until + GRACE, "webhooks may not serve the new certificate yet")
+    assert is_issued_by(world.serving(), world.authority())
+    assert world.observed().serving.trusted == (world.authority(), old)
+
+    world.clock.now = grace.until
+    world.cluster.writes.clear()
+    assert isinstance(world.run(), Done)
+    assert world.cluster.writes == [
+        "patch mutatingwebhookconfiguration",
+        "patch validatingwebhookconfiguration",
+        f"replace {TLS}",
+    ]
+    assert all(
+        bundle == (world.authority(),)
+        for each in world.observed().configurations
+        for bundle in each.bundles
+    )
+    assert world.accepted_now()
+
+
+def test_waiting_is_done_in_one_run_if_asked_for() -> None:
+    world = installed()
+    _renew_both(world)
+    old = world.authority()
+    assert isinstance(world.run(until=old.renew_at + timedelta(hours=1)), Done)
+    assert world.authority() != old
+    assert timedelta() <= world.clock.now - old.renew_at - SETTLE - GRACE <= timedelta(minutes=1)
+
+
+def test_waiting_ends_in_time() -> None:
+    world = installed()
+    _renew_both(world)
+    start = world.clock.now
+    assert isinstance(world.run(until=start + timedelta(seconds=60)), Wait)
+    assert world.clock.now <= start + timedelta(seconds=60)
+
+
+def _overlapping(**changed: bool) -> tuple[World, Wait]:
+    """An old authority is still trusted, and time enough has passed."""
+    world = World(rotation(**changed))
+    world.run()
+    _renew_both(world)
+    first = world.run()
+    assert isinstance(first, Wait)
+    world.clock.now = first.until
+    second = world.run()
+    assert isinstance(second, Wait)
+    world.clock.now = second.until
+    return world, second
+
+
+def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
+    world = World(rotation(asks=True))
+    world.run()
+    _renew_both(world)
+    old = world.serving()
+    for _ in range(2):
+        found = world.run()
+        assert isinstance(found, Wait)
+        world.clock.now = found.until
+    again = world.clock.now + timedelta(minutes=1)
+    why = "the new certificate is not served by"
+    world.cluster.writes.clear()
+    for served, text in (
+        ({}, "no webhook was found to ask what it serves"),
+        ({"10.0.0.1": old, "10.0.0.2": world.serving()}, f"{why} 10.0.0.1"),
+        ({"10.0.0.2": old, "10.0.0.1": None}, f"{why} 10.0.0.1, 10.0.0.2"),
+    ):
+        world.served = served
+        assert world.run() == Wait(again, text)
+    assert world.cluster.writes == []
+    world.served = {"10.0.0.1": world.serving()}
+    assert isinstance(world.run(), Done)
+    assert len(world.cluster.writes) == 3
+
+
+def test_an_old_authority_is_dropped_without_asking_once_it_has_ended() -> None:
+    world, _ = _overlapping(asks=True)
+    assert isinstance(world.run(), Wait)
+    old = world.observed().configurations[0].bundles[0][1]
+    world.clock.now = old.not_after + timedelta(seconds=1)
+    assert isinstance(world.run(), Done)
+
+
+# --- killed anywhere -------------------------------------------------------------------
+
+
+def _install(world: World) -> None:
+    world.watched = False
+
+
+def _renew_serving(world: World) -> None:
+    world.clock.now = world.serving().renew_at
+
+
+def _renew_both(world: World) -> None:
+    world.clock.now = world.authority().renew_at - timedelta(days=1)
+    world.run()  # after so long the serving certificate has ended
+    world.forget()
+    world.clock.now = world.authority().renew_at
+
+
+def _switch(world: World) -> None:
+    _renew_both(world)
+    found = world.run()
+    assert isinstance(found, Wait)
+    world.clock.now = found.until
+
+
+def _drop(world: World) -> None:
+    _switch(world)
+    found = world.run()
+    assert isinstance(found, Wait)
+    world.clock.now = found.until
+
+
+@pytest.mark.parametrize("begin", [_install, _renew_serving, _renew_both, _switch, _drop])
+def test_a_run_killed_at_any_call_is_continued_by_the_next(begin: Callable[[World], None]) -> None:
+    """Before every request and after every write; the clients' view is checked at each write."""
+    call, survived = 0, False
+    while not survived:
+        call += 1
+        world = World() if begin is _install else installed()
+        begin(world)
+        try:
+            world.run(kill_at(call))
+            survived = True
+        except Killed:
+            done = world.run_to_the_end()
+            assert done.renewal > world.clock.now
+            assert world.accepted_now()
+            trusted = {
+                bundle for each in world.observed().configurations for bundle in each.bundles
+            }
+            assert trusted == {(world.authority(),)}
+    assert call > 12  # it was killed at least once a request of one observation
+
+
+# --- two at once, and long histories ---------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 2), max_size=150),
+    st.sampled_from([_install, _renew_serving, _renew_both, _switch, _drop]),
+)
+def test_runs_at_the_same_time_never_leave_a_mix(
+    schedule: list[int], begin: Callable[[World], None]
+) -> None:
+    world = World() if begin is _install else installed()
+    begin(world)
+    interleave([world.run, world.run, world.run], schedule)
+    observed = world.observed()
+    assert observed.authority.pair is not None  # certificate and key belong together
+    assert observed.serving.pair is not None
+    assert world.accepted_now()
+    world.run_to_the_end()
+    assert world.accepted_now()
+
+
+_MOVES = st.one_of(
+    st.tuples(st.just("pass"), st.integers(0, 900)),
+    st.tuples(st.just("days"), st.integers(1, 60)),
+    st.tuples(st.just("run"), st.just(0)),
+    st.tuples(st.just("kill"), st.integers(1, 40)),
+    st.tuples(st.just("two"), st.integers(0, 2**40)),
+    st.tuples(st.just("rename"), st.integers(0, 2)),
+    st.tuples(st.just("lose the authority"), st.just(0)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(_MOVES, max_size=25))
+def test_over_any_history_every_api_server_accepts_every_webhook(
+    moves: list[tuple[str, int]],
+) -> None:
+    """Late API servers and late webhooks included, and the authority's Secret lost at times."""
+    world = installed()
+    for move, number in moves:
+        match move:
+            case "pass":
+                world.clock.now += timedelta(seconds=number)
+            case "days":
+                world.clock.now += timedelta(days=number)
+            case "run":
+                world.run()
+            case "kill":
+                with suppress(Killed):
+                    world.run(kill_at(number))
+            case "two":
+                interleave([world.run, world.run], [number >> bit & 1 for bit in range(40)])
+            case "rename":
+                world.settings = rotation(dns=tuple(f"n{each}" for each in range(number)))
+            case _:
+                world.cluster.secrets.pop(CA, None)
+        world.check()
+    done = world.run_to_the_end()
+    assert done.renewal > world.clock.now
+    assert world.accepted_now()
+    assert world.serving().names == world.settings.policy.names
+
+
+def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
+    world = installed()
+    world.watched = False
+
+    def meddle() -> None:
+        found = world.cluster.secrets[CA]
+        world.cluster.secrets[CA] = world.cluster.stamp(found)
+
+    with pytest.raises(Conflict, match="change all the time"):
+        world.run(meddle)
+    assert world.said == [
+        "looking again: " + world.said[-1].removeprefix("looking again: ")
+    ] * 19 or (len(set(world.said[-19:])) == 1)
+
+
+# --- what others left -------------------------------------------------------------------
+
+
+def _set(world: World, name: str, **data: bytes) -> None:
+    found = world.cluster.secrets[name]
+    for key, value in data.items():
+        found["data"][key.replace("_", ".")] = base64.b64encode(value).decode()
+    world.cluster.secrets[name] = world.cluster.stamp(found)
+
+
+def _empty(world: World) -> None:
+    for name in (CA, TLS):
+        world.cluster.secrets[name] = world.cluster.stamp({"metadata": {"name": name}})
+
+
+def _other_key(world: World) -> None:
+    other = issue(parse_subject(["x"], [], 9), now=world.clock.now)
+    _set(world, TLS, tls_key=other.serving.key)
+    _set(world, CA, ca_key=other.authority.key)
+
+
+def _malformed(world: World) -> None:
+    _set(world, TLS, tls_crt=b"junk")
+    _set(world, CA, ca_crt=b"junk")
+
+
+def _not_base64(world: World) -> None:
+    for name in (CA, TLS):
+        world.cluster.secrets[name]["data"] = {"tls.crt": "!", "ca.crt": 7, "tls.key": "!"}
+
+
+def _swapped(world: World) -> None:
+    """The serving pair in the place of the authority, and the other way round."""
+    one, other = world.cluster.secrets[CA]["data"], world.cluster.secrets[TLS]["data"]
+    one["ca.crt"], other["tls.crt"] = other["tls.crt"], one["ca.crt"]
+    one["ca.key"], other["tls.key"] = other["tls.key"], one["ca.key"]
+
+
+def _expired(world: World) -> None:
+    world.clock.now += timedelta(days=4000)
+
+
+def _lost(world: World) -> None:
+    world.cluster.secrets.clear()
+
+
+def _bundles_gone(world: World) -> None:
+    world.cluster.configurations.clear()
+    world.cluster.install()
+
+
+def _bundles_junk(world: World) -> None:
+    for each in world.cluster.configurations.values():
+        each["webhooks"][0]["clientConfig"]["caBundle"] = "Cg=="
+        each["webhooks"][1]["clientConfig"]["caBundle"] = "!"
+
+
+def _no_stamps(world: World) -> None:
+    for each in (*world.cluster.configurations.values(), *world.cluster.secrets.values()):
+        each["metadata"].pop("annotations", None)
+
+
+def _stamps_from_the_future(world: World) -> None:
+    for each in (*world.cluster.configurations.values(), world.cluster.secrets[TLS]):
+        for key in each["metadata"]["annotations"]:
+            each["metadata"]["annotations"][key] = "2999-01-01T00:00:00Z"
+
+
+def _stamps_of_nonsense(world: World) -> None:
+    for each in (*world.cluster.configurations.values(), world.cluster.secrets[TLS]):
+        for key in each["metadata"]["annotations"]:
+            each["metadata"]["annotations"][key] = "2030-01-01T00:00:00"
+
+
+def _more_trusted(world: World) -> None:
+    stranger = issue(parse_subject(["x"], [], 400), now=world.clock.now).authority.certificate
+    for each in world.cluster.configurations.values():
+        client = each["webhooks"][1]["clientConfig"]
+        ours = base64.b64decode(client["caBundle"])
+        client["caBundle"] = base64.b64encode(stranger + ours).decode()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _empty,
+        _other_key,
+        _malformed,
+        _not_base64,
+        _swapped,
+        _expired,
+        _lost,
+        _bundles_gone,
+        _bundles_junk,
+        _no_stamps,
+        _stamps_from_the_future,
+        _stamps_of_nonsense,
+        _more_trusted,
+    ],
+)
+@pytest.mark.parametrize("when", [_install, _renew_both, _switch, _drop])
+def test_damage_of_any_kind_at_any_phase_is_repaired(
+    damage: Callable[[World], None], when: Callable[[World], None]
+) -> None:
+    world = installed()
+    when(world)
+    world.watched = False
+    damage(world)
+    world.run()
+    world.run_to_the_end()
+    assert world.accepted_now()
+    assert isinstance(world.run(), Done)
+
+
+def test_a_lost_authority_is_replaced_without_a_moment_of_distrust() -> None:
+    world = installed()
+    serving = world.serving()
+    del world.cluster.secrets[CA]
+    found = world.run()
+    assert isinstance(found, Wait)
+    assert world.serving() == serving
+    assert world.accepted_now()
+    world.run_to_the_end()
+
+
+def test_changed_names_are_served_at_once_under_an_authority_trusted_long_since() -> None:
+    world = installed()
+    world.clock.now += timedelta(days=1)
+    world.settings = rotation(dns=("hook.example.com",))
+    assert isinstance(world.run(), Done)
+    assert world.serving().names == {"hook.gpu.svc", "hook.example.com"}
+
+
+@pytest.mark.parametrize("name", [CA, TLS])
+def test_a_secret_of_somebody_else_is_left_alone_until_forced(name: str) -> None:
+    world = installed()
+    world.cluster.secrets[name]["metadata"]["labels"] = {LABEL: "Helm"}
+    before = json.dumps([world.cluster.secrets, list(world.cluster.writes)])
+    with pytest.raises(Foreign) as caught:
+        world.run()
+    assert str(caught.value) == (
+        f"secret {name}: was made by somebody else (it lacks our label {LABEL}): "
+        "delete it, name another, or give --force to take it over"
+    )
+    assert json.dumps([world.cluster.secrets, list(world.cluster.writes)]) == before
+    world.settings = rotation(force=True)
+    assert isinstance(world.run(), Done)
+    world.settings = rotation()
+    assert isinstance(world.run(), Done)  # it is ours for good
+
+
+@pytest.mark.parametrize("annotation", INJECTORS)
+def test_a_bundle_that_cert_manager_writes_is_refused_before_anything_is_written(
+    annotation: str,
+) -> None:
+    world = World()
+    world.cluster.configurations[VALIDATING]["metadata"]["annotations"] = {annotation: "x/y"}
+    with pytest.raises(Foreign) as caught:
+        world.run()
+    assert str(caught.value) == (
+        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} gives its "
+        "caBundle to cert-manager: remove the annotation, or leave rotation to cert-manager"
+    )
+    assert world.cluster.writes == []
+
+
+def test_a_missing_configuration_is_an_error_once_everything_else_is_done() -> None:
+    world = World()
+    del world.cluster.configurations[VALIDATING]
+    with pytest.raises(ClusterError) as caught:
+        world.run()
+    assert str(caught.value) == (
+        "validatingwebhookconfiguration gpu-turnstile: not found: apply it, "
+        "or leave it out of --mutating and --validating"
+    )
+    assert world.accepted_now()
+    assert len(world.cluster.writes) == 3
+
+
+def test_a_missing_configuration_is_waited_for() -> None:
+    world = World()
+    late = world.cluster.configurations.pop(VALIDATING)
+    sleep = world.clock.sleep
+
+    def apply(duration: timedelta) -> None:
+        sleep(duration)
+        if world.clock.now >= START + timedelta(seconds=20):
+            world.cluster.configurations[VALIDATING] = late
+
+    world.clock.sleep = apply  # type: ignore[method-assign]  # what happens meanwhile
+    assert isinstance(world.run(until=START + timedelta(minutes=5)), Done)
+    assert world.accepted_now()
+    assert world.clock.now == START + timedelta(seconds=20)
+
+
+def test_a_missing_configuration_is_not_waited_for_for_ever() -> None:
+    world = World()
+    del world.cluster.configurations[VALIDATING]
+    with pytest.raises(ClusterError, match="not found"):
+        world.run(until=START + timedelta(minutes=5))
+
+
+def test_a_configuration_without_webhooks_is_left_alone() -> None:
+    world = World()
+    world.cluster.configurations[MUTATING] = world.cluster.stamp(configuration(webhooks=0))
+    assert isinstance(world.run(), Done)
+    assert "patch mutatingwebhookconfiguration" not in world.cluster.writes
+
+
+def test_keys_are_never_told() -> None:
+    world = installed()
+    _renew_both(world)
+    world.run_to_the_end()
+    objects: list[Json] = list(world.cluster.secrets.values())
+    secrets = {each["data"][key] for each in objects for key in each["data"] if ".key" in key}
+    told = "\n".join(world.said) + repr(world.observed())
+    assert "PRIVATE" not in told
+    assert not any(each in told for each in secrets)
+
+
+def test_a_short_lived_authority_comes_into_use_before_it_is_renewed_again() -> None:
+    """Runs once a day, with an authority whose two thirds are over every second day."""
+    world = World(rotation(days=3, ca_days=3))
+    now: datetime = START
+    world.run()
+    for day in range(1, 30):
+        world.clock.now = now = START + timedelta(days=day)
+        world.run()
+        assert world.accepted_now(), day
+    assert now == world.clock.now

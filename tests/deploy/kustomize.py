@@ -1,0 +1,68 @@
+"""What kustomize makes of a folder. It comes with kubectl; without one the tests are skipped."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.manifests import BASE, DEPLOY, Json
+
+OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays").iterdir()))
+"""Everything that can be applied; the first is deploy/ itself."""
+
+
+def kubectl() -> str:
+    """Find kubectl, in the virtual environment or on the path."""
+    beside = Path(sys.executable).with_name("kubectl")
+    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    if found is None:
+        pytest.skip("no kubectl: python -m tests.deploy.get_kubectl puts one beside python")
+    return found
+
+
+@lru_cache
+def _built(folder: Path) -> str:
+    done = subprocess.run(
+        [kubectl(), "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "kustomize warns"
+    return done.stdout
+
+
+def build(overlay: str) -> list[Json]:
+    """Build what ``kubectl apply -k deploy/OVERLAY`` would apply."""
+    return build_folder(DEPLOY / overlay)
+
+
+def build_folder(folder: Path) -> list[Json]:
+    """Build a folder."""
+    return list(yaml.safe_load_all(_built(folder)))
+
+
+def write_overlay(folder: Path, components: Iterable[str] = (), **more: object) -> Path:
+    """Write a kustomization of base and components; paths in it must be relative."""
+    folder.mkdir(parents=True)
+
+    def relative(target: Path) -> str:
+        return os.path.relpath(target, folder.resolve())
+
+    written = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [relative(BASE)],
+        "components": [relative(DEPLOY / "components" / each) for each in components],
+        **more,
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
+    return folder

@@ -1,0 +1,58 @@
+"""The objects of deploy/base as they are written, without kustomize."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Json = dict[str, Any]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+BASE = DEPLOY / "base"
+CUSTOM = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonitor"}
+"""Kinds that operators bring, whose schemas are not Kubernetes'."""
+
+
+def read_yaml(path: Path) -> list[Json]:
+    """Read every document of a file."""
+    return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+
+
+def base() -> list[Json]:
+    """Read every object that is installed, whatever else is."""
+    return [
+        each
+        for path in sorted(BASE.rglob("*.yaml"))
+        if path.name != "kustomization.yaml"
+        for each in read_yaml(path)
+    ]
+
+
+def find(objects: list[Json], kind: str, name: str) -> Json:
+    """Find the one object of this kind and name."""
+    (found,) = (
+        each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name
+    )
+    return found
+
+
+def pod_specs(objects: list[Json]) -> dict[str, Json]:
+    """Give the pod spec of everything that makes pods, as ``Kind/name``."""
+    found = {}
+    for each in objects:
+        spec = each.get("spec") or {}
+        if each["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        if each["kind"] in ("CronJob", "DaemonSet", "Deployment", "Job"):
+            found[f"{each['kind']}/{each['metadata']['name']}"] = spec["template"]["spec"]
+    return found
+
+
+def containers(spec: Json) -> list[Json]:
+    """Give all containers of a pod spec."""
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def environment(container: Json) -> dict[str, str]:
+    """Give what a container's environment says outright."""
+    return {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}

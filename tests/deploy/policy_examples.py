@@ -1,0 +1,334 @@
+"""Requests that the policies allow or deny: evaluated here, and put to a real API server in e2e."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from contract.names import Names
+from tests.deploy.manifests import Json
+from tests.deploy.policies import Update
+
+NAMES = Names()
+AGENT = "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent"
+SCHEDULER = "system:kube-scheduler"
+KUBELET = "system:node:n1"
+SOMEBODY = "somebody"
+OURS = {
+    NAMES.predicate_time: "1700000000000000000",
+    NAMES.admission_order: "01700000000000000000-w1-00000000",
+    NAMES.gpu_assigned: "false",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One request.
+
+    Attributes:
+        title: what it is, a sentence.
+        user: who asks.
+        patch: what changes, a merge patch.
+        denied: part of the message; empty where it is allowed.
+        node: what the user's token says of its node.
+        bound: the node the pod is on; empty for none.
+        annotations: what is there before.
+        subresource: such as ``status``.
+    """
+
+    title: str
+    user: str
+    patch: Json
+    denied: str = ""
+    node: str | None = None
+    bound: str = "n1"
+    annotations: Mapping[str, str] = field(default_factory=lambda: OURS)
+    subresource: str = ""
+
+    def update(self, old: Json) -> Update:
+        """Apply it to an object."""
+        return Update(self.user, old, merge(old, self.patch), self.subresource, self.node)
+
+
+def merge(target: Json, patch: Json) -> Json:
+    """Apply a merge patch (RFC 7386)."""
+    merged = deepcopy(target)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            inner = merged.get(key)
+            merged[key] = merge(inner if isinstance(inner, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _notes(**more: str | None) -> Json:
+    return {"metadata": {"annotations": {f"tencent.com/{k}": v for k, v in more.items()}}}
+
+
+def _note(key: str, value: str | None) -> Json:
+    return {"metadata": {"annotations": {key: value}}}
+
+
+_RECORD = {
+    "metadata": {
+        "annotations": {
+            NAMES.gpu_allocation: "{}",
+            NAMES.gpu_assigned: "true",
+            NAMES.predicate_gpu_idx(0): "1",
+        }
+    }
+}
+_FIRST = {**OURS, NAMES.use_gpu_type: "a100"}
+
+PODS = [
+    Example("the agent writes its record on a pod of its node", AGENT, _RECORD, node="n1"),
+    Example(
+        "the agent writes on a pod of another node",
+        AGENT,
+        _RECORD,
+        "only pods of its own node",
+        node="n2",
+    ),
+    Example(
+        "the agent writes on a pod without a node",
+        AGENT,
+        _RECORD,
+        "only pods of its own node",
+        node="n1",
+        bound="",
+    ),
+    Example(
+        "a token of the agent's account names no node",
+        AGENT,
+        _RECORD,
+        "only pods of its own node",
+    ),
+    Example(
+        "the agent changes a foreign annotation",
+        AGENT,
+        _note("example.com/owner", "me"),
+        "may change only gpu-assigned",
+        node="n1",
+    ),
+    Example(
+        "the agent removes a foreign annotation",
+        AGENT,
+        _note("example.com/owner", None),
+        "may change only gpu-assigned",
+        node="n1",
+        annotations={**OURS, "example.com/owner": "you"},
+    ),
+    Example(
+        "the agent changes a stamp",
+        AGENT,
+        _note(NAMES.admission_order, "0"),
+        "may change only gpu-assigned",
+        node="n1",
+    ),
+    Example(
+        "the agent removes a wish",
+        AGENT,
+        _note(NAMES.use_gpu_type, None),
+        "may change only gpu-assigned",
+        node="n1",
+        annotations=_FIRST,
+    ),
+    Example(
+        "the agent labels a pod",
+        AGENT,
+        {"metadata": {"labels": {"a": "b"}}},
+        "only annotations",
+        node="n1",
+    ),
+    Example(
+        "the agent adds a finalizer",
+        AGENT,
+        {"metadata": {"finalizers": ["example.com/stay"]}},
+        "only annotations",
+        node="n1",
+    ),
+    Example(
+        "the agent makes itself an owner",
+        AGENT,
+        {
+            "metadata": {
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}
+                ]
+            }
+        },
+        "only annotations",
+        node="n1",
+    ),
+    Example(
+        "the agent gives a pod a deadline",
+        AGENT,
+        {"spec": {"activeDeadlineSeconds": 60}},
+        "pod's spec",
+        node="n1",
+    ),
+    Example(
+        "the agent writes through the status",
+        AGENT,
+        _RECORD,
+        "pod's status",
+        node="n1",
+        subresource="status",
+    ),
+    Example("somebody writes a record", SOMEBODY, _RECORD, "gpu-turnstile's"),
+    Example(
+        "the kubelet's account writes a record through the status",
+        KUBELET,
+        _note(NAMES.gpu_allocation, "{}"),
+        "gpu-turnstile's",
+        subresource="status",
+    ),
+    Example(
+        "somebody takes a stamp away",
+        SOMEBODY,
+        _note(NAMES.admission_order, None),
+        "gpu-turnstile's",
+    ),
+    Example(
+        "somebody takes all annotations away",
+        SOMEBODY,
+        {"metadata": {"annotations": None}},
+        "gpu-turnstile's",
+    ),
+    Example(
+        "somebody gives a pod without any annotation a record",
+        SOMEBODY,
+        _note(NAMES.gpu_allocation, "{}"),
+        "gpu-turnstile's",
+        annotations={},
+    ),
+    Example(
+        "somebody chooses a card",
+        SOMEBODY,
+        _note(NAMES.predicate_gpu_idx(0), "3"),
+        "only by a scheduler",
+    ),
+    Example("the scheduler chooses a card", SCHEDULER, _notes(**{"predicate-gpu-idx-0": "3"})),
+    Example("the scheduler stamps anew", SCHEDULER, _note(NAMES.predicate_time, "2")),
+    Example(
+        "the scheduler writes a record",
+        SCHEDULER,
+        _note(NAMES.gpu_allocation, "{}"),
+        "gpu-turnstile's",
+    ),
+    Example("somebody labels a GPU pod", SOMEBODY, {"metadata": {"labels": {"a": "b"}}}),
+    Example("somebody adds a foreign annotation", SOMEBODY, _note("example.com/owner", "me")),
+    Example(
+        "the kubelet writes a status",
+        KUBELET,
+        {"status": {"message": "running"}},
+        subresource="status",
+    ),
+    Example(
+        "an author changes a wish before the pod has a node",
+        SOMEBODY,
+        _note(NAMES.use_gpu_type, "h100"),
+        bound="",
+        annotations=_FIRST,
+    ),
+    Example(
+        "an author changes a wish once the pod has a node",
+        SOMEBODY,
+        _note(NAMES.use_gpu_type, "h100"),
+        "create it anew",
+        annotations=_FIRST,
+    ),
+    Example(
+        "an author adds a limit once the pod has a node",
+        SOMEBODY,
+        _note(NAMES.core_limit, "100"),
+        "create it anew",
+    ),
+    Example(
+        "somebody annotates a plain pod",
+        SOMEBODY,
+        _note("example.com/owner", "me"),
+        annotations={},
+    ),
+]
+
+_CARDS = {NAMES.gpu_cards: "{}"}
+
+NODES = [
+    Example("the agent writes its inventory", AGENT, _note(NAMES.gpu_cards, "{}"), node="n1"),
+    Example(
+        "the agent writes to another node",
+        AGENT,
+        _note(NAMES.gpu_cards, "{}"),
+        "only its own node",
+        node="n2",
+    ),
+    Example("a token without a node", AGENT, _note(NAMES.gpu_cards, "{}"), "only its own node"),
+    Example(
+        "the agent labels its node",
+        AGENT,
+        {"metadata": {"labels": {"a": "b"}}},
+        "only annotations",
+        node="n1",
+    ),
+    Example(
+        "the agent taints its node",
+        AGENT,
+        {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
+        "node's spec",
+        node="n1",
+    ),
+    Example(
+        "the agent writes a foreign annotation",
+        AGENT,
+        _note("example.com/owner", "me"),
+        "only gpu-cards",
+        node="n1",
+    ),
+    Example(
+        "the agent writes through the status",
+        AGENT,
+        _note(NAMES.gpu_cards, "{}"),
+        "node's status",
+        node="n1",
+        subresource="status",
+    ),
+    Example(
+        "somebody changes the inventory",
+        SOMEBODY,
+        _note(NAMES.gpu_cards, "[]"),
+        "inventory",
+        annotations=_CARDS,
+    ),
+    Example(
+        "somebody takes the inventory away",
+        SOMEBODY,
+        _note(NAMES.gpu_cards, None),
+        "inventory",
+        annotations=_CARDS,
+    ),
+    Example(
+        "the kubelet's account makes up an inventory",
+        KUBELET,
+        _note(NAMES.gpu_cards, "{}"),
+        "inventory",
+        annotations={},
+        subresource="status",
+    ),
+    Example(
+        "the kubelet writes a status",
+        KUBELET,
+        {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}},
+        annotations=_CARDS,
+        subresource="status",
+    ),
+    Example(
+        "somebody labels a GPU node",
+        SOMEBODY,
+        {"metadata": {"labels": {"a": "b"}}},
+        annotations=_CARDS,
+    ),
+]
+"""On a node; ``bound`` is its name."""

@@ -1,0 +1,159 @@
+"""matchConditions as shipped: exactly what asks for our resources reaches the webhook (K14)."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.demand import asks_for_gpus
+from contract.names import Names
+from simulator.api.cel import compile_condition
+from tests.deploy.manifests import Json, base, find
+
+NAMES = Names()
+OBJECTS = base()
+PODS = "pods.gpu-turnstile.io"
+STEPS = {
+    PODS: "spec",
+    "workloads.gpu-turnstile.io": "spec.template.spec",
+    "jobs.gpu-turnstile.io": "spec.template.spec",
+    "cronjobs.gpu-turnstile.io": "spec.jobTemplate.spec.template.spec",
+    "replicationcontrollers.gpu-turnstile.io": "spec.template.spec",
+    "podtemplates.gpu-turnstile.io": "template.spec",
+}
+"""Where each entry looks for the pod's spec."""
+
+
+def _webhooks() -> dict[str, Json]:
+    kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    return {
+        each["name"]: each
+        for kind in kinds
+        for each in find(OBJECTS, kind, "gpu-turnstile")["webhooks"]
+    }
+
+
+def reaches(entry: str, obj: Any) -> bool:
+    """Tell whether the API server would send an object."""
+    conditions = _webhooks()[entry]["matchConditions"]
+    return all(compile_condition(each["expression"])({"object": obj}) for each in conditions)
+
+
+def _wrap(steps: str, spec: Json) -> Json:
+    made = spec
+    for step in reversed(steps.split(".")):
+        made = {step: made}
+    return made
+
+
+def _asking(**resources: Json) -> Json:
+    return {"name": "c", "image": "none", "resources": resources}
+
+
+PLAIN = {"name": "main", "image": "none"}
+GPU = {NAMES.core: "30", NAMES.memory: "8"}
+
+SENT = {
+    "cores in limits": {"containers": [_asking(limits={NAMES.core: "100"})]},
+    "memory in limits": {"containers": [_asking(limits={NAMES.memory: "8"})]},
+    "a request without a limit, an error to be told": {
+        "containers": [_asking(requests={NAMES.core: "30"})]
+    },
+    "an init container": {"containers": [PLAIN], "initContainers": [_asking(limits=GPU)]},
+    "a sidecar": {
+        "containers": [PLAIN],
+        "initContainers": [PLAIN, _asking(limits=GPU) | {"restartPolicy": "Always"}],
+    },
+    "the last of many": {"containers": [PLAIN] * 20 + [_asking(limits=GPU)]},
+    "zero, an error to be told": {"containers": [_asking(limits={NAMES.core: "0"})]},
+}
+KEPT_AWAY = {
+    "a plain pod": {"containers": [PLAIN]},
+    "resources that say nothing": {"containers": [PLAIN | {"resources": {}}]},
+    "other resources": {"containers": [_asking(limits={"cpu": "1"}, requests={"cpu": "1"})]},
+    "another's GPUs": {"containers": [_asking(limits={"nvidia.com/gpu": "1"})]},
+    "another domain": {"containers": [_asking(limits={"example.com/vcuda-core": "1"})]},
+    "no container": {},
+    "resource claims": {"containers": [PLAIN | {"resources": {"claims": [{"name": "gpu"}]}}]},
+}
+
+
+@pytest.mark.parametrize("entry", STEPS)
+@pytest.mark.parametrize("what", SENT)
+def test_what_asks_for_gpus_reaches_the_webhook(entry: str, what: str) -> None:
+    assert reaches(entry, _wrap(STEPS[entry], SENT[what]))
+
+
+@pytest.mark.parametrize("entry", STEPS)
+@pytest.mark.parametrize("what", KEPT_AWAY)
+def test_what_asks_for_none_does_not(entry: str, what: str) -> None:
+    assert not reaches(entry, _wrap(STEPS[entry], KEPT_AWAY[what]))
+
+
+@pytest.mark.parametrize("entry", STEPS)
+def test_an_object_that_ends_early_is_no_error(entry: str) -> None:
+    """An error of a condition would refuse the object under failurePolicy Fail."""
+    steps = STEPS[entry].split(".")
+    for count in range(len(steps)):
+        assert not reaches(entry, _wrap(".".join(steps[:count]), {}) if count else {})
+
+
+def test_annotations_alone_ask_for_nothing() -> None:
+    notes = {NAMES.gpu_policy: "spread", NAMES.gpu_assigned: "false"}
+    assert not reaches(PODS, {"metadata": {"annotations": notes}, "spec": {"containers": [PLAIN]}})
+
+
+_LISTING = st.dictionaries(
+    st.sampled_from([NAMES.core, NAMES.memory, "cpu", "example.com/vcuda-core", "nvidia.com/gpu"]),
+    st.sampled_from(["0", "1", "50", "100", "many"]),
+    max_size=3,
+)
+_CONTAINER = st.fixed_dictionaries(
+    {"name": st.just("c")},
+    optional={
+        "resources": st.fixed_dictionaries({}, optional={"limits": _LISTING, "requests": _LISTING})
+    },
+)
+_SPEC = st.fixed_dictionaries(
+    {"containers": st.lists(_CONTAINER, max_size=3)},
+    optional={"initContainers": st.lists(_CONTAINER, max_size=3)},
+)
+
+
+@given(_SPEC)
+def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json) -> None:
+    assert reaches(PODS, {"spec": spec}) == asks_for_gpus(spec, NAMES)
+
+
+def test_a_pod_waits_for_its_stamps_and_nothing_else_waits_for_the_webhook() -> None:
+    assert {name: each["failurePolicy"] for name, each in _webhooks().items()} == {
+        "pods.gpu-turnstile.io": "Fail",
+        "bindings.gpu-turnstile.io": "Ignore",
+        **{name: "Ignore" for name in STEPS if name != PODS},
+    }
+
+
+def test_every_entry_says_what_it_leaves_to_no_default() -> None:
+    for name, each in _webhooks().items():
+        assert each["sideEffects"] == "None"
+        assert each["matchPolicy"] == "Equivalent"
+        assert each["admissionReviewVersions"] == ["v1"]
+        assert each["timeoutSeconds"] <= (2 if name == "bindings.gpu-turnstile.io" else 10)
+        ((expression),) = each["namespaceSelector"]["matchExpressions"]
+        assert expression == {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": ["kube-system", *_namespaces()],
+        }
+
+
+def _namespaces() -> list[str]:
+    return [each["metadata"]["name"] for each in OBJECTS if each["kind"] == "Namespace"]
+
+
+@pytest.mark.parametrize("entry", STEPS)
+def test_the_domain_stands_once_between_the_first_quotes(entry: str) -> None:
+    for each in _webhooks()[entry]["matchConditions"]:
+        assert each["expression"].count("tencent.com") == 1
+        assert each["expression"].split("'")[1] == "tencent.com"

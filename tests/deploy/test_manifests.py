@@ -1,0 +1,360 @@
+"""deploy/base as it is written: names, ports, rights, and that it fits the programs."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import kubernetes_validate
+import pytest
+
+from agent.__main__ import main as agent
+from certs.__main__ import cli as certs
+from contract.names import DEFAULT_DOMAIN
+from tests.deploy.manifests import (
+    DEPLOY,
+    Json,
+    base,
+    containers,
+    environment,
+    find,
+    pod_specs,
+    read_yaml,
+)
+from tests.deploy.schemas import OLDEST, check, newest
+from webhook.__main__ import cli as webhook
+
+OBJECTS = base()
+SPECS = pod_specs(OBJECTS)
+PROGRAMS: dict[str, click.Command] = {"agent": agent, "webhook": webhook, "certs": certs}
+CONTAINERS = [
+    pytest.param(spec, each, id=f"{name}/{each['name']}")
+    for name, spec in SPECS.items()
+    for each in containers(spec)
+]
+WEBHOOK = SPECS["Deployment/gpu-turnstile-webhook"]
+AGENT = SPECS["DaemonSet/gpu-turnstile-agent"]
+CERTS = SPECS["Job/gpu-turnstile-certs"]
+
+
+def program(container: Json) -> click.Command:
+    """Find the command that a container runs."""
+    python, dash_m, name, *subcommands = container["command"]
+    assert (python, dash_m) == ("python", "-m")
+    found = PROGRAMS[name]
+    for each in subcommands:
+        assert isinstance(found, click.Group)
+        found = found.commands[each]
+    return found
+
+
+def variables(command: click.Command) -> dict[str, click.Parameter]:
+    """Give the environment variables that a command reads."""
+    prefix = command.context_settings.get("auto_envvar_prefix")
+    found: dict[str, click.Parameter] = {}
+    for each in command.params:
+        named = [each.envvar] if isinstance(each.envvar, str) else list(each.envvar or ())
+        if not named and prefix and each.name:
+            named = [f"{prefix}_{each.name.upper()}"]
+        found |= dict.fromkeys(named, each)
+    return found
+
+
+def default(command: click.Command, variable: str) -> Any:
+    """Give what an option is where nobody sets it."""
+    return variables(command)[variable].default
+
+
+@pytest.mark.parametrize("version", [OLDEST, newest()])
+@pytest.mark.parametrize(
+    "obj", OBJECTS, ids=lambda each: f"{each['kind']}/{each['metadata']['name']}"
+)
+def test_every_object_is_what_kubernetes_expects(obj: Json, version: str) -> None:
+    check(obj, version)
+
+
+def test_an_object_that_is_none_is_found_out() -> None:
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check({"apiVersion": "v1", "kind": "Service", "spec": {"port": 1}}, newest())
+
+
+@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
+def test_every_variable_of_ours_is_an_option_of_its_program(spec: Json, container: Json) -> None:
+    known = variables(program(container))
+    names = {each["name"] for each in container.get("env", ())}
+    assert {each for each in names if not each.startswith("NVIDIA_")} <= known.keys()
+    for name, value in environment(container).items():
+        if name in known:
+            known[name].type.convert(value, known[name], None)
+
+
+@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
+def test_every_required_option_is_given(spec: Json, container: Json) -> None:
+    names = {each["name"] for each in container.get("env", ())}
+    for variable, option in variables(program(container)).items():
+        assert variable in names or not option.required
+    if container["name"] == "agent":
+        assert "NODE_NAME" in names
+
+
+@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
+def test_the_image_is_this_version_and_never_the_latest(spec: Json, container: Json) -> None:
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    image, _, tag = container["image"].rpartition(":")
+    assert image == "ghcr.io/gpu-turnstile/gpu-turnstile"
+    assert tag == project["project"]["version"]
+    assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
+def test_every_container_asks_for_what_it_needs_and_may_do_no_more(
+    spec: Json, container: Json
+) -> None:
+    resources, security = container["resources"], container["securityContext"]
+    assert resources["requests"].keys() == {"cpu", "memory"}
+    assert resources["limits"].keys() == {"memory"}
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert not security.get("privileged", False)
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+
+
+@pytest.mark.parametrize("spec", [WEBHOOK, CERTS], ids=["webhook", "certs"])
+def test_beside_the_keys_nothing_is_root_and_nothing_is_mounted_from_hosts(spec: Json) -> None:
+    security = spec["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["runAsUser"] == security["runAsGroup"] == 65532
+    assert all(each.keys() & {"secret", "emptyDir"} for each in spec.get("volumes", ()))
+    (namespace,) = (
+        each
+        for each in OBJECTS
+        if each["metadata"]["name"] == "gpu-turnstile" and each["kind"] == "Namespace"
+    )
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_agent_mounts_the_kubelets_two_directories_and_nothing_else() -> None:
+    assert {each["name"]: each["hostPath"]["path"] for each in AGENT["volumes"]} == {
+        "device-plugins": str(default(agent, "GPU_TURNSTILE_PLUGIN_DIR")),
+        "pod-resources": str(Path(default(agent, "GPU_TURNSTILE_POD_RESOURCES_SOCKET")).parent),
+    }
+
+
+def test_the_webhook_has_no_token() -> None:
+    account = find(OBJECTS, "ServiceAccount", WEBHOOK["serviceAccountName"])
+    assert account["automountServiceAccountToken"] is False
+    assert WEBHOOK["automountServiceAccountToken"] is False
+
+
+def test_the_key_of_the_authority_is_mounted_nowhere() -> None:
+    authority = default(certs.commands["rotate"], "GPU_TURNSTILE_CERTS_CA_SECRET")
+    assert authority == "gpu-turnstile-webhook-ca"
+    assert all(authority not in str(spec) for spec in SPECS.values())
+
+
+def test_certs_makes_the_secret_that_the_webhook_mounts() -> None:
+    rotate = certs.commands["rotate"]
+    (secret,) = (each["secret"] for each in WEBHOOK["volumes"] if "secret" in each)
+    assert secret["secretName"] == default(rotate, "GPU_TURNSTILE_CERTS_TLS_SECRET")
+    assert default(rotate, "GPU_TURNSTILE_CERTS_NAMESPACE") == "gpu-turnstile"
+    assert default(rotate, "GPU_TURNSTILE_CERTS_SERVICE") == "gpu-turnstile-webhook"
+    given = environment(containers(WEBHOOK)[0])
+    files = {f"/etc/gpu-turnstile/tls/{each['path']}" for each in secret["items"]}
+    assert {given["GPU_TURNSTILE_WEBHOOK_CERT"], given["GPU_TURNSTILE_WEBHOOK_KEY"]} == files
+
+
+def test_certs_keeps_the_configurations_that_are_installed() -> None:
+    rotate = certs.commands["rotate"]
+    for kind, variable in (
+        ("MutatingWebhookConfiguration", "GPU_TURNSTILE_CERTS_MUTATING"),
+        ("ValidatingWebhookConfiguration", "GPU_TURNSTILE_CERTS_VALIDATING"),
+    ):
+        names = [each["metadata"]["name"] for each in OBJECTS if each["kind"] == kind]
+        assert names == list(default(rotate, variable))
+
+
+def test_certs_may_touch_its_own_objects_alone() -> None:
+    rotate = certs.commands["rotate"]
+    secrets = {default(rotate, f"GPU_TURNSTILE_CERTS_{each}_SECRET") for each in ("CA", "TLS")}
+    rules = find(OBJECTS, "Role", "gpu-turnstile-certs")["rules"]
+    assert [set(each.get("resourceNames", ())) for each in rules] == [set(), secrets]
+    assert rules[0]["verbs"] == ["create"]
+    (rule,) = find(OBJECTS, "ClusterRole", "gpu-turnstile-certs")["rules"]
+    assert rule["resourceNames"] == ["gpu-turnstile"]
+
+
+def test_the_job_and_the_cron_job_run_the_same_pod() -> None:
+    assert CERTS == SPECS["CronJob/gpu-turnstile-certs"]
+
+
+def test_a_job_is_given_as_long_as_the_program_takes() -> None:
+    limit = default(certs.commands["rotate"], "GPU_TURNSTILE_CERTS_TIMEOUT")
+    job = find(OBJECTS, "Job", "gpu-turnstile-certs")["spec"]
+    cron = find(OBJECTS, "CronJob", "gpu-turnstile-certs")["spec"]["jobTemplate"]["spec"]
+    assert min(each["activeDeadlineSeconds"] for each in (job, cron)) > limit
+
+
+def test_ports_are_those_that_the_programs_listen_on() -> None:
+    (of_webhook,) = containers(WEBHOOK)[0]["ports"]
+    (of_agent,) = containers(AGENT)[0]["ports"]
+    assert of_webhook["containerPort"] == default(webhook, "GPU_TURNSTILE_WEBHOOK_PORT")
+    assert of_agent["containerPort"] == default(agent, "GPU_TURNSTILE_HTTP_PORT")
+    opened = {
+        each["metadata"]["name"]: [
+            p["port"] for rule in each["spec"].get("ingress", ()) for p in rule["ports"]
+        ]
+        for each in OBJECTS
+        if each["kind"] == "NetworkPolicy"
+    }
+    assert opened == {
+        "default-deny": [],
+        "gpu-turnstile-agent": [of_agent["containerPort"]],
+        "gpu-turnstile-certs": [],
+        "gpu-turnstile-webhook": [of_webhook["containerPort"]],
+    }
+
+
+@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
+def test_probes_ask_ports_that_are_there(spec: Json, container: Json) -> None:
+    ports = {each["name"] for each in container.get("ports", ())}
+    probes = [each for key, each in container.items() if key.endswith("Probe")]
+    assert bool(probes) == (spec not in (CERTS, SPECS["CronJob/gpu-turnstile-certs"]))
+    for probe in probes:
+        assert probe["httpGet"]["port"] in ports
+        assert probe["httpGet"]["path"] in ("/healthz", "/readyz")
+        assert (probe["httpGet"].get("scheme") == "HTTPS") == (container["name"] == "webhook")
+
+
+@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
+def test_every_mount_has_its_volume_and_every_volume_its_mount(spec: Json, container: Json) -> None:
+    mounts = {each["name"] for each in container.get("volumeMounts", ())}
+    assert mounts == {each["name"] for each in spec.get("volumes", ())}
+
+
+def test_services_and_budgets_and_policies_select_pods_that_are_there() -> None:
+    labels = [each["template"]["metadata"]["labels"] for each in _templates()]
+    for each in OBJECTS:
+        spec = each.get("spec") or {}
+        selector = spec.get("podSelector", spec.get("selector"))
+        if selector and each["kind"] in ("Service", "NetworkPolicy", "PodDisruptionBudget"):
+            wanted = selector.get("matchLabels", selector)
+            assert any(wanted.items() <= found.items() for found in labels), each["metadata"]
+
+
+def test_workloads_select_their_own_pods() -> None:
+    for each in _templates():
+        own = each["template"]["metadata"]["labels"]
+        if "selector" in each:
+            assert each["selector"]["matchLabels"].items() <= own.items()
+        for spread in each["template"]["spec"].get("topologySpreadConstraints", ()):
+            assert spread["labelSelector"]["matchLabels"].items() <= own.items()
+
+
+def _templates() -> list[Json]:
+    specs = []
+    for each in OBJECTS:
+        if each["kind"] == "CronJob":
+            specs.append(each["spec"]["jobTemplate"]["spec"])
+        elif each["kind"] in ("DaemonSet", "Deployment", "Job"):
+            specs.append(each["spec"])
+    return specs
+
+
+def test_every_account_and_role_that_is_named_is_there() -> None:
+    there = {(each["kind"], each["metadata"]["name"]) for each in OBJECTS}
+    for spec in SPECS.values():
+        assert ("ServiceAccount", spec["serviceAccountName"]) in there
+    for each in OBJECTS:
+        if each["kind"].endswith("RoleBinding"):
+            assert (each["roleRef"]["kind"], each["roleRef"]["name"]) in there
+            for subject in each["subjects"]:
+                found = find(OBJECTS, "ServiceAccount", subject["name"])
+                assert found["metadata"]["namespace"] == subject["namespace"]
+
+
+def test_the_policies_know_the_account_that_the_agent_runs_under() -> None:
+    account = find(OBJECTS, "ServiceAccount", AGENT["serviceAccountName"])["metadata"]
+    user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    for each in OBJECTS:
+        if each["kind"] == "ValidatingAdmissionPolicy":
+            named = re.findall(r"system:serviceaccount:[-a-z:]+", str(each))
+            assert set(named) <= {user}
+
+
+def test_the_webhook_has_time_to_drain() -> None:
+    delay = float(environment(containers(WEBHOOK)[0])["GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY"])
+    # As long as gunicorn gives its workers, and what it takes to end after them.
+    assert WEBHOOK["terminationGracePeriodSeconds"] > delay + 16 + 2 + 5
+
+
+def test_the_webhooks_memory_holds_its_workers() -> None:
+    container = containers(WEBHOOK)[0]
+    workers = int(environment(container)["GPU_TURNSTILE_WEBHOOK_WORKERS"])
+    mebibytes = int(container["resources"]["requests"]["memory"].removesuffix("Mi"))
+    assert mebibytes >= (workers + 1) * 60
+
+
+def test_critical_pods_are_let_into_their_namespaces() -> None:
+    quotas = {
+        each["metadata"]["namespace"]: each["spec"]["scopeSelector"]["matchExpressions"][0][
+            "values"
+        ]
+        for each in OBJECTS
+        if each["kind"] == "ResourceQuota"
+    }
+    for each in OBJECTS:
+        if each["kind"] in ("Deployment", "DaemonSet"):
+            name = each["spec"]["template"]["spec"]["priorityClassName"]
+            assert name in quotas[each["metadata"]["namespace"]]
+
+
+def test_everything_with_a_namespace_says_which() -> None:
+    cluster_wide = (
+        "Namespace",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    )
+    for each in OBJECTS:
+        namespaced = each["kind"] not in cluster_wide
+        assert ("namespace" in each["metadata"]) == namespaced, each["metadata"]["name"]
+
+
+def test_nothing_keeps_itself_from_being_deleted() -> None:
+    for each in OBJECTS:
+        assert not {"finalizers", "ownerReferences"} & each["metadata"].keys()
+
+
+def test_nobody_writes_a_ca_bundle_by_hand() -> None:
+    assert "caBundle:" not in "".join(
+        path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*.yaml")
+    )
+
+
+def test_every_webhook_calls_a_service_that_is_there() -> None:
+    for each in OBJECTS:
+        for entry in each.get("webhooks", ()):
+            service = entry["clientConfig"]["service"]
+            found = find(OBJECTS, "Service", service["name"])
+            assert found["metadata"]["namespace"] == service["namespace"]
+            assert service.get("port", 443) in [p["port"] for p in found["spec"]["ports"]]
+            assert service["path"] in ("/mutate/pods", "/mutate/bindings", "/validate/workloads")
+
+
+def test_the_domain_is_the_one_that_programs_take_unasked() -> None:
+    for spec in (WEBHOOK, AGENT):
+        assert environment(containers(spec)[0])["GPU_TURNSTILE_DOMAIN"] == DEFAULT_DOMAIN
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DEPLOY / "examples").glob("*.yaml")), ids=lambda each: each.name
+)
+def test_examples_are_what_kubernetes_expects(path: Path) -> None:
+    for each in read_yaml(path):
+        check(each, newest())

@@ -1,0 +1,136 @@
+"""The file tree of the image, built once for all workers by the Dockerfile's own commands."""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.image.dockerfile import Instruction, Stage, context, covered, parse
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("agent", "certs", "contract", "webhook")
+
+# Where the commands of the build stage work; in the test these are below a folder of its own.
+_PLACES = "opt|src|dist"
+_ABSOLUTE = re.compile(rf"(?<![\w./*-])/(?={_PLACES}\b)")
+_ELSEWHERE = re.compile(rf"(?<![\w./*-])/(?!(?:{_PLACES})\b)\w")
+
+_UNREACHABLE = re.compile(
+    r"NewConnectionError|Temporary failure in name resolution|Connection refused|"
+    r"ConnectTimeoutError|Network is unreachable|No route to host"
+)
+
+
+class BuildError(Exception):
+    """A command of the Dockerfile failed; the message is what it printed."""
+
+
+def sources() -> list[str]:
+    """List the files of the checkout that could be sent to a builder."""
+    skipped = {".git", ".venv", "__pycache__", "build", "dist"}
+    return [
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*")
+        if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)
+    ]
+
+
+def build(stages: list[Stage], root: Path) -> None:
+    """Do below *root* what the Dockerfile does, the base image's own files left out.
+
+    Only the build stage's commands are carried out: those of the last stage remove what
+    this tree does not have, files of the base image.
+
+    Raises:
+        BuildError: a command failed.
+    """
+    files = context(ROOT, sources())
+    first, last = stages
+    environment: dict[str, str] = {}
+    where = root
+    for each in first.instructions:
+        match each.word:
+            case "ENV":
+                environment |= each.pairs
+            case "WORKDIR":
+                where = root / each.text.lstrip("/")
+                where.mkdir(parents=True, exist_ok=True)
+            case "COPY":
+                _copy(each, where, files)
+            case "RUN":
+                _run(each.text, where, root, environment)
+            case other:
+                raise BuildError(f"{other}: this test does not know that instruction")
+    for each in last.all("COPY"):
+        (source, target) = each.words
+        if not (root / target.lstrip("/")).samefile(root / source.lstrip("/")):
+            raise BuildError(f"COPY {each.text}: a virtual environment cannot be moved")
+
+
+def _copy(instruction: Instruction, where: Path, files: set[str]) -> None:
+    *wanted, target = instruction.words
+    for source in wanted:
+        for file in covered(source, files):
+            within = Path(file).name if file == source else file.removeprefix(source)
+            made = where / target / within
+            made.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / file, made)
+
+
+def _run(command: str, where: Path, root: Path, environment: dict[str, str]) -> None:
+    if _ELSEWHERE.search(command):
+        raise BuildError(f"RUN {command}: works outside the places that this test knows")
+    passed_on = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper().endswith("_PROXY") or name.startswith(("PIP_", "SSL_", "REQUESTS_"))
+    }
+    # Kept between runs, which the image's build does not want: it makes this test fast.
+    asked = {name: value for name, value in environment.items() if name != "PIP_NO_CACHE_DIR"}
+    path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+    home = os.environ.get("HOME", str(root))
+    done = subprocess.run(
+        ["sh", "-euc", _ABSOLUTE.sub(f"{root}/", command)],
+        cwd=where,
+        env=passed_on | asked | {"PATH": path, "HOME": home},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    if done.returncode:
+        raise BuildError(f"RUN {command}:\n{done.stdout}")
+
+
+@pytest.fixture(scope="session")
+def stages() -> list[Stage]:
+    return parse((ROOT / "Dockerfile").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory, stages: list[Stage]) -> Path:
+    """The root of the built tree; skipped where no package index can be reached."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    root, log = shared / "image", shared / "image.log"
+    with (shared / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the other worker waits, and finds it done
+        if not log.exists():
+            try:
+                build(stages, root)
+            except BuildError as error:
+                log.write_text(str(error))
+            else:
+                log.write_text("")
+    said = log.read_text()
+    if said and _UNREACHABLE.search(said) and "CI" not in os.environ:
+        pytest.skip("no package index can be reached")
+    assert not said, said
+    return root

@@ -1,0 +1,137 @@
+"""The Dockerfile holds to its rules, and .dockerignore to the Dockerfile."""
+
+import json
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from tests.image.conftest import ROOT, sources
+from tests.image.dockerfile import Stage, context, covered, is_ignored, parse
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_base_is_pinned_slim_and_a_python_we_support(stages: list[Stage]) -> None:
+    (base,) = {each.base for each in stages}
+    match = re.fullmatch(r"python:(\d+\.\d+\.\d+)-slim-[a-z]+(@sha256:[0-9a-f]{64})?", base)
+    assert match, base
+    assert match[1] in SpecifierSet(PROJECT["project"]["requires-python"])
+
+
+def test_it_runs_as_nobody_and_nothing_is_done_after_that(stages: list[Stage]) -> None:
+    last = stages[-1]
+    (user,) = last.all("USER")
+    assert re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", user.text)  # runAsNonRoot needs a number
+    after = last.instructions[last.instructions.index(user) + 1 :]
+    assert {each.word for each in after} <= {"EXPOSE", "ENTRYPOINT", "CMD"}
+
+
+def test_the_last_stage_takes_one_thing_from_the_first_and_builds_nothing(
+    stages: list[Stage],
+) -> None:
+    first, last = stages
+    (copy,) = last.all("COPY")
+    assert copy.flags == {"from": first.name}
+    assert copy.words == ["/opt/gpu-turnstile", "/opt/gpu-turnstile"]
+    assert not [each for each in last.all("RUN") if re.search(r"pip\s|apt|install", each.text)]
+
+
+def test_what_has_no_place_in_it_is_not_in_it(stages: list[Stage]) -> None:
+    words = {each.word for stage in stages for each in stage.instructions}
+    assert not words & {"ADD", "HEALTHCHECK", "MAINTAINER", "ONBUILD", "SHELL", "VOLUME"}
+    for each in (each for stage in stages for each in stage.all("RUN")):
+        assert not re.search(r"apt-get|curl|wget|chmod|sudo", each.text), each.text
+
+
+def test_the_program_is_the_first_argument(stages: list[Stage]) -> None:
+    (entrypoint,), (command,) = stages[-1].all("ENTRYPOINT"), stages[-1].all("CMD")
+    assert json.loads(entrypoint.text) == ["python", "-m"]
+    assert json.loads(command.text) == ["agent", "--help"]
+    # `-m` would find a package in the working directory first.
+    environment = {k: v for each in stages[-1].all("ENV") for k, v in each.pairs.items()}
+    assert environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_labels_name_the_project(stages: list[Stage]) -> None:
+    labels = {k: v for each in stages[-1].all("LABEL") for k, v in each.pairs.items()}
+    assert labels["org.opencontainers.image.title"] == PROJECT["project"]["name"]
+    assert labels["org.opencontainers.image.description"] == PROJECT["project"]["description"]
+    assert labels["org.opencontainers.image.licenses"] == PROJECT["project"]["license"]
+
+
+def test_what_is_sent_to_the_builder_is_what_is_copied(stages: list[Stage]) -> None:
+    sent = context(ROOT, sources())
+    copies = [source for each in stages[0].all("COPY") for source in each.words[:-1]]
+    for source in copies:
+        assert covered(source, sent), f"COPY {source}: nothing, see .dockerignore"
+    assert sent == set().union(*(covered(source, sent) for source in copies))
+
+
+IGNORE = ["# comment", "", "*", "!README.md", "!agent/", "!deploy/image/*.txt", "**/__pycache__"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("README.md", False),
+        ("other.md", True),
+        ("agent/api.py", False),
+        ("agent/vcuda/deep/er.py", False),
+        ("agents/api.py", True),
+        ("agent/__pycache__/api.pyc", True),
+        ("__pycache__/x", True),
+        ("deploy/image/requirements.txt", False),
+        ("deploy/image/more/requirements.txt", True),
+        ("deploy/base/agent.yaml", True),
+        ("docs/README.md", True),
+    ],
+)
+def test_the_last_pattern_that_fits_decides(path: str, expected: bool) -> None:
+    assert is_ignored(path, IGNORE) is expected
+
+
+def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
+    first, last = parse(
+        "# c\nARG A=x:1\nFROM ${A} AS one\nRUN a \\\n # why\n   && b\nFROM x\ncopy --from=one a b\n"
+    )
+    assert (first.base, first.name, last.base, last.name) == ("x:1", "one", "x", "")
+    assert [each.text for each in first.all("RUN")] == ["a && b"]
+    (copy,) = last.all("COPY")
+    assert (copy.flags, copy.words) == ({"from": "one"}, ["a", "b"])
+    with pytest.raises(ValueError, match=r"^RUN before the first FROM$"):
+        parse("RUN x\n")
+
+
+# --- what is pinned ------------------------------------------------------------------------
+
+
+def pinned(name: str) -> dict[str, str]:
+    text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, flags=re.MULTILINE))
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    for name, needed in (
+        ("requirements.txt", PROJECT["project"]["dependencies"]),
+        ("build-requirements.txt", PROJECT["build-system"]["requires"]),
+    ):
+        versions = pinned(name)
+        for each in map(Requirement, needed):
+            assert versions.get(_key(each.name), "nothing") in each.specifier, (name, each.name)
+
+
+def test_everything_pinned_has_a_hash_and_comes_from_nowhere_in_particular() -> None:
+    for name in ("requirements.txt", "build-requirements.txt"):
+        text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
+        entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+        assert len(entries) == len(pinned(name))
+        for entry in entries:
+            assert "--hash=sha256:" in entry, entry
+        assert "://" not in text

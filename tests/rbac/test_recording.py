@@ -1,0 +1,64 @@
+"""The net under every test: what our programs ask for is seen and held against deploy/."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.api import Api
+from simulator.api.faults import RequestRecord
+from simulator.api.server import ApiServer, Settings, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.fakes import make_manifest
+from tests.rbac.comparison import never_granted
+from tests.rbac.manifests import DEPLOY, read
+from tests.rbac.recording import Recording, by_program
+from tests.rbac.rules import Request
+
+
+def test_what_a_real_agent_asks_for_is_seen_and_what_others_ask_for_is_not(
+    asked_of_api_servers: Recording, tmp_path: Path
+) -> None:
+    asked_of_api_servers.take()
+    with ApiServer(Settings()) as server, ApiClient(server.url) as admin:
+        server.apply(make_manifest("a"))
+        path = tmp_path / "kubeconfig"
+        path.write_text(kubeconfig_for(server.url))
+        admin.get("/api/v1/namespaces/default/pods")
+        assert Api(path).get_pod("default", "a") is not None
+    assert asked_of_api_servers.take() == {"agent": {Request("get", "", "pods", "default", "a")}}
+
+
+def test_a_request_that_no_role_grants_is_told(
+    asked_of_api_servers: Recording, tmp_path: Path
+) -> None:
+    with ApiServer(Settings()) as server:
+        server.apply(make_manifest("a"))
+        path = tmp_path / "kubeconfig"
+        path.write_text(kubeconfig_for(server.url))
+        Api(path)._core.delete_namespaced_pod("a", "default")
+    found = asked_of_api_servers.take()  # else the net would catch this test too
+    (line,) = never_granted("agent", found["agent"], read(DEPLOY))
+    assert line == (
+        "deploy/ lets python -m agent do no such thing: "
+        'verb "delete" on "pods" (apiGroup "") named "a", in namespace default'
+    )
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "program"),
+    [
+        ("gpu-turnstile-agent", "agent"),
+        ("gpu-turnstile-certs/1", "certs"),
+        ("gpu-turnstile-simulator", None),
+        ("kubelet/n1", None),
+        ("", None),
+    ],
+)
+def test_programs_are_told_apart_by_what_they_call_themselves(
+    user_agent: str, program: str | None
+) -> None:
+    record = RequestRecord(
+        "GET", "/api/v1/nodes/n", "get", "", "nodes", "", "n", user_agent=user_agent
+    )
+    expected = {program: {Request("get", "", "nodes", "", "n")}} if program else {}
+    assert by_program([record]) == expected

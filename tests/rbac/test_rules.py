@@ -1,0 +1,164 @@
+"""RBAC as Kubernetes has it, on examples and on random rules."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rbac.rules import ANY, Permission, Request, missing, permissions, superfluous
+
+
+def rights(*rules: dict[str, Any], namespace: str = "") -> list[Permission]:
+    return list(permissions(rules, file="f", role="Role r", namespace=namespace))
+
+
+def rule(**changes: Any) -> dict[str, Any]:
+    return {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]} | changes
+
+
+GET = Request("get", "", "pods", "team-a", "p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_"),
+    [
+        ({}, GET),
+        ({"verbs": ["list", "get"]}, GET),
+        ({"verbs": [ANY]}, GET),
+        ({"apiGroups": ["apps", ""]}, GET),
+        ({"apiGroups": [ANY]}, GET),
+        ({"resources": [ANY]}, GET),
+        ({"resources": [ANY]}, Request("get", "", "pods/status", "team-a", "p")),
+        ({"resources": ["pods/status"]}, Request("get", "", "pods/status", "team-a", "p")),
+        ({"resources": ["*/status"]}, Request("get", "", "pods/status", "team-a", "p")),
+        ({"resourceNames": ["p"]}, GET),
+        ({"resourceNames": []}, GET),
+        ({"verbs": ["list"]}, Request("list", "", "pods")),
+    ],
+)
+def test_what_a_rule_allows(changes: dict[str, Any], request_: Request) -> None:
+    assert missing([request_], rights(rule(**changes))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_"),
+    [
+        ({"verbs": ["list"]}, GET),
+        ({"verbs": ["Get"]}, GET),
+        ({"apiGroups": ["apps"]}, GET),
+        ({"apiGroups": []}, GET),
+        ({"resources": ["nodes"]}, GET),
+        ({"resources": ["pods/status"]}, GET),
+        ({"resources": ["*/status"]}, GET),
+        ({"resources": ["pods"]}, Request("get", "", "pods/status", "team-a", "p")),
+        ({"resources": ["*/"]}, GET),
+        ({"resourceNames": ["q"]}, GET),
+        # A list, or a create, has no name: a rule with names never fits it.
+        ({"verbs": ["list"], "resourceNames": ["p"]}, Request("list", "", "pods", "team-a")),
+        ({"verbs": ["create"], "resourceNames": ["p"]}, Request("create", "", "pods", "team-a")),
+    ],
+)
+def test_what_a_rule_does_not_allow(changes: dict[str, Any], request_: Request) -> None:
+    assert missing([request_], rights(rule(**changes))) == [request_]
+
+
+def test_a_binding_in_a_namespace_holds_there_alone() -> None:
+    own = rights(rule(verbs=["get", "list"]), namespace="team-a")
+    asked = [
+        GET,
+        Request("get", "", "pods", "team-b", "p"),
+        Request("list", "", "pods"),
+        Request("list", "", "pods", "team-a"),
+    ]
+    assert missing(asked, own) == [asked[1], asked[2]]
+
+
+def test_a_rule_about_a_url_allows_no_resource() -> None:
+    assert missing([GET], rights({"nonResourceURLs": [ANY], "verbs": [ANY]})) == [GET]
+
+
+MANY = [
+    Request("get", "", "pods", "team-a", "p"),
+    Request("get", "", "pods", "team-b", "q"),
+]
+
+
+def test_what_is_used_in_full_is_not_superfluous() -> None:
+    assert superfluous(MANY, rights(rule())) == []
+    assert superfluous([GET], rights(rule(resourceNames=["p"]), namespace="team-a")) == []
+    assert superfluous([Request("list", "", "pods")], rights(rule(verbs=["list"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "what", "advice"),
+    [
+        (MANY, rule(verbs=["get", "delete"]), 'verb "delete" on "pods"', "remove it"),
+        (MANY, rule(resources=["pods", "pods/status"]), '"pods/status"', "remove it"),
+        (MANY, rule(apiGroups=["", "apps"]), 'apiGroup "apps"', "remove it"),
+        (MANY, rule(verbs=[ANY]), 'verb "*"', 'write out what "*" stands for'),
+        (MANY, rule(resources=["*/status"]), "*/status", 'write out what "*/status" stands for'),
+        (MANY, rule(resourceNames=["p", "q", "r"]), 'named "r"', "remove it"),
+        ([GET], rule(), '"pods"', 'limit it with resourceNames: ["p"]'),
+        (
+            [GET, Request("get", "", "pods", "team-a", "q")],
+            rule(),
+            '"pods"',
+            "grant it by a Role in namespace team-a instead",
+        ),
+        (
+            MANY,
+            {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
+            'verb "get" on /metrics',
+            "remove it",
+        ),
+    ],
+)
+def test_what_is_superfluous_is_told_with_what_to_do(
+    asked: list[Request], given: dict[str, Any], what: str, advice: str
+) -> None:
+    said = [text for right, text in superfluous(asked, rights(given)) if what in str(right)]
+    assert said == [advice]
+
+
+words = st.sampled_from(["get", "list", "pods", "nodes", "pods/status", "", "apps", ANY])
+rules = st.fixed_dictionaries(
+    {
+        "apiGroups": st.lists(words, max_size=2),
+        "resources": st.lists(words, max_size=2),
+        "verbs": st.lists(words, min_size=1, max_size=2),
+        "resourceNames": st.lists(words, max_size=2),
+    }
+)
+requests = st.builds(Request, words, words, words, words, words)
+
+
+@given(st.lists(rules, max_size=3), st.lists(requests, max_size=5))
+def test_what_is_missing_is_what_no_rule_as_a_whole_allows(
+    given_: list[dict[str, Any]], asked: list[Request]
+) -> None:
+    """Multiplying a rule out changes nothing: held against the rule read directly."""
+
+    def allows(each: dict[str, Any], request: Request) -> bool:
+        return (
+            bool({ANY, request.verb} & set(each["verbs"]))
+            and bool({ANY, request.group} & set(each["apiGroups"]))
+            and bool({ANY, request.resource} & set(each["resources"]))
+            and (not each["resourceNames"] or request.name in each["resourceNames"])
+        )
+
+    # A name that is empty stands for no name: no manifest has one.
+    named = [each for each in given_ if "" not in each["resourceNames"]]
+    expected = {each for each in asked if not any(allows(one, each) for one in named)}
+    assert set(missing(asked, rights(*named))) == expected
+
+
+@given(st.lists(rules, max_size=3), st.lists(requests, min_size=1, max_size=5))
+def test_nothing_is_both_missing_and_the_use_of_a_right(
+    given_: list[dict[str, Any]], asked: list[Request]
+) -> None:
+    granted = rights(*given_)
+    lacking = set(missing(asked, granted))
+    needed = set(granted) - {right for right, _ in superfluous(asked, granted)}
+    for right in needed:
+        assert any(right.allows(each) for each in set(asked) - lacking)

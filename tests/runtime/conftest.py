@@ -1,0 +1,70 @@
+"""A real container runtime, and GPU nodes on it.
+
+Tests are given to workers one by one, so every worker that comes to one of these has a
+containerd of its own (it starts in half a second); no two share anything.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import grpc
+import pytest
+
+from tests.agent.fakes import short_dir
+from tests.runtime.containerd import Containerd, Unusable, containerd
+from tests.runtime.gpunode import GpuNode, card_devices
+from tests.runtime.pods import Pod
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Iterator[Containerd | str]:
+    """A containerd, or why there is none; asked only once."""
+    with ExitStack() as stack:
+        found: Containerd | str
+        try:
+            found = stack.enter_context(containerd())
+            _try(found)
+        except Unusable as error:
+            found = str(error)
+        yield found
+
+
+def _try(running: Containerd) -> None:
+    """Run one container, before anything is said about our code.
+
+    Raises:
+        Unusable: it does not start, for which a machine can have many reasons.
+    """
+    with short_dir() as hand:
+        try:
+            pod = Pod(running, "try", str(uuid.uuid4()), hand)
+            pod.start("main", {}).sh("true")
+            pod.remove()
+        except grpc.RpcError as error:
+            raise Unusable(f"containerd starts no container: {error.details()}") from error
+
+
+@pytest.fixture
+def runtime(outcome: Containerd | str) -> Containerd:
+    if isinstance(outcome, str):
+        pytest.skip(f"no container runtime: {outcome}")
+    return outcome
+
+
+class MakeNode(Protocol):
+    """Starts a node with so many cards; the agent's settings are as usual where not told."""
+
+    def __call__(self, cards: int = 2, **settings: Any) -> GpuNode: ...
+
+
+@pytest.fixture
+def make_node(runtime: Containerd) -> Iterator[MakeNode]:
+    with ExitStack() as stack:
+
+        def make(cards: int = 2, **settings: Any) -> GpuNode:
+            devices = stack.enter_context(card_devices(cards))
+            return stack.enter_context(GpuNode(runtime, devices, **settings))
+
+        yield make

@@ -1,0 +1,261 @@
+"""A containerd of our own: started, asked whether it works, and ended without a trace.
+
+Nothing is shared with another containerd of the machine, or of another test worker: root,
+state, socket, runc's state and the cgroups have names of their own, and it runs in a mount
+namespace of its own, so that no mount outlives it whatever happens.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from agent.criapi import runtime_pb2 as pb
+from agent.criapi import runtime_pb2_grpc as rpc
+from tests.agent.fakes import short_dir
+from tests.runtime import image
+
+_START_SECONDS = 30.0
+_END_SECONDS = 20.0
+_POLL_SECONDS = 0.02
+
+# The snapshotter "native" copies where "overlayfs" mounts: it works on every file system, in
+# a container as well, and one image of 3 MB is all there is to copy.
+_CONFIG = """\
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  enable_cdi = true
+  cdi_spec_dirs = ["{folder}/cdi"]
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+        Root = "{folder}/runc"
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{folder}/cni"
+    conf_dir = "{folder}/cni"
+"""
+
+
+class Unusable(Exception):
+    """Containers cannot be run here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Containerd:
+    """A containerd that runs.
+
+    Attributes:
+        folder: everything it writes is below.
+        socket: where it serves the CRI.
+        cgroup: the cgroup, from the root, below which pods' cgroups belong.
+        cdi_folder: where it looks for CDI specs.
+        knows_cdi: whether it resolves CDI devices at all (1.7 and newer).
+        runtime: its CRI.
+        images: its images.
+    """
+
+    folder: Path
+    socket: Path
+    cgroup: str
+    cdi_folder: Path
+    knows_cdi: bool
+    runtime: rpc.RuntimeServiceStub
+    images: rpc.ImageServiceStub
+
+
+@contextmanager
+def containerd() -> Iterator[Containerd]:
+    """Run a containerd with the test image in it.
+
+    Raises:
+        Unusable: what is needed is not here, or it does not start.
+    """
+    programs = _programs()
+    with short_dir() as folder:
+        socket, cgroup = folder / "c.sock", f"/gpu-turnstile-{secrets.token_hex(4)}"
+        (folder / "cdi").mkdir()
+        config, log = folder / "config.toml", folder / "log"
+        config.write_text(
+            _CONFIG.format(folder=folder, socket=socket, image=image.NAME, runc=programs["runc"])
+        )
+        known = subprocess.run(
+            [programs["containerd"], "config", "default"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_START_SECONDS,
+        )
+        isolated = (programs["unshare"], "--mount", "--propagation", "private")
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                [*isolated, programs["containerd"], "--config", config],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,  # an interrupted test run ends it below, not before
+            )
+        options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))
+        with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+            runtime, images = rpc.RuntimeServiceStub(channel), rpc.ImageServiceStub(channel)
+            try:
+                _wait_until_ready(process, runtime, log)
+                _import(programs, folder, socket, images)
+                yield Containerd(
+                    folder,
+                    socket,
+                    cgroup,
+                    folder / "cdi",
+                    "enable_cdi" in known.stdout,
+                    runtime,
+                    images,
+                )
+            finally:
+                _remove_pods(runtime)
+                _end(process, socket, cgroup)
+
+
+# --- before ----------------------------------------------------------------------------
+
+
+def _programs() -> dict[str, Path]:
+    if os.geteuid() != 0:
+        raise Unusable("only root can run containers")
+    wanted = ("containerd", "ctr", "runc", "busybox", "unshare", "cc")
+    found = {name: shutil.which(name) for name in wanted}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise Unusable(f"not installed: {', '.join(missing)}")
+    for hierarchy in cgroup_hierarchies():
+        if not os.access(hierarchy, os.W_OK):
+            raise Unusable(f"cgroups cannot be made: {hierarchy} is not writable")
+    if not cgroup_hierarchies():
+        raise Unusable("no cgroup file system is mounted")
+    return {name: Path(path) for name, path in found.items() if path is not None}
+
+
+def cgroup_hierarchies() -> list[Path]:
+    """Where cgroups are mounted: one place with v2, one per controller with v1."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
+
+
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], runtime: rpc.RuntimeServiceStub, log: Path
+) -> None:
+    def ready() -> bool:
+        if process.poll() is not None:
+            raise Unusable(f"containerd does not start: {_last_words(log)}")
+        try:
+            status = runtime.Status(pb.StatusRequest(), timeout=5).status
+        except grpc.RpcError:
+            return False
+        return any(each.type == "RuntimeReady" and each.status for each in status.conditions)
+
+    if not _within(_START_SECONDS, ready):
+        raise Unusable(f"containerd serves no CRI: {_last_words(log)}")
+
+
+def _last_words(log: Path) -> str:
+    return log.read_text(errors="replace").strip().rpartition("\n")[2][-500:]
+
+
+def _import(
+    programs: dict[str, Path], folder: Path, socket: Path, images: rpc.ImageServiceStub
+) -> None:
+    archive = folder / "image.tar"
+    ctr = (programs["ctr"], "--address", socket, "--namespace", "k8s.io")
+    try:
+        archive.write_bytes(image.build(programs["busybox"], programs["cc"]))
+        subprocess.run(
+            [*ctr, "images", "import", "--no-unpack", archive],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_START_SECONDS,
+        )
+    except subprocess.CalledProcessError as error:
+        raise Unusable(f"no image can be made: {error}: {error.stderr}") from error
+    archive.unlink()
+    wanted = pb.ImageStatusRequest(image=pb.ImageSpec(image=image.NAME))
+    # The CRI hears of an image that ctr brought by an event, a moment later.
+    if not _within(_START_SECONDS, lambda: images.ImageStatus(wanted, timeout=5).HasField("image")):
+        raise Unusable("the CRI does not see the image that was imported")
+
+
+# --- after -----------------------------------------------------------------------------
+
+
+def _remove_pods(runtime: rpc.RuntimeServiceStub) -> None:
+    """End pods in good order; what does not is ended by force."""
+    with contextlib.suppress(grpc.RpcError):
+        for each in runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=10).items:
+            runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=each.id), timeout=10)
+            runtime.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=each.id), timeout=10)
+
+
+def _end(process: subprocess.Popen[bytes], socket: Path, cgroup: str) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_END_SECONDS)
+    assert _within(_END_SECONDS, lambda: not _killed(socket, cgroup)), "processes are left"
+    assert _within(_END_SECONDS, lambda: _cgroups_removed(cgroup)), "cgroups are left"
+
+
+def _killed(socket: Path, cgroup: str) -> list[int]:
+    """Kill what is left of ours: shims, known by containerd's socket, and containers."""
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            groups = (process / "cgroup").read_text()
+            if bytes(socket) in words or f":{cgroup}/" in groups:
+                left.append(int(process.name))
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def _cgroups_removed(cgroup: str) -> bool:
+    tops = [each / cgroup.lstrip("/") for each in cgroup_hierarchies()]
+    for top in tops:
+        for folder, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):  # busy: the next round
+                Path(folder).rmdir()
+    return not any(top.exists() for top in tops)
+
+
+def _within(seconds: float, holds: Callable[[], object]) -> bool:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

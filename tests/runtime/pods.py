@@ -1,0 +1,224 @@
+"""Pods on a real container runtime, started as the kubelet starts them, and seen from inside."""
+
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent.criapi import runtime_pb2 as pb
+from tests.agent.fakes import eventually
+from tests.runtime.containerd import Containerd
+from tests.runtime.image import BRIDGE, NAME
+
+_SECONDS = 60.0
+_EXEC_SECONDS = 30
+_HAND = "/hand"
+_numbers = itertools.count()
+
+
+def container_config(
+    name: str, received: Mapping[str, Any], *, attempt: int = 0, more: Sequence[pb.Mount] = ()
+) -> pb.ContainerConfig:
+    """Say what the kubelet says to the CRI of a container.
+
+    Args:
+        name: the container's.
+        received: what device plugins answered for it, merged
+            (:meth:`simulator.kubelet.node.Kubelet.received`).
+        attempt: how often it was started before.
+        more: mounts that are the pod's own volumes.
+    """
+    mounts = [
+        pb.Mount(
+            container_path=each["container_path"],
+            host_path=each["host_path"],
+            readonly=each["read_only"],
+        )
+        for each in received.get("mounts", ())
+    ]
+    return pb.ContainerConfig(
+        metadata=pb.ContainerMetadata(name=name, attempt=attempt),
+        image=pb.ImageSpec(image=NAME),
+        envs=[
+            pb.KeyValue(key=key, value=value.encode())
+            for key, value in received.get("envs", {}).items()
+        ],
+        mounts=[*mounts, *more],
+        devices=[pb.Device(**each) for each in received.get("devices", ())],
+        annotations=received.get("annotations", {}),
+        CDI_devices=[pb.CDIDevice(name=each) for each in received.get("cdi", ())],
+        linux=pb.LinuxContainerConfig(
+            security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
+        ),
+    )
+
+
+# The network is the host's: no network plugin is needed.
+_NAMESPACES = pb.NamespaceOption(
+    network=pb.NamespaceMode.NODE, pid=pb.NamespaceMode.CONTAINER, ipc=pb.NamespaceMode.POD
+)
+
+
+class Inside:
+    """A container that runs, and what its processes see."""
+
+    def __init__(self, runtime: Containerd, container_id: str, hand: Path) -> None:
+        self.id = container_id
+        self._runtime = runtime
+        self._hand = hand
+
+    def sh(self, script: str) -> str:
+        """Run a shell script in it, as root; give what it prints, or fail with it."""
+        code, output = self.run("sh", "-c", script)
+        assert code == 0, f"{script}: exit code {code}: {output}"
+        return output
+
+    def refused(self, script: str) -> str:
+        """Run what must fail; give what it complains."""
+        code, output = self.run("sh", "-c", script)
+        assert code != 0, f"{script}: done: {output}"
+        return output
+
+    def run(self, *command: str) -> tuple[int, str]:
+        """Run a command in it; give the exit code, and both outputs."""
+        done = self._runtime.runtime.ExecSync(
+            pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=_EXEC_SECONDS),
+            timeout=_EXEC_SECONDS + 10,
+        )
+        return done.exit_code, (done.stdout + done.stderr).decode()
+
+    def env(self) -> dict[str, str]:
+        """Its environment."""
+        return dict(line.partition("=")[::2] for line in self.sh("env").splitlines())
+
+    def read(self, path: str) -> bytes:
+        """A file's content, as seen from inside."""
+        return bytes.fromhex(self.sh(f"xxd -p '{path}'"))
+
+    def list(self, path: str) -> list[str]:
+        """A folder's entries, as seen from inside."""
+        return sorted(self.sh(f"ls -A '{path}'").split())
+
+    def mounts(self) -> dict[str, set[str]]:
+        """Its mount points, with their options."""
+        lines = [line.split() for line in self.sh("cat /proc/mounts").splitlines()]
+        return {words[1]: set(words[3].split(",")) for words in lines}
+
+    def host_pids(self) -> set[int]:
+        """The processes in it, by their numbers on the host."""
+        found = set()
+        for each in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if self.id in (each / "cgroup").read_text():
+                    found.add(int(each.name))
+        return found
+
+    def main_pid(self) -> int:
+        """Its first process, by its number on the host, as the runtime has it."""
+        request = pb.ContainerStatusRequest(container_id=self.id, verbose=True)
+        answer = self._runtime.runtime.ContainerStatus(request, timeout=_SECONDS)
+        return int(json.loads(answer.info["info"])["pid"])
+
+    @contextmanager
+    def speaking_to(self, socket: str) -> Iterator[Path]:
+        """Give a socket on the host behind which a process of this container connects to *socket*.
+
+        Raises:
+            ConnectionError: from inside, *socket* cannot be connected to.
+        """
+        name = f"{next(_numbers)}.sock"
+        near = self._hand / name
+        ended: list[tuple[int, str]] = []
+        thread = threading.Thread(
+            target=lambda: ended.append(self.run(BRIDGE, f"{_HAND}/{name}", socket)), daemon=True
+        )
+        thread.start()
+        eventually(lambda: near.exists() or ended, f"{socket} is connected to")
+        if ended:
+            raise ConnectionError(ended[0][1].strip())
+        try:
+            yield near
+        finally:
+            thread.join(_SECONDS)
+            assert not thread.is_alive()
+
+    def stop(self) -> None:
+        """Kill it; its files on the host stay until it is removed."""
+        self._runtime.runtime.StopContainer(
+            pb.StopContainerRequest(container_id=self.id), timeout=_SECONDS
+        )
+
+
+class Pod:
+    """A pod's sandbox, in which containers are started."""
+
+    def __init__(self, runtime: Containerd, name: str, uid: str, hand: Path) -> None:
+        """Start the sandbox.
+
+        Args:
+            runtime: where.
+            name: the pod's name.
+            uid: its UID.
+            hand: a folder on the host that every container finds, for the tests' own use.
+        """
+        self._runtime = runtime
+        self._hand = hand
+        self._labels = {
+            "io.kubernetes.pod.name": name,
+            "io.kubernetes.pod.namespace": "default",
+            "io.kubernetes.pod.uid": uid,
+        }
+        self._config = pb.PodSandboxConfig(
+            metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
+            labels=self._labels,
+            linux=pb.LinuxPodSandboxConfig(
+                cgroup_parent=f"{runtime.cgroup}/kubepods/besteffort/pod{uid}",
+                security_context=pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES),
+            ),
+        )
+        request = pb.RunPodSandboxRequest(config=self._config)
+        self.id = runtime.runtime.RunPodSandbox(request, timeout=_SECONDS).pod_sandbox_id
+
+    def start(
+        self,
+        container: str,
+        received: Mapping[str, Any],
+        *,
+        attempt: int = 0,
+        volumes: Mapping[str, Path] | None = None,
+    ) -> Inside:
+        """Start a container.
+
+        Args:
+            container: its name.
+            received: what device plugins answered for it.
+            attempt: how often it was started before.
+            volumes: folders of the host that its author mounts, by place, to write into.
+        """
+        folders = {_HAND: self._hand, **(volumes or {})}
+        more = [
+            pb.Mount(container_path=place, host_path=str(path)) for place, path in folders.items()
+        ]
+        config = container_config(container, received, attempt=attempt, more=more)
+        config.labels.update({**self._labels, "io.kubernetes.container.name": container})
+        made = self._runtime.runtime.CreateContainer(
+            pb.CreateContainerRequest(
+                pod_sandbox_id=self.id, config=config, sandbox_config=self._config
+            ),
+            timeout=_SECONDS,
+        )
+        self._runtime.runtime.StartContainer(
+            pb.StartContainerRequest(container_id=made.container_id), timeout=_SECONDS
+        )
+        return Inside(self._runtime, made.container_id, self._hand)
+
+    def remove(self) -> None:
+        """End the sandbox with all that is in it."""
+        stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
+        self._runtime.runtime.StopPodSandbox(stop, timeout=_SECONDS)
+        remove = pb.RemovePodSandboxRequest(pod_sandbox_id=self.id)
+        self._runtime.runtime.RemovePodSandbox(remove, timeout=_SECONDS)

@@ -1,0 +1,75 @@
+"""What HAMi-core's library would find, seen from inside of containers."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.settings import Enforcement
+from tests.runtime.conftest import MakeNode
+from tests.runtime.gpunode import GpuNode
+from tests.runtime.pods import Inside
+
+LIBRARY = "/usr/local/vgpu/libvgpu.so"
+SHARED = "/usr/local/vgpu/shared.cache"
+PRELOAD = "/etc/ld.so.preload"
+
+
+@pytest.fixture
+def node(make_node: MakeNode, tmp_path: Path) -> GpuNode:
+    (tmp_path / "libvgpu.so").write_text("HAMi-core's")
+    return make_node(2, enforcement=Enforcement.HAMI_CORE, hami_library_dir=tmp_path)
+
+
+def limits(inside: Inside) -> dict[str, str]:
+    names = ("CUDA_", "GPU_CORE_")
+    return {name: value for name, value in inside.env().items() if name.startswith(names)}
+
+
+def test_a_share_finds_its_limits_and_the_library(node: GpuNode) -> None:
+    inside = node.run("a", 30, 8)
+    assert limits(inside) == {
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "GPU_CORE_UTILIZATION_POLICY": "FORCE",
+        "CUDA_DEVICE_MEMORY_LIMIT": "2048m",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED,
+    }
+    assert inside.sh(f"cat {PRELOAD}") == f"{LIBRARY}\n"
+    assert inside.sh(f"cat {LIBRARY}") == "HAMi-core's"
+
+
+def test_the_shared_file_alone_is_written_to(node: GpuNode) -> None:
+    inside = node.run("a", 30, 8)
+    inside.sh(f"echo mine >{SHARED}")
+    assert inside.sh(f"cat {SHARED}") == "mine\n"
+    for path in (LIBRARY, PRELOAD):
+        assert "ro" in inside.mounts()[path]
+        for script in (f"echo x >{path}", f"chmod 777 {path}"):
+            assert "Read-only file system" in inside.refused(script)
+        assert "busy" in inside.refused(f"rm {path}")
+
+
+def test_equal_pods_and_a_container_started_again_have_shared_files_of_their_own(
+    node: GpuNode,
+) -> None:
+    uids = [node.admit(name, (50, 8)) for name in ("a", "b")]
+    both = [node.start(name, uid) for name, uid in zip(("a", "b"), uids, strict=True)]
+    for number, inside in enumerate(both):
+        inside.sh(f"echo {number} >{SHARED}")
+    assert [inside.sh(f"cat {SHARED}") for inside in both] == ["0\n", "1\n"]
+    again = node.restart("a", uids[0], both[0])
+    assert again.sh(f"cat {SHARED}") == ""
+    again.sh(f"echo 2 >{SHARED}")
+    assert both[1].sh(f"cat {SHARED}") == "1\n"
+
+
+def test_whole_cards_have_a_memory_limit_where_they_ask_for_one(node: GpuNode) -> None:
+    capped, free = node.run("a", 100, 16), node.run("b", 100, 0)
+    assert limits(capped) == {
+        "CUDA_DEVICE_MEMORY_LIMIT": "4096m",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED,
+    }
+    assert capped.sh(f"cat {PRELOAD}") == f"{LIBRARY}\n"
+    assert limits(free) == {}
+    assert PRELOAD not in free.mounts()

@@ -102,6 +102,7 @@ class ApiCluster:
             raise ClusterError(f"kubeconfig: cannot use {where}: {reason}") from error
         configuration.retries = False
         self._client = client.ApiClient(configuration)
+        self._client.user_agent = "gpu-turnstile-certs"  # audit logs name who asked
         self._core = client.CoreV1Api(self._client)
         self._admission = client.AdmissionregistrationV1Api(self._client)
         self._namespace = namespace

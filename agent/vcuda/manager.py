@@ -277,7 +277,8 @@ class VirtualManager:
     def _check_bus_id(self, claims: Claims, entitlement: Entitlement) -> None:
         if not claims.bus_id:
             return
-        known = {legacy_bus_id(self._hardware.bus_ids(card)) for card in entitlement.cores.cards}
+        cards = entitlement.cores.cards
+        known = {legacy_bus_id(self._hardware.bus_ids(card)) for card in cards}
         try:
             claimed = legacy_bus_id(claims.bus_id)
         except EnforcementError as error:

@@ -227,10 +227,8 @@ class Relay:
 
     def run(self) -> None:
         """Serve until ``stop``."""
-        with self._lock:
-            if self._stopped:
-                return
-            self._running = True
+        if not self._begin():
+            return
         check_at = self._clock() + self._limits.check
         while True:
             wait = max(0.0, min(self._next_deadline(), check_at) - self._clock())
@@ -251,6 +249,12 @@ class Relay:
                 for listener in self._listeners.values():
                     self._attend(listener)
         self._close()
+
+    def _begin(self) -> bool:
+        """Note that ``run`` runs, unless it was stopped before."""
+        with self._lock:
+            self._running = not self._stopped
+            return self._running
 
     def stop(self) -> None:
         """End ``run``, and close everything."""

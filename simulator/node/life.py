@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.kubelet import Registrar
+from agent.outfit import Works
 from agent.podresources import PodResources
 from agent.turnstile import Turnstile
 from simulator.node.mortal import Death, MortalOutbox
@@ -21,11 +22,13 @@ class AgentLife:
     channel: PodResources
     outbox: MortalOutbox
     death: Death
+    works: Works
     thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Read the ledger off the kubelet's record, then let the kubelet in."""
         self.turnstile.rebuild()
+        self.works.open()
         self.thread = threading.Thread(
             target=self.registrar.run, args=(self.death.stop,), daemon=True
         )
@@ -36,6 +39,7 @@ class AgentLife:
         self.death.stop.set()
         if self.thread is not None:
             self.thread.join(5)
+        self.works.close()
         self.channel.close()
 
     def kill(self, sockets: Sequence[Path]) -> None:

@@ -9,14 +9,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent.cards import Inventory, parse_inventory
+from agent.cgroups import Cgroups
+from agent.cri import Cri
+from agent.enforcement.vcuda import Vcuda
 from agent.inject import Injection, inject
 from agent.kubelet import Endpoint, Registrar
+from agent.outfit import Works
 from agent.podresources import PodResources
 from agent.podview import PodView
-from agent.ports import RecordSource
+from agent.ports import Enforcer, RecordSource
 from agent.server import DevicePluginService
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
+from agent.vcuda.manager import Hardware
+from contract.demand import parse_pod_demand
 from contract.names import Names
 from simulator.demo import cards_file
 from simulator.kubelet.node import Kubelet
@@ -26,6 +32,7 @@ from simulator.node.diary import Diary
 from simulator.node.digest import Digest
 from simulator.node.judge import Admission, judge
 from simulator.node.life import AgentLife
+from simulator.node.limits import Running, wrong_limits
 from simulator.node.mortal import Death, MortalJournal, MortalOutbox, MortalService
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
@@ -61,6 +68,7 @@ class Node:
         root = Path(self._folder.name)
         self._plugins = root / "p"
         self._socket = root / "r.sock"
+        self.state = root / "s"
         self.kubelet = Kubelet(
             Settings(
                 **{
@@ -310,6 +318,7 @@ class Node:
         outbox = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
         channel = PodResources(self._socket, resources=self._resources)
         record: RecordSource = channel if self._options.witness else NoRecord()
+        enforcer, works = self._enforcer(lambda: turnstile)
         turnstile = Turnstile(
             book=self._book,
             pods=self.pods,
@@ -317,6 +326,7 @@ class Node:
             outbox=outbox,
             journal=MortalJournal(self._options.journal(self.diary), death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
+            enforcer=enforcer,
             policy=self._options.policy,
         )
         self.pods.subscribe(turnstile.catch_up)
@@ -328,8 +338,38 @@ class Node:
             ],
             on_registered=turnstile.registered,
         )
-        self._agent = AgentLife(turnstile, registrar, channel, outbox, death)
+        self._agent = AgentLife(turnstile, registrar, channel, outbox, death, works)
         self._agent.start()
+
+    def _enforcer(self, turnstile: Callable[[], Turnstile]) -> tuple[Enforcer | None, Works]:
+        if not self._options.limits:
+            return None, Works()
+        vcuda = Vcuda(
+            state_dir=self.state,
+            peers=Cgroups(),
+            runtime=Cri(self.state.parent / "cri.sock"),  # nobody listens: nothing is run here
+            entitled=lambda uid, container: turnstile().entitled(uid, container),
+            hardware=Hardware(lambda _uuid: "", lambda: "", BLOCK),
+        )
+        return vcuda, Works(vcuda.open, lambda: vcuda.alive, vcuda.close)
+
+    def wrong_limits(self) -> list[str]:
+        """Name every running container that finds other limits than its own."""
+        found = []
+        for uid, name in sorted(self.kubelet.running()):
+            manifest = self._manifests.get(uid)
+            if manifest is None:
+                continue
+            container = parse_pod_demand(manifest["spec"], self._names).of(name)
+            if container is not None:
+                found.append(Running(uid, container, self.kubelet.received(uid, name)))
+        return wrong_limits(found, block=BLOCK)
+
+    def sweep_limits(self) -> None:
+        """Let the agent remove what it made for pods that are gone."""
+        if self._agent is not None:
+            self._agent.turnstile.refresh()
+            self._agent.turnstile.sweep()
 
     def wait_until_offered(self) -> None:
         """Wait until the kubelet can give both resources.

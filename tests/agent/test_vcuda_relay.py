@@ -598,15 +598,15 @@ def test_a_door_that_cannot_be_mended_is_tried_again(
 def test_a_relay_out_of_descriptors_serves_once_it_has_some(
     make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failed = socket.socket.accept, threading.Event()
+    site = make(Limits(per_second=100, check=0.05))
+    real, failed, relay = socket.socket.accept, threading.Event(), site.thread
 
     def accept(listener: socket.socket) -> object:
-        if threading.current_thread() is not site.thread or failed.is_set():
+        if threading.current_thread() is not relay or failed.is_set():
             return real(listener)
         failed.set()
         raise OSError(errno.EMFILE, "too many open files")
 
-    site = make(Limits(per_second=100, check=0.05))
     monkeypatch.setattr(socket.socket, "accept", accept)
     site.ticket(T1)
     with site.connect(T1) as connection:

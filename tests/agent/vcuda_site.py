@@ -166,10 +166,10 @@ class Site:
 
     # --- who calls ---------------------------------------------------------------------------
 
-    def register(self, door: Path, *, within: float = 20, **claims: str) -> None:
+    def register(self, door: Path, **claims: str) -> None:
         """Register from this very process."""
         with stub(door) as client:
-            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=within)
+            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
 
     def child(self, door: Path) -> "Child":
         """Another process, of which the test can say in which container it is."""

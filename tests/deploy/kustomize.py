@@ -27,7 +27,8 @@ def kubectl() -> str:
 
 
 @lru_cache
-def _built(folder: Path) -> str:
+def build_folder(folder: Path) -> list[Json]:
+    """Build a folder, once; what is given is not to be changed."""
     done = subprocess.run(
         [kubectl(), "kustomize", str(folder)],
         capture_output=True,
@@ -37,17 +38,12 @@ def _built(folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "kustomize warns"
-    return done.stdout
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def build(overlay: str) -> list[Json]:
     """Build what ``kubectl apply -k deploy/OVERLAY`` would apply."""
     return build_folder(DEPLOY / overlay)
-
-
-def build_folder(folder: Path) -> list[Json]:
-    """Build a folder."""
-    return list(yaml.safe_load_all(_built(folder)))
 
 
 def write_overlay(folder: Path, components: Iterable[str] = (), **more: object) -> Path:

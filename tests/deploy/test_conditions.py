@@ -54,7 +54,7 @@ def _asking(**resources: Json) -> Json:
 PLAIN = {"name": "main", "image": "none"}
 GPU = {NAMES.core: "30", NAMES.memory: "8"}
 
-SENT = {
+SENT: dict[str, Json] = {
     "cores in limits": {"containers": [_asking(limits={NAMES.core: "100"})]},
     "memory in limits": {"containers": [_asking(limits={NAMES.memory: "8"})]},
     "a request without a limit, an error to be told": {
@@ -68,7 +68,7 @@ SENT = {
     "the last of many": {"containers": [PLAIN] * 20 + [_asking(limits=GPU)]},
     "zero, an error to be told": {"containers": [_asking(limits={NAMES.core: "0"})]},
 }
-KEPT_AWAY = {
+KEPT_AWAY: dict[str, Json] = {
     "a plain pod": {"containers": [PLAIN]},
     "resources that say nothing": {"containers": [PLAIN | {"resources": {}}]},
     "other resources": {"containers": [_asking(limits={"cpu": "1"}, requests={"cpu": "1"})]},

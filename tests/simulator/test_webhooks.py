@@ -1,6 +1,7 @@
 """The shipped configurations before the real webhook's decisions: who is asked, who is not."""
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,8 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
-from simulator.webhooks import validating_configuration, webhook_configuration
+from simulator.manifests import read_manifests
+from simulator.webhooks import SHIPPED, validating_configuration, webhook_configuration
 from tests.simulator.api_helpers import PODS, Hook, allow, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
 from webhook.bindings import mutate_binding
@@ -124,6 +126,67 @@ def test_the_webhook_never_hears_of_a_plain_pod(
 ) -> None:
     client.create(PODS, plain_pod(limits=limits))
     assert hook.reviews == []
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+@pytest.mark.parametrize("listing", ["limits", "requests"])
+def test_the_webhook_hears_of_a_pod_wherever_it_asks(
+    client: ApiClient, hook: Hook, field: str, listing: str
+) -> None:
+    hook.respond = allow()
+    asking = plain_pod()
+    container = {"name": "x", "image": "none", "resources": {listing: {NAMES.core: "100"}}}
+    asking["spec"].setdefault(field, []).append(container)
+    client.create(PODS, asking, dryRun="All")
+    assert len(hook.reviews) == 1
+
+
+def test_annotations_without_a_request_are_no_reason_to_ask_the_webhook(
+    client: ApiClient, hook: Hook
+) -> None:
+    plain = plain_pod()
+    plain["metadata"]["annotations"] = {NAMES.gpu_policy: "spread"}
+    client.create(PODS, plain)
+    assert hook.reviews == []
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])
+def test_the_webhook_never_hears_of_what_a_cluster_needs_to_come_up(
+    client: ApiClient, hook: Hook, namespace: str
+) -> None:
+    hook.status = 503
+    with contextlib.suppress(ApiError):  # it may be there
+        client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    client.create(pods, plain_pod(limits=GPU))
+    client.create(f"{pods}/p/binding", BINDING)
+    assert client.get(f"{pods}/p")["spec"]["nodeName"] == "n1"
+    assert hook.reviews == []
+
+
+def test_another_domain_is_asked_about_instead(
+    client: ApiClient, server: ApiServer, hook: Hook
+) -> None:
+    url, ca = f"https://localhost:{hook.port}", base64.b64decode(hook.ca_bundle)
+    others = Names("gpu.example.com")
+    server.apply(webhook_configuration(url, ca, others), validating_configuration(url, ca, others))
+    hook.respond = allow()
+    client.create(PODS, plain_pod("ours", limits={others.core: "100"}))
+    client.create(PODS, plain_pod("theirs", limits={NAMES.core: "100"}))
+    assert [each["object"]["metadata"]["name"] for each in hook.reviews] == ["ours"]
+
+
+def test_what_is_registered_here_is_what_is_installed_but_for_where_the_webhook_is() -> None:
+    here = [
+        webhook_configuration("https://localhost:1", b"ca", NAMES),
+        validating_configuration("https://localhost:1", b"ca", NAMES),
+    ]
+    installed = read_manifests(SHIPPED)
+    for configuration in (*here, *installed):
+        for each in configuration["webhooks"]:
+            client_config = each.pop("clientConfig")
+            assert client_config.keys() in ({"url", "caBundle"}, {"service"})
+    assert here == installed
 
 
 def test_while_the_webhook_is_down_plain_pods_run_and_gpu_pods_are_refused(

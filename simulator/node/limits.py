@@ -1,0 +1,59 @@
+"""Whether each container that runs finds its own limits, and nobody else's."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.vcuda.config import CONFIG_NAME, MOUNT_PATH, InvalidConfig, decode
+from contract.demand import CORES_PER_CARD, ContainerDemand
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One container that runs.
+
+    Attributes:
+        uid: its pod.
+        container: what it asked for.
+        received: what it was given when it started, as the kubelet records it.
+    """
+
+    uid: str
+    container: ContainerDemand
+    received: Mapping[str, Any]
+
+
+def wrong_limits(running: Iterable[Running], *, block: int) -> list[str]:
+    """Name every container that finds other limits than its own, or finds another's.
+
+    Args:
+        running: the containers that run.
+        block: bytes of a memory block.
+    """
+    wrong, owners = [], dict[str, str]()
+    for each in running:
+        who = f"{each.uid} {each.container.name}"
+        folders = [
+            mount["host_path"]
+            for mount in each.received.get("mounts", ())
+            if mount["container_path"] == MOUNT_PATH
+        ]
+        if len(folders) != 1:
+            wrong.append(f"{who}: {len(folders)} mounts at {MOUNT_PATH}")
+            continue
+        other = owners.setdefault(folders[0], who)
+        if other != who:
+            wrong.append(f"{who}: has the directory of {other}")
+        try:
+            found = decode((Path(folders[0]) / CONFIG_NAME).read_bytes())
+        except (OSError, InvalidConfig) as error:
+            wrong.append(f"{who}: {error}")
+            continue
+        asked = each.container.demand
+        cores = min(asked.cores, CORES_PER_CARD)
+        memory = -(-asked.memory // asked.cards) * block  # of its first card
+        told = (found.pod_uid, found.container_name, found.utilization, found.memory)
+        if told != (each.uid, each.container.name, cores, memory):
+            wrong.append(f"{who}: finds {found}")
+    return wrong

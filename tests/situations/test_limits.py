@@ -1,0 +1,143 @@
+"""Nobody finds another's limits: bursts, deaths of agent and kubelet, a wiped disk."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from simulator.node.node import Node
+from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, said_to, uid_of, wait_for
+
+
+def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
+    """Shares that differ in what they may use, some with init containers, and whole cards."""
+    random = Random(seed)
+    pods = []
+    for number in range(count):
+        containers = [
+            gpu(f"c{each}", random.choice((1, 2, 3)), random.choice((1, 2, 3)))
+            for each in range(random.choice((1, 1, 2, 3)))
+        ]
+        init = [gpu("init", 2, random.choice((1, 2)))] if random.random() < 0.2 else []
+        if number == 0:
+            containers, init = [gpu("whole", 100, 32)], []
+        pods.append(a_pod(f"{prefix}-{number}", *containers, init=init, at=number))
+    return pods
+
+
+def a_limited_node(**options: object) -> Node:
+    return a_node(seed=3, cards=8, memory="32Gi", limits=True, **options)
+
+
+def directories(node: Node) -> set[Path]:
+    return {each for each in (node.state / "tickets").iterdir() if not each.name.startswith(".")}
+
+
+def assert_own_limits(node: Node) -> None:
+    assert node.wrong_limits() == [], node.wrong_limits()
+    assert_sound(node)
+
+
+def restart_all(node: Node) -> None:
+    """Let every container end and start again, as a crashed program does."""
+    names = {view.id.uid: view.id.name for view in node.views()}
+    starts = Counter(_starts(node))
+    running = sorted(node.kubelet.running())
+    for uid, container in running:
+        node.kubelet.restart_container("default", names[uid], container)
+    wait_for(lambda: all(_starts(node)[each] > starts[each] for each in running))
+
+
+def _starts(node: Node) -> Counter[tuple[str, str]]:
+    events = node.kubelet.trace.events
+    return Counter((each.pod_uid, each.container) for each in events if each.event == "start")
+
+
+def test_in_a_burst_everybody_finds_its_own_limits() -> None:
+    with a_limited_node() as node:
+        node.bind(*crowd(80, seed=1))
+        node.settle()
+        assert node.diary.refusals == []
+        assert_own_limits(node)
+
+
+def test_what_was_made_for_pods_that_are_gone_is_removed_and_nothing_else() -> None:
+    with a_limited_node() as node:
+        pods = crowd(20, seed=2)
+        node.bind(*pods)
+        node.settle()
+        before = directories(node)
+        node.sweep_limits()
+        assert directories(node) == before
+        for each in pods[::2]:
+            node.delete(uid_of(each))
+        wait_for(lambda: not _settled_without(node, pods[::2]))
+        node.sweep_limits()
+        left = directories(node)
+        assert left < before
+        assert_own_limits(node)
+        for each in pods[1::2]:
+            node.delete(uid_of(each))
+        wait_for(lambda: not _settled_without(node, pods))
+        node.sweep_limits()
+        assert directories(node) == set()
+
+
+def _settled_without(node: Node, pods: list[Json]) -> set[str]:
+    """The pods of these that are still there."""
+    node.sweep()
+    return {uid_of(each) for each in pods} & {view.id.uid for view in node.views()}
+
+
+@pytest.mark.parametrize("wiped", [False, True], ids=["disk kept", "disk wiped"])
+def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool) -> None:
+    with a_limited_node() as node:
+        node.bind(*crowd(25, seed=4, prefix="a"))
+        wait_for(lambda: len(node.admissions()) > 20)
+        node.kill_agent()
+        if wiped:
+            shutil.rmtree(node.state / "tickets")
+        node.start_agent()
+        node.wait_until_offered()
+        node.bind(*crowd(25, seed=5, prefix="b"))
+        node.settle()
+        if wiped:  # what runs has what it had mounted; what starts again finds it made anew
+            restart_all(node)
+        assert_own_limits(node)
+
+
+def test_a_kubelet_that_restarts_brings_nobody_anothers_limits() -> None:
+    with a_limited_node() as node:
+        node.bind(*crowd(25, seed=6, prefix="a"))
+        wait_for(lambda: len(node.admissions()) > 20)
+        node.restart_kubelet()
+        node.wait_until_offered()
+        node.bind(*crowd(25, seed=7, prefix="b"))
+        node.settle()
+        assert_own_limits(node)
+
+
+def test_places_that_are_given_to_another_pod_bring_it_a_fresh_directory() -> None:
+    with a_limited_node() as node:
+        for number in range(12):
+            pod = a_pod(f"p-{number}", gpu("main", 99, number % 3 + 1), at=number)
+            node.admit([pod])
+            assert_own_limits(node)
+            node.remove(uid_of(pod))
+
+
+def test_a_disk_that_cannot_be_written_refuses_in_words_and_the_next_pod_is_served() -> None:
+    with a_limited_node() as node:
+        tickets = node.state / "tickets"
+        aside = tickets.rename(node.state / "aside")
+        tickets.write_text("in the way")
+        first, second = a_pod("first", gpu("main", 30, 4)), a_pod("second", gpu("main", 30, 4))
+        node.admit([first])
+        assert "gpu-turnstile: state-dir: " in said_to(node, uid_of(first))
+        tickets.unlink()
+        aside.rename(tickets)
+        node.admit([second])
+        assert_own_limits(node)
+        assert node.kubelet.running() == {(uid_of(second), "main")}

@@ -8,6 +8,7 @@ from contract.names import Names
 from contract.stamps import OrderStamp, decode_time
 from webhook.advice import advise
 from webhook.annotations import about_supplied, annotations_of, changes_at_create
+from webhook.environment import about_environment
 from webhook.findings import read_pod
 from webhook.patches import patch_annotations
 from webhook.reviews import Review
@@ -76,6 +77,7 @@ def decide_pod(
         warnings=bounded(
             (
                 *advise(demand, given, names=names, largest_card=largest_card),
+                *about_environment(pod.get("spec"), demand),
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),

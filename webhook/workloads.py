@@ -11,6 +11,7 @@ from contract.errors import FieldError
 from contract.names import Names
 from webhook.advice import advise
 from webhook.annotations import about_supplied, annotations_of
+from webhook.environment import about_environment
 from webhook.findings import read_pod
 from webhook.reviews import Review, Target
 from webhook.verdicts import Verdict, bounded, cut
@@ -89,6 +90,7 @@ def decide_workload(
             (
                 *(f"as before, its pods are refused: {each}" for each in errors),
                 *advise(demand, given, names=names, largest_card=largest_card, path=path),
+                *about_environment(template.get("spec"), demand),
                 *about_supplied(given, names, path=path),
             )
         )

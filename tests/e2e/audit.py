@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.tickets import Resource, Ticket, count_of
+from agent.vcuda.config import VcudaConfig
 from contract.allocation import Allocation
-from contract.demand import ContainerDemand, ContainerKind
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+
+BLOCK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class Seen:
         held: the device IDs the kubelet's own record shows it with.
         recorded: what ``gpu-allocation`` says of it.
         visible: the cards in its environment, as it printed them; ``None`` if it has not.
+        uid: its pod's UID.
+        limits: the limits it found when it started, as it printed them; ``None`` if it found none.
     """
 
     pod: str
@@ -25,6 +30,8 @@ class Seen:
     held: Mapping[Resource, frozenset[str]]
     recorded: Allocation | None
     visible: tuple[str, ...] | None
+    uid: str = ""
+    limits: VcudaConfig | None = None
 
     def __str__(self) -> str:
         return f"{self.pod} {self.container.name}"
@@ -55,6 +62,8 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
     wrong = []
     if seen.visible is None:
         wrong.append("has not said which cards it sees")
+    if seen.limits != _own_limits(seen):
+        wrong.append(f"found {seen.limits}")
     if not init:
         cards = {
             resource: {Ticket.parse(each).card for each in seen.held.get(resource, ())}
@@ -85,3 +94,16 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
     if seen.visible is not None and recorded.cards != seen.visible:
         wrong.append(f"sees {seen.visible}, recorded {recorded.cards}")
     return wrong
+
+
+def _own_limits(seen: Seen) -> VcudaConfig:
+    """Say what a container's limits must be: its own, and nobody else's."""
+    asked = seen.container.demand
+    return VcudaConfig(
+        pod_uid=seen.uid,
+        container_name=seen.container.name,
+        bus_id="",
+        memory=-(-asked.memory // asked.cards) * BLOCK_BYTES,  # of its first card
+        utilization=min(asked.cores, CORES_PER_CARD),
+        enable=asked.is_share or asked.memory > 0,
+    )

@@ -1,9 +1,12 @@
 """What the suite creates: cards that need no GPU, pods that tell what they see, webhooks."""
 
+import base64
+import gzip
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from agent.vcuda.config import CONFIG_NAME, MOUNT_PATH, VcudaConfig, decode
 from contract.names import Names
 from simulator.webhooks import webhook_configuration
 from tests.e2e.cluster import Json
@@ -13,7 +16,12 @@ BLOCKS = 96
 """Memory blocks of 256 MiB on each card."""
 
 _SAYS = "NVIDIA_VISIBLE_DEVICES"
-_TELL = f'echo "{_SAYS}=${_SAYS}"; exec '
+_LIMITS = f"{MOUNT_PATH}/{CONFIG_NAME}"
+# A few hundred bytes, of which nearly all are zero, on one line of the log.
+_TELL = (
+    f'echo "{_LIMITS}=$(gzip -c {_LIMITS} 2>/dev/null | base64 | tr -d "\\n")"; '
+    f'echo "{_SAYS}=${_SAYS}"; exec '
+)
 
 
 def cards_file() -> Json:
@@ -37,6 +45,18 @@ def visible(log: str) -> tuple[str, ...] | None:
     """Read off a container's log which cards it sees; ``None`` when it has not said yet."""
     said = [line for line in log.splitlines() if line.startswith(f"{_SAYS}=")]
     return tuple(said[-1].partition("=")[2].split(",")) if said else None
+
+
+def limits(log: str) -> VcudaConfig | None:
+    """Read off a container's log which limits it found when it started last.
+
+    ``None`` when it has not said, or found no limits that can be read.
+    """
+    said = [line for line in log.splitlines() if line.startswith(f"{_LIMITS}=")]
+    try:
+        return decode(gzip.decompress(base64.b64decode(said[-1].partition("=")[2])))
+    except (IndexError, ValueError, OSError, EOFError):
+        return None
 
 
 class Maker:

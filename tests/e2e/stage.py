@@ -23,7 +23,7 @@ from contract.names import Names
 from simulator.manifests import write_yaml
 from tests.e2e.audit import Seen, findings
 from tests.e2e.cluster import ApiError, Cluster, Json
-from tests.e2e.manifests import CARDS, Maker, cards_file, visible, webhooks
+from tests.e2e.manifests import CARDS, Maker, cards_file, limits, visible, webhooks
 from tests.e2e.programs import Program, issue_certificates
 from tests.e2e.settings import Settings
 
@@ -91,6 +91,7 @@ class Stage:
                 f"agent --node-name {node} --kubeconfig {settings.kubeconfig} "
                 f"--cards {folder}/cards.yaml --plugin-dir {settings.plugin_dir} "
                 f"--pod-resources-socket {settings.pod_resources_socket} "
+                f"--enforcement vcuda --state-dir {folder}/state "
                 f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
             ),
             folder / "agent.log",
@@ -266,7 +267,7 @@ class Stage:
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
         asking = [(name, each) for name, pod in running.items() for each in self._asking(pod)]
         with ThreadPoolExecutor(_CLIENTS) as pool:
-            sights = list(pool.map(lambda each: self.sight(each[0], each[1].name), asking))
+            logs = list(pool.map(lambda each: self.told(each[0], each[1].name), asking))
         held = self.listed()
         seen = [
             Seen(
@@ -274,9 +275,11 @@ class Stage:
                 container=container,
                 held=held.get((name, container.name), {}),
                 recorded=self.allocations(running[name]).get(container.name),
-                visible=sight,
+                visible=visible(log),
+                uid=running[name]["metadata"]["uid"],
+                limits=limits(log),
             )
-            for (name, container), sight in zip(asking, sights, strict=True)
+            for (name, container), log in zip(asking, logs, strict=True)
         ]
         wrong = findings(seen, init_recorded=init_recorded)
         evidence = Counter(each.recorded.evidence.value for each in seen if each.recorded)
@@ -287,13 +290,13 @@ class Stage:
         assert not wrong, "\n".join(wrong)
         return seen
 
-    def sight(self, pod: str, container: str) -> tuple[str, ...] | None:
-        """Give the cards a container says it sees; ``None`` if it has not said in time."""
+    def told(self, pod: str, container: str) -> str:
+        """Give a container's log once it says which cards it sees, or as it is in the end."""
         deadline = time.monotonic() + 60
         while True:
-            sight = visible(self.cluster.log(pod, container))
-            if sight is not None or time.monotonic() > deadline:
-                return sight
+            log = self.cluster.log(pod, container)
+            if visible(log) is not None or time.monotonic() > deadline:
+                return log
             time.sleep(0.2)
 
     def refused(self, pods: dict[str, Json]) -> dict[str, str]:

@@ -5,19 +5,26 @@ from dataclasses import replace
 import pytest
 
 from agent.tickets import Resource
+from agent.vcuda.config import VcudaConfig
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
 from tests.e2e.audit import Seen, findings
 
+LIMITS = VcudaConfig("u", "c", "", memory=256 << 20, utilization=2)
 RIGHT = Seen(
     pod="p",
     container=ContainerDemand("c", ContainerKind.MAIN, 0, Demand(2, 1)),
     held={Resource.CORE: frozenset({"A::0", "A::1"}), Resource.MEMORY: frozenset({"A::7"})},
     recorded=Allocation(("A",), 2, 1, Evidence.WITNESS),
     visible=("A",),
+    uid="u",
+    limits=LIMITS,
 )
 INIT = replace(
-    RIGHT, container=replace(RIGHT.container, name="i", kind=ContainerKind.INIT), held={}
+    RIGHT,
+    container=replace(RIGHT.container, name="i", kind=ContainerKind.INIT),
+    held={},
+    limits=replace(LIMITS, container_name="i"),
 )
 
 
@@ -29,6 +36,17 @@ def test_what_fits_together_gives_no_findings() -> None:
     ("seen", "expected"),
     [
         (replace(RIGHT, visible=None), ["p c: has not said which cards it sees"]),
+        (replace(RIGHT, limits=None), ["p c: found None"]),
+        *(
+            (replace(RIGHT, limits=found), [f"p c: found {found}"])
+            for found in (
+                replace(LIMITS, pod_uid="v"),
+                replace(LIMITS, container_name="d"),
+                replace(LIMITS, memory=512 << 20),
+                replace(LIMITS, utilization=3),
+                replace(LIMITS, enable=False),
+            )
+        ),
         (replace(RIGHT, recorded=None), ["p c: is not recorded"]),
         (replace(INIT, recorded=None), ["p i: is not recorded"]),
         (
@@ -70,3 +88,19 @@ def test_a_place_held_twice_is_found() -> None:
 def test_an_init_container_served_before_a_crash_need_not_be_recorded() -> None:
     assert findings([replace(INIT, recorded=None)], init_recorded=False) == []
     assert findings([replace(RIGHT, recorded=None)], init_recorded=False) != []
+
+
+@pytest.mark.parametrize(
+    ("demand", "memory", "cores", "enabled"),
+    [
+        (Demand(100, 0), 0, 100, False),
+        (Demand(100, 4), 1 << 30, 100, True),
+        (Demand(300, 4), 512 << 20, 100, True),
+    ],
+)
+def test_whole_cards_are_limited_in_memory_alone_and_only_if_they_ask_for_it(
+    demand: Demand, memory: int, cores: int, enabled: bool
+) -> None:
+    limits = replace(LIMITS, memory=memory, utilization=cores, enable=enabled)
+    seen = replace(RIGHT, container=replace(RIGHT.container, demand=demand), limits=limits)
+    assert not [each for each in findings([seen]) if "found" in each]

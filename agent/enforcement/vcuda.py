@@ -55,6 +55,7 @@ class Vcuda:
         on_result: Callable[[str], None] = lambda _result: None,
         limits: Limits | None = None,
         refresh_seconds: float = 10.0,
+        patience: float = 2.0,
     ) -> None:
         """Put the parts together; nothing is made and nothing runs yet.
 
@@ -67,6 +68,7 @@ class Vcuda:
             on_result: told how each registration ended.
             limits: what visitors may use up.
             refresh_seconds: how often the processes of registered containers are listed anew.
+            patience: seconds a registration waits for a ledger that is being rebuilt.
         """
         self._dirs = TicketDirs(state_dir / "tickets")
         self._upstream = upstream_of(state_dir)
@@ -79,6 +81,7 @@ class Vcuda:
             entitled=entitled,
             hardware=hardware,
             on_result=on_result,
+            patience=patience,
         )
         self._refresh_seconds = refresh_seconds
         self._server: VcudaServer | None = None

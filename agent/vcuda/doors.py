@@ -46,6 +46,11 @@ class Door:
         finally:
             os.close(lent)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the ticket has ended."""
+        return not self._open
+
     def close(self) -> None:
         """Give the descriptor up."""
         with self._lock:

@@ -373,8 +373,10 @@ class VirtualManager:
         return registered
 
     def refresh(self) -> None:
-        """List the processes of the registered containers anew; forget containers that ended."""
+        """List the processes of the registered containers anew; forget what has ended."""
         with self._lock:
+            for container_id in [key for key, each in self._registered.items() if each.door.closed]:
+                del self._registered[container_id]
             registered = tuple(self._registered.items())
         for container_id, each in registered:
             try:

@@ -477,3 +477,19 @@ def test_a_leftover_that_cannot_be_removed_is_no_refusal(
         assert len(names(root)) == 4
     dirs.clean()
     assert names(root) == [digest_of(IDS)]
+
+
+def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
+    dirs: TicketDirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = dirs.make(IDS, A)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", fails)
+        for call in (dirs.clean, dirs.all, lambda: dirs.keep([]), lambda: dirs.make(IDS, B)):
+            with pytest.raises(EnforcementError, match="Input/output error"):
+                call()
+    assert dirs.all() == (made,)

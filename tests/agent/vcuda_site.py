@@ -4,6 +4,7 @@ A process of the test is put into a container by what the fake ``/proc`` says of
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +96,7 @@ class Site:
             on_result=self.results.append,
             limits=self.limits,
             refresh_seconds=0.05,
+            patience=0.4,
         )
 
     def __enter__(self) -> Self:
@@ -197,13 +199,13 @@ def stub(door: Path) -> Iterator[rpc.VCUDAServiceStub]:
 
 
 _CHILD = """
-import sys
+import json, sys
 from pathlib import Path
 import grpc
 from tests.agent.vcuda_site import stub
 from agent.vcudaapi import vcuda_pb2 as api
 for line in sys.stdin:
-    claims = dict(part.split("=", 1) for part in line.split())
+    claims = json.loads(line)
     try:
         with stub(Path(sys.argv[1])) as client:
             client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
@@ -232,7 +234,6 @@ class Child:
         """Give ``OK``, or the code it was refused with."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        line = " ".join(f"{name}={value}" for name, value in claims.items())
-        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.write(f"{json.dumps(claims)}\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()

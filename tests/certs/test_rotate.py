@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -256,6 +257,65 @@ def test_a_run_killed_at_any_call_is_continued_by_the_next(begin: Callable[[Worl
             }
             assert trusted == {(world.authority(),)}
     assert call > 12  # it was killed at least once a request of one observation
+
+
+def _others_rotate(world: World) -> None:
+    """Somebody loses the authority, and other runs go on with a new one."""
+    world.cluster.secrets.pop(CA, None)
+    for _ in range(2):
+        found = world.run()
+        if isinstance(found, Wait):
+            world.clock.now = found.until
+
+
+def _others_finish(world: World) -> None:
+    world.run_to_the_end()
+
+
+@pytest.mark.parametrize("meanwhile", [_others_rotate, _others_finish])
+@pytest.mark.parametrize("begin", [_renew_serving, _renew_both, _switch, _drop])
+def test_a_run_that_slept_at_any_call_does_nothing_on_old_grounds(
+    begin: Callable[[World], None], meanwhile: Callable[[World], None]
+) -> None:
+    """However long: what has changed since it looked is not written over."""
+    call, slept = 0, True
+    while slept:
+        call, slept = call + 1, False
+        world = installed()
+        begin(world)
+
+        def sleep(left: list[int], world: World = world) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                meanwhile(world)
+
+        left = [call]
+        world.run(partial(sleep, left))
+        slept = left[0] <= 0
+        world.run_to_the_end()
+        assert world.accepted_now()
+    assert call > 12
+
+
+def test_an_authority_that_is_trusted_already_helps_soonest() -> None:
+    """Nobody ran for long: the serving certificate has ended, and the authority is due."""
+    world = installed()
+    world.clock.now = world.authority().renew_at
+    world.cluster.writes.clear()
+    assert isinstance(world.run(), Wait)
+    assert world.cluster.writes[:2] == [f"replace {TLS}", f"replace {CA}"]
+
+
+def test_an_authority_near_its_end_signs_nothing_any_more() -> None:
+    world = installed()
+    authority = world.authority()
+    world.clock.now = authority.not_after - timedelta(days=60)
+    world.cluster.writes.clear()
+    world.run_to_the_end()
+    assert world.cluster.writes[0] == f"replace {CA}"
+    assert world.cluster.writes.count(f"replace {CA}") == 1
+    assert world.authority() != authority
+    assert world.accepted_now()
 
 
 # --- two at once, and long histories ---------------------------------------------------

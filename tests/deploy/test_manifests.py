@@ -32,9 +32,14 @@ CONTAINERS = [
     for name, spec in SPECS.items()
     for each in containers(spec)
 ]
+VERSION: str = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]["version"]
+JOB = f"gpu-turnstile-certs-{VERSION.replace('.', '-')}"
+"""Named by the version: a Job that was applied before cannot be changed."""
 WEBHOOK = SPECS["Deployment/gpu-turnstile-webhook"]
 AGENT = SPECS["DaemonSet/gpu-turnstile-agent"]
-CERTS = SPECS["Job/gpu-turnstile-certs"]
+CERTS = SPECS[f"Job/{JOB}"]
 
 
 def program(container: Json) -> click.Command:
@@ -99,10 +104,9 @@ def test_every_required_option_is_given(spec: Json, container: Json) -> None:
 
 @pytest.mark.parametrize(("spec", "container"), CONTAINERS)
 def test_the_image_is_this_version_and_never_the_latest(spec: Json, container: Json) -> None:
-    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))
     image, _, tag = container["image"].rpartition(":")
     assert image == "ghcr.io/gpu-turnstile/gpu-turnstile"
-    assert tag == project["project"]["version"]
+    assert tag == VERSION
     assert container["imagePullPolicy"] == "IfNotPresent"
 
 
@@ -191,7 +195,7 @@ def test_the_job_and_the_cron_job_run_the_same_pod() -> None:
 
 def test_a_job_is_given_as_long_as_the_program_takes() -> None:
     limit = default(certs.commands["rotate"], "GPU_TURNSTILE_CERTS_TIMEOUT")
-    job = find(OBJECTS, "Job", "gpu-turnstile-certs")["spec"]
+    job = find(OBJECTS, "Job", JOB)["spec"]
     cron = find(OBJECTS, "CronJob", "gpu-turnstile-certs")["spec"]["jobTemplate"]["spec"]
     assert min(each["activeDeadlineSeconds"] for each in (job, cron)) > limit
 

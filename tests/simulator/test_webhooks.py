@@ -137,7 +137,8 @@ def test_the_webhook_hears_of_a_pod_wherever_it_asks(
     asking = plain_pod()
     container = {"name": "x", "image": "none", "resources": {listing: {NAMES.core: "100"}}}
     asking["spec"].setdefault(field, []).append(container)
-    client.create(PODS, asking, dryRun="All")
+    with contextlib.suppress(ApiError):  # of a request alone, by the server's own rule, later
+        client.create(PODS, asking)
     assert len(hook.reviews) == 1
 
 

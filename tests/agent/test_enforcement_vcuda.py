@@ -1,0 +1,287 @@
+"""What a container gets of vcuda-controller, on a real disk with real sockets."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.answer import Answer, Mount
+from agent.cgroups import Cgroups
+from agent.enforcement.vcuda import Vcuda, upstream_of
+from agent.errors import EnforcementError
+from agent.grant import Grant, Share
+from agent.ports import Enforcer
+from agent.ticketdirs import TicketDirs
+from agent.vcuda.config import decode
+from agent.vcuda.manager import Hardware
+from agent.vcuda.relay import Relay
+from tests.agent.builders import BLOCK, MEMORY, ids, pod_id
+from tests.agent.fakes import eventually
+from tests.agent.vcuda_site import (
+    ID_A,
+    IDS_A,
+    IDS_B,
+    POD_A,
+    POD_B,
+    UID_A,
+    FakeRuntime,
+    Site,
+    entitlement,
+)
+
+ME = os.getpid()
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    with Site(folder) as running:
+        yield running
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_it_is_an_enforcer(site: Site) -> None:
+    enforcer: Enforcer = site.vcuda
+    assert enforcer is site.vcuda
+
+
+def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
+    given = entitlement()
+    answer = site.vcuda.answer(given.claim, IDS_A, given.cores)
+    directory = site.directory(IDS_A)
+    assert answer == Answer(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
+    assert directory.is_dir()
+    memory = Grant(MEMORY, (Share("GPU-0", 4),))
+    assert site.vcuda.answer(given.claim, ids("GPU-0", range(4)), memory) == Answer()
+    assert names(site.state / "tickets") == [directory.parent.name]
+
+
+def test_a_whole_card_finds_a_file_that_says_there_is_no_limit(site: Site) -> None:
+    """The kubelet may ask for the cores first: whether memory is capped is not known yet."""
+    whole = ids("GPU-0", range(100))
+    site.admit(entitlement(core_ids=whole, blocks=None))
+    assert not decode((site.directory(whole) / "vcuda.config").read_bytes()).enable
+
+
+def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> None:
+    given = entitlement()
+    site.vcuda.answer(given.claim, IDS_A, given.cores)
+    assert names(site.directory(IDS_A)) == []
+    site.vcuda.start(IDS_A, given)
+    assert names(site.directory(IDS_A)) == ["pids.config", "vcuda.config", "vcuda.sock"]
+
+
+def test_a_start_makes_good_a_disk_that_was_wiped(site: Site) -> None:
+    door = site.admit(entitlement())
+    shutil.rmtree(site.state / "tickets")
+    site.vcuda.start(IDS_A, entitlement())
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    site.register(door)
+
+
+def test_a_container_that_starts_again_finds_its_files(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    site.register(door, container_name="main")
+    site.vcuda.start(IDS_A, entitlement())
+    assert (door / "pids.config").read_bytes() == b""
+    site.register(door, container_name="main")
+    assert (door / "pids.config").read_bytes() != b""
+
+
+def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
+    door = site.admit(entitlement())
+    site.vcuda.start(IDS_A, None)
+    assert names(door) == ["vcuda.sock"]
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    site.register(door, container_id=ID_A)
+
+
+def test_where_nobody_knows_who_starts_no_directory_can_be_made(site: Site) -> None:
+    with pytest.raises(EnforcementError) as error:
+        site.vcuda.start(IDS_A, None)
+    assert str(error.value) == (
+        "state-dir: the directory of this container's limits is gone, and it is not known yet "
+        "whose it is: it is tried again"
+    )
+    assert names(site.state / "tickets") == []
+
+
+def test_the_same_places_for_another_pod_are_another_door(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    site.register(door)
+    mounted = os.open(door, os.O_RDONLY | os.O_DIRECTORY)  # what a lingering container has
+    assert site.admit(entitlement(POD_B)) == door
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    lingering = Path(f"/proc/self/fd/{mounted}")
+    with pytest.raises(grpc.RpcError):
+        site.register(lingering)
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    os.close(mounted)
+
+
+def test_directories_of_pods_that_are_gone_are_removed_with_their_doors(site: Site) -> None:
+    gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
+    site.vcuda.keep([POD_B])
+    assert not gone.exists()
+    assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    site.vcuda.keep([])
+    assert names(site.state / "tickets") == []
+
+
+def test_what_cannot_be_removed_now_is_left_for_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = site.admit(entitlement())
+
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot clean: Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "keep", fails)
+        site.vcuda.keep([])
+    assert door.exists()
+    site.vcuda.keep([])
+    assert not door.exists()
+
+
+def test_a_restarted_agent_listens_at_every_door_and_cleans_up(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    leftover = site.state / "tickets" / f".new-{'0' * 20}"
+    site.restart(leftover.mkdir)
+    assert not leftover.exists()
+    assert site.vcuda.alive
+    site.register(door)
+
+
+def test_between_two_agents_a_container_keeps_what_it_has(site: Site) -> None:
+    door = site.admit(entitlement())
+    site.vcuda.close()
+    assert not site.vcuda.alive
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    site.restart()
+
+
+def test_one_door_that_cannot_be_listened_at_does_not_stop_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
+    real = Relay.open
+    failed: list[str] = []
+
+    def fails_once(relay: Relay, digest: str, folder: int) -> None:
+        if not failed:
+            failed.append(digest)
+            os.close(folder)
+            raise OSError(errno.ENOSPC, "no space")
+        real(relay, digest, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Relay, "open", fails_once)
+        site.restart()
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    for given in (entitlement(), entitlement(POD_B, core_ids=IDS_B)):
+        site.vcuda.start(given.core_ids, given)
+    site.register(first)
+    assert (second / "vcuda.sock").exists()
+
+
+def test_a_socket_that_cannot_be_made_vetoes_the_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_folder: int) -> None:
+        raise OSError(errno.ENOSPC, "no space", "/secret")
+
+    given = entitlement()
+    site.vcuda.answer(given.claim, IDS_A, given.cores)
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.vcuda.relay.listen", fails)
+        with pytest.raises(EnforcementError) as error:
+            site.vcuda.start(IDS_A, given)
+    assert str(error.value) == (
+        "state-dir: cannot listen for this container: No space left on device"
+    )
+    site.vcuda.start(IDS_A, given)
+
+
+def test_limits_that_cannot_be_written_veto_the_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot write: No space left on device")
+
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- descriptors, not files
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "write", fails)
+        with pytest.raises(EnforcementError, match="No space left"):
+            site.vcuda.start(IDS_A, entitlement())
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 -- as above
+
+
+def _vcuda(state_dir: Path) -> Vcuda:
+    return Vcuda(
+        state_dir=state_dir,
+        peers=Cgroups(),
+        runtime=FakeRuntime(),
+        entitled=lambda _uid, _name: None,
+        hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
+    )
+
+
+def test_a_state_directory_that_is_a_file_is_told(folder: Path) -> None:
+    file = folder / "file"
+    file.touch()
+    vcuda = _vcuda(file)
+    with pytest.raises(EnforcementError, match=r"^state-dir: cannot clean .*: Not a directory: "):
+        vcuda.open()
+    vcuda.close()
+
+
+def test_a_state_directory_with_too_long_a_path_is_told(folder: Path) -> None:
+    vcuda = _vcuda(folder / ("x" * 100))
+    with pytest.raises(EnforcementError, match=r"^state-dir: cannot listen there: "):
+        vcuda.open()
+    assert not vcuda.alive
+    vcuda.close()
+
+
+def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
+    socket = upstream_of(site.state)
+    assert socket.is_socket()
+    assert socket.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_hundreds_of_tickets_are_kept_and_removed(site: Site) -> None:
+    given = [
+        entitlement(pod_id(f"p{number}"), core_ids=ids("GPU-0", [number])) for number in range(100)
+    ]
+    for each in given:
+        site.admit(each)
+    assert len(names(site.state / "tickets")) == 100
+    site.restart()
+    site.vcuda.keep([each.claim.pod for each in given[:1]])
+    assert len(names(site.state / "tickets")) == 1
+    eventually(lambda: site.vcuda.alive, "it goes on")
+
+
+def test_a_registration_is_counted(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    site.register(door, pod_uid=UID_A)
+    assert site.results == ["registered"]

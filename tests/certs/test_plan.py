@@ -1,0 +1,115 @@
+"""The decision itself: total, and the same for the same. Whole rotations: test_rotate."""
+
+from datetime import datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certs.issue import KeyPair, make_authority, sign_serving
+from certs.names import parse_subject
+from certs.objects import Configuration, Kind, Origin, Secret
+from certs.plan import Observed, Policy, decide
+from certs.reading import Certificate, is_issued_by, read_certificate
+from certs.steps import Ask, DateServing, Done, StoreServing, TrustBeside, TrustIn
+from tests.certs.fakes import GRACE, SETTLE, START
+
+SUBJECT = parse_subject(["hook.gpu.svc"], [], 30)
+AUTHORITIES = [make_authority(now=START + timedelta(days=days), days=90) for days in (0, 40, 70)]
+SERVING = [
+    sign_serving(authority, SUBJECT, now=START + timedelta(days=days))
+    for authority in AUTHORITIES
+    for days in (0, 60)
+]
+POLICY = Policy(frozenset(SUBJECT.dns), SETTLE, GRACE)
+
+_TIMES = st.integers(-10, 120).map(lambda days: START + timedelta(days=days))
+_STAMPS = st.none() | _TIMES
+_BUNDLES = st.lists(
+    st.sampled_from([read_certificate(each.certificate) for each in AUTHORITIES]), max_size=3
+).map(tuple)
+
+
+def _secret(name: str, pairs: list[KeyPair]) -> st.SearchStrategy[Secret]:
+    def make(
+        pair: KeyPair | None,
+        origin: Origin,
+        trusted: tuple[Certificate, ...],
+        since: datetime | None,
+    ) -> Secret:
+        if pair is None:
+            return Secret(name, origin, problem="is bad", trusted=trusted, since=since)
+        certificate = read_certificate(pair.certificate)
+        return Secret(name, origin, pair, certificate, "", trusted, since)
+
+    origins = st.sampled_from([Origin.OURS, Origin.EMPTY, Origin.FOREIGN])
+    return st.builds(make, st.none() | st.sampled_from(pairs), origins, _BUNDLES, _STAMPS)
+
+
+_CONFIGURATIONS = st.builds(
+    Configuration,
+    st.sampled_from(Kind),
+    st.just("c"),
+    st.just("1"),
+    st.lists(_BUNDLES, max_size=2).map(tuple),
+    _STAMPS,
+)
+_OBSERVED = st.builds(
+    Observed,
+    _secret("a", AUTHORITIES),
+    _secret("s", SERVING),
+    st.lists(_CONFIGURATIONS, max_size=2).map(tuple),
+)
+FORCED = Policy(frozenset(SUBJECT.dns), SETTLE, GRACE, asks=True, force=True)
+
+
+@given(_OBSERVED, _TIMES)
+def test_there_is_always_something_to_say_and_always_the_same(
+    observed: Observed, now: datetime
+) -> None:
+    action = decide(observed, FORCED, now=now)
+    assert action == decide(observed, FORCED, now=now)
+    assert str(action).isprintable()
+
+
+@given(_OBSERVED, _TIMES)
+def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_trusted(
+    observed: Observed, now: datetime
+) -> None:
+    serving = observed.serving.certificate
+    match decide(observed, FORCED, now=now, served={}):
+        case TrustIn(_, trusted) | TrustBeside(trusted) if serving is not None:
+            assert all(now <= each.not_after for each in trusted)
+            before = [each for found in observed.configurations for each in found.bundles]
+            known = {each for bundle in (*before, observed.serving.trusted) for each in bundle}
+            if serving.is_valid_at(now) and any(is_issued_by(serving, each) for each in known):
+                assert any(is_issued_by(serving, each) for each in trusted)
+        case StoreServing():
+            authority = observed.authority.certificate
+            for found in observed.configurations:
+                assert all(authority in bundle for bundle in found.bundles)
+        case Done(renewal):
+            assert now < renewal
+            assert serving is not None
+            for found in observed.configurations:
+                assert all(bundle == (observed.authority.certificate,) for bundle in found.bundles)
+
+
+def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> None:
+    """And webhooks are asked only once the time of grace is over."""
+    one, other = (read_certificate(each.certificate) for each in AUTHORITIES[:2])
+    pair = SERVING[3]
+    now = START + timedelta(days=61)
+    authority = Secret("a", Origin.OURS, AUTHORITIES[1], other)
+    trusted = (other, one)
+
+    def at(since: datetime | None) -> Observed:
+        certificate = read_certificate(pair.certificate)
+        serving = Secret("s", Origin.OURS, pair, certificate, "", trusted, since)
+        return Observed(authority, serving, ())
+
+    for since in (None, now + timedelta(minutes=6)):
+        assert decide(at(since), FORCED, now=now) == DateServing()
+        assert str(DateServing()) == "serving certificate: dated"
+    assert isinstance(decide(at(now - GRACE), FORCED, now=now), Ask)
+    assert str(Ask()) == "webhooks are asked which certificate they serve"
+    assert decide(at(now - GRACE), POLICY, now=now) == TrustBeside((other,))

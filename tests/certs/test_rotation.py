@@ -1,0 +1,293 @@
+"""``python -m certs rotate`` and ``status`` as they are run, on a real HTTP API.
+
+And under load: a webhook that serves what its Secret holds, a client that trusts what the
+configurations say, and a rotation of everything meanwhile.
+"""
+
+import base64
+import contextlib
+import json
+import re
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from certs.__main__ import main
+from certs.cluster import ApiCluster
+from certs.issue import make_authority, sign_serving
+from certs.objects import (
+    Json,
+    Kind,
+    Purpose,
+    new_secret,
+    parse_configuration,
+    with_authority,
+    with_serving,
+)
+from certs.observing import observe
+from certs.reading import read_certificate, write_bundle
+from certs.replicas import Replicas
+from certs.rotate import Surroundings, rotate
+from certs.steps import Done
+from simulator.api.server import ApiServer, kubeconfig_for
+from tests.certs.fakes import CA, TLS, configuration, settings
+from tests.webhook.serving import Running, running
+
+KINDS = (Kind.MUTATING, Kind.VALIDATING)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as found:
+        found.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}},
+            *(configuration(kind) for kind in KINDS),
+        )
+        yield found
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig_for(server.url), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_TURNSTILE_CERTS_NAMESPACE", "gpu")
+    monkeypatch.setenv("GPU_TURNSTILE_CERTS_KUBECONFIG", str(kubeconfig))
+
+
+@pytest.mark.usefixtures("environment")
+def test_rotate_installs_and_status_tells(
+    capsys: pytest.CaptureFixture[str], server: ApiServer
+) -> None:
+    assert main(["rotate"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    lines = told.out.splitlines()
+    assert len(lines) == 5
+    assert lines[0] == "new authority: is not there"
+    assert lines[3] == "new serving certificate: is not there"
+    assert lines[4].startswith("nothing to do before ")
+    assert main(["rotate", "--wait"]) == 0
+    assert capsys.readouterr().out.startswith("nothing to do before ")
+    before = len(server.requests)
+    assert main(["status"]) == 0
+    assert f"secret {TLS}" in capsys.readouterr().out
+    assert main(["status", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(each["acceptsServing"] for each in found["configurations"])
+    assert {each.verb for each in server.requests[before:]} == {"get"}
+
+
+@pytest.mark.usefixtures("environment")
+def test_time_that_has_to_pass_is_told_and_waited_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rotate"]) == 0
+    assert main(["rotate", "--dns", "hook.example.com", "--replicas", "127.0.0.1:1"]) == 0
+    assert "next step not before" in capsys.readouterr().out
+    waits = ["--settle", "1", "--wait", "--timeout", "30"]
+    assert main(["rotate", "--dns", "hook.example.com", *waits]) == 0
+    assert "new serving certificate: it is to be for" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_rotation_asks_for_no_more_rights_than_these(server: ApiServer) -> None:
+    """The Role and ClusterRole of the Job: no list, no watch, no name but these four."""
+    assert main(["rotate"]) == 0
+    arguments = ["--days", "30", "--dns", "hook.example.com", "--settle", "0", "--wait"]
+    assert main(["rotate", *arguments]) == 0
+    admission = "admissionregistration.k8s.io"
+    asked = [each for each in server.requests if each.user_agent == "gpu-turnstile-certs"]
+    assert {
+        (each.verb, each.group, each.resource, each.namespace, each.name) for each in asked
+    } == {
+        ("create", "", "secrets", "gpu", ""),
+        *(("get", "", "secrets", "gpu", name) for name in (CA, TLS)),
+        ("update", "", "secrets", "gpu", TLS),
+        *(
+            (verb, admission, f"{kind.value}s", "", "gpu-turnstile")
+            for verb in ("get", "patch")
+            for kind in KINDS
+        ),
+    }
+
+
+_SECONDS = "must be 0 to 604800 seconds"
+_MISSING = (
+    "mutatingwebhookconfiguration other: not found: apply it, "
+    "or leave it out of --mutating and --validating"
+)
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["rotate", "--settle", "-1"], 1, f"settle: Invalid value: -1: {_SECONDS}"),
+        (["rotate", "--timeout", "-1"], 1, f"timeout: Invalid value: -1: {_SECONDS}"),
+        (["rotate", "--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
+        (["rotate", "--mutating", "other"], 1, _MISSING),
+        (["rotate", "--mutating", "other", "--wait", "--timeout", "0"], 1, _MISSING),
+        (["status", "--output", "xml"], 2, "Invalid value for '--output'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_status(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
+) -> None:
+    assert main(arguments) == status
+    told = capsys.readouterr().err
+    assert told.startswith(f"certs: error: {message}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["rotate", "status"])
+def test_every_flag_is_an_environment_variable(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    flags = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)) - {"help"}
+    assert len(flags) >= 15
+    text = "".join(text.split())
+    for flag in flags:
+        assert f"GPU_TURNSTILE_CERTS_{flag.replace('-', '_').upper()}" in text
+
+
+class Mount:
+    """A directory as the kubelet mounts a Secret: all files change at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._count = 0
+
+    def update(self, obj: Json) -> None:
+        self._count += 1
+        version = self.directory / f"..{self._count}"
+        version.mkdir(parents=True)
+        for key, value in obj["data"].items():
+            (version / key).write_bytes(base64.b64decode(value))
+        link = self.directory / "..new"
+        link.symlink_to(version.name)
+        link.replace(self.directory / "..data")
+        for key in obj["data"]:
+            if not (self.directory / key).is_symlink():
+                (self.directory / key).symlink_to(Path("..data") / key)
+
+
+class Client:
+    """An API server: calls the webhook all the time, and trusts what it saw in a configuration."""
+
+    def __init__(self, hook: Running, trusts: bytes) -> None:
+        self._hook = hook
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._call)
+        self.trusts = trusts
+        self.calls = 0
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def wait_for(self, calls: int) -> None:
+        wanted = self.calls + calls
+        self._hook.wait(lambda: self.calls >= wanted)
+
+    def _call(self) -> None:
+        while not self._over.is_set():
+            context = ssl.create_default_context(cadata=self.trusts.decode("ascii"))
+            try:
+                with contextlib.closing(self._hook.http(context)) as connection:
+                    connection.request("GET", "/healthz")
+                    if connection.getresponse().status != 200:
+                        self.failures.append("status")
+            except OSError as error:
+                self.failures.append(repr(error))
+            self.calls += 1
+
+
+def _trusted(api: ApiCluster) -> bytes:
+    found = api.get_configuration(Kind.MUTATING, "gpu-turnstile")
+    assert found is not None
+    (bundle,) = set(parse_configuration(Kind.MUTATING, "gpu-turnstile", found).bundles)
+    return write_bundle(bundle)
+
+
+def _secret(api: ApiCluster) -> Json:
+    found = api.get_secret(TLS)
+    assert found is not None
+    return found
+
+
+@pytest.mark.timeout(180)
+def test_a_rotation_of_everything_under_load_fails_no_request(
+    server: ApiServer, tmp_path: Path, kubeconfig: Path
+) -> None:
+    """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
+    now = datetime.now(UTC)
+    past = now - timedelta(days=70)  # of 90: all is due
+    wanted = settings(dns=("localhost",), asks=True, ca_days=90)
+    authority = make_authority(now=past, days=90)
+    before = sign_serving(authority, wanted.subject, now=past)
+    old = read_certificate(authority.certificate)
+    server.apply(
+        with_authority(new_secret(CA, "gpu", Purpose.AUTHORITY), authority),
+        with_serving(new_secret(TLS, "gpu", Purpose.SERVING), before, trusted=(old,), now=past),
+        *(_trusting(configuration(kind), authority.certificate) for kind in KINDS),
+    )
+    mount, logs = Mount(tmp_path / "mount"), tmp_path / "logs"
+    logs.mkdir()
+    (logs / "ca.crt").write_bytes(authority.certificate)
+    with ApiCluster("gpu", kubeconfig) as api:
+        mount.update(_secret(api))
+        with (
+            running(logs, logs, serving=mount.directory) as hook,
+            Client(hook, authority.certificate) as client,
+        ):
+            passed = timedelta()
+
+            def sleep(duration: timedelta) -> None:
+                """What takes minutes in a cluster happens as soon as a rotation waits for it."""
+                nonlocal passed
+                passed += duration
+                client.wait_for(2)
+                client.trusts = _trusted(api)
+                client.wait_for(2)
+                mount.update(_secret(api))
+
+            said: list[str] = []
+            replicas = Replicas("127.0.0.1", hook.port, "localhost")
+            around = Surroundings(
+                lambda: datetime.now(UTC) + passed, sleep, replicas.served, said.append
+            )
+            done = rotate(api, wanted, around, until=now + timedelta(hours=3))
+            client.trusts = _trusted(api)
+            client.wait_for(20)
+            observed = observe(api, wanted).observed
+            assert replicas.served() == {"127.0.0.1": observed.serving.certificate}
+    assert isinstance(done, Done)
+    assert client.failures == []
+    assert client.calls > 50
+    new = observed.authority.certificate
+    assert new not in (None, old)
+    assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}
+    assert not any("PRIVATE" in each for each in said)
+
+
+def _trusting(obj: Json, pem: bytes) -> Json:
+    bundle = base64.b64encode(pem).decode()
+    webhooks: list[dict[str, Any]] = obj["webhooks"]
+    for each in webhooks:
+        each["clientConfig"]["caBundle"] = bundle
+    return obj

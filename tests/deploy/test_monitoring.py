@@ -1,0 +1,81 @@
+"""Dashboard and alerts speak of metrics that there are."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import prometheus_client.parser
+import pytest
+
+from agent.metrics import Metrics as AgentMetrics
+from tests.deploy.manifests import DEPLOY, base, find, read_yaml
+from webhook.metrics import Metrics as WebhookMetrics
+
+FOLDER = DEPLOY / "components" / "monitoring"
+DASHBOARD = json.loads((FOLDER / "gpu-turnstile.json").read_text(encoding="utf-8"))
+(RULES,) = read_yaml(FOLDER / "rules.yaml")
+_NAME = re.compile(r"gpu_turnstile_[a-z_]+")
+
+
+def _expressions() -> Iterator[str]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"]
+    for group in RULES["spec"]["groups"]:
+        for rule in group["rules"]:
+            yield rule["expr"]
+
+
+def _exported() -> dict[str, str]:
+    """Give every metric's name as queries have it, and its type."""
+    found: dict[str, str] = {}
+    for text in (AgentMetrics().render(), WebhookMetrics().render()):
+        for family in prometheus_client.parser.text_string_to_metric_families(text.decode()):
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+            for suffix in suffixes.get(family.type, ("",)):
+                found[f"{family.name}{suffix}"] = family.type
+    return found
+
+
+@pytest.mark.parametrize("expression", sorted(set(_expressions())))
+def test_every_metric_that_is_asked_for_is_exported(expression: str) -> None:
+    exported = _exported()
+    for name in _NAME.findall(expression):
+        assert name in exported
+
+
+@pytest.mark.parametrize("expression", sorted(set(_expressions())))
+def test_what_only_grows_is_looked_at_as_a_rate(expression: str) -> None:
+    exported = _exported()
+    for name in _NAME.findall(expression):
+        if exported[name] != "gauge":
+            assert re.search(rf"(rate|increase)\({name}", expression)
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+    places = [tuple(each["gridPos"][key] for key in "xy") for each in DASHBOARD["panels"]]
+    ids = [each["id"] for each in DASHBOARD["panels"]]
+    assert len(set(places)) == len(places)
+    assert len(set(ids)) == len(ids)
+
+
+def test_what_is_scraped_is_there() -> None:
+    objects, scrapes = base(), read_yaml(FOLDER / "scrape.yaml")
+    monitor = find(scrapes, "ServiceMonitor", "gpu-turnstile-webhook")
+    services = [
+        each
+        for each in objects
+        if each["kind"] == "Service"
+        and monitor["spec"]["selector"]["matchLabels"].items()
+        <= each["metadata"].get("labels", {}).items()
+    ]
+    (service,) = services
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [each["name"] for each in service["spec"]["ports"]]
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert endpoint["tlsConfig"]["serverName"] == f"{name}.{namespace}.svc"
+    agent = find(objects, "DaemonSet", "gpu-turnstile-agent")["spec"]["template"]
+    pods = find(scrapes, "PodMonitor", "gpu-turnstile-agent")["spec"]
+    assert pods["selector"]["matchLabels"].items() <= agent["metadata"]["labels"].items()
+    ports = [each["name"] for each in agent["spec"]["containers"][0]["ports"]]
+    assert pods["podMetricsEndpoints"][0]["port"] in ports

@@ -5,6 +5,8 @@ choose the cgroup that its ID was read from (:mod:`agent.cgroups`).
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -103,21 +105,69 @@ class Cri:
         """
         if not container_id:  # which a runtime would read as: all of them
             return None
-        if not self._socket.exists():
-            raise Unavailable(f"CRI: no socket at {self._socket}")
         wanted = runtime_pb2.ContainerFilter(id=container_id)
-        try:
+        with self._answering():
             answer = self._runtime.ListContainers(
                 runtime_pb2.ListContainersRequest(filter=wanted),
                 timeout=within,
                 wait_for_ready=True,
             )
+        # The filter takes the beginning of an ID for the whole.
+        return next((_read(each) for each in answer.containers if each.id == container_id), None)
+
+    def succeeded(self, pod_uid: str, *, within: float) -> frozenset[str]:
+        """Name the containers of a pod that have ended with 0 since it was last set up.
+
+        A pod whose sandbox was made anew begins anew, with its first init container.
+
+        Args:
+            pod_uid: the pod, by the UID on its labels.
+            within: seconds for each of the questions that this takes.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        if not pod_uid:
+            return frozenset()
+        label = {UID_LABEL: pod_uid}
+        with self._answering():
+            sandboxes = self._runtime.ListPodSandbox(
+                runtime_pb2.ListPodSandboxRequest(
+                    filter=runtime_pb2.PodSandboxFilter(label_selector=label)
+                ),
+                timeout=within,
+                wait_for_ready=True,
+            ).items
+            newest = max(sandboxes, key=lambda each: (each.created_at, each.id), default=None)
+            if newest is None:
+                return frozenset()
+            wanted = runtime_pb2.ContainerFilter(pod_sandbox_id=newest.id, label_selector=label)
+            containers = self._runtime.ListContainers(
+                runtime_pb2.ListContainersRequest(filter=wanted), timeout=within
+            ).containers
+            last: dict[str, runtime_pb2.Container] = {}
+            for each in sorted(containers, key=lambda each: (each.created_at, each.id)):
+                last[each.labels.get(NAME_LABEL, "")] = each
+            return frozenset(
+                name
+                for name, each in last.items()
+                if each.state == runtime_pb2.CONTAINER_EXITED
+                and self._runtime.ContainerStatus(
+                    runtime_pb2.ContainerStatusRequest(container_id=each.id), timeout=within
+                ).status.exit_code
+                == 0
+            )
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        if not self._socket.exists():
+            raise Unavailable(f"CRI: no socket at {self._socket}")
+        try:
+            yield
         except grpc.RpcError as error:
             raise Unavailable(f"CRI: {error.code().name}: {error.details()}") from error
         except ValueError as error:  # how gRPC says that the channel is closed
             raise Unavailable("CRI: closed") from error
-        # The filter takes the beginning of an ID for the whole.
-        return next((_read(each) for each in answer.containers if each.id == container_id), None)
 
     def close(self) -> None:
         """Close the channel; calls in flight end as unavailable."""

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from agent.allocations import grant_of
 from agent.errors import GrantError
-from agent.grant import Grant
+from agent.grant import Grant, Share
 from agent.ledger import Claim, Ledger
 from agent.podview import PodView
 from agent.tickets import Resource, TicketBook
+from contract.demand import CORES_PER_CARD, Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,13 @@ class Entitlement:
 
     Attributes:
         claim: which container.
-        core_ids: the core places it holds: its tickets.
+        core_ids: the core places it holds: its tickets; empty where only what they were is
+            known: an ordinary init container that an earlier agent served (fact K4).
         cores: these, card by card.
         memory: its memory blocks, card by card; ``None`` is no limit (whole cards).
         core_limit: percent of a card up to which a share may use idle cores beyond its own
             (``vcuda-core-limit``); ``None`` holds it to its own.
+        runtime_uid: the UID by which the container runtime knows the pod, where that is told.
     """
 
     claim: Claim
@@ -28,6 +31,12 @@ class Entitlement:
     cores: Grant
     memory: Grant | None
     core_limit: int | None = None
+    runtime_uid: str = ""
+
+    @property
+    def uid(self) -> str:
+        """The UID by which the container runtime knows the pod; empty while nobody knows any."""
+        return self.runtime_uid or self.claim.pod.uid
 
 
 def entitlement(
@@ -52,4 +61,38 @@ def entitlement(
     if cores is None:
         return None
     limit = view.wishes.core_limit if view is not None else None
-    return Entitlement(claim, held.ids, cores, memory, limit)
+    runtime_uid = view.runtime_uid if view is not None else ""
+    return Entitlement(claim, held.ids, cores, memory, limit, runtime_uid)
+
+
+def recorded(book: TicketBook, claim: Claim, view: PodView) -> Entitlement | None:
+    """Read off a pod's own record what one of its containers may use.
+
+    For ordinary init containers, which an agent that has just started knows by it alone (K4).
+
+    Args:
+        book: the node's tickets.
+        claim: which container.
+        view: its pod.
+    """
+    found = view.recorded.get(claim.container)
+    if found is None or any(book.inventory.card(uuid) is None for uuid in found.cards):
+        return None
+    demand = Demand(found.cores, found.memory_blocks)
+    if not found.cards or demand.cards != len(found.cards):
+        return None
+    cards = book.in_order(found.cards)
+    cores = [min(found.cores, CORES_PER_CARD)] * len(cards)
+    memory = [
+        Share(card, blocks)
+        for card, blocks in zip(cards, demand.memory_per_card(), strict=True)
+        if blocks
+    ]
+    return Entitlement(
+        claim,
+        frozenset(),
+        Grant(Resource.CORE, tuple(map(Share, cards, cores))),
+        Grant(Resource.MEMORY, tuple(memory)) if memory else None,
+        view.wishes.core_limit,
+        view.runtime_uid,
+    )

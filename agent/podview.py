@@ -14,6 +14,7 @@ from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 
 _INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
+_MIRROR, _STATIC_UID = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -58,6 +59,8 @@ class PodView:
         wishes: what its author wishes of the cards.
         chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
             agent itself wrote there, with the record, is no choice.
+        runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
+            under another.
         faults: what did not parse (stamps, records), for the log; never read as a zero.
     """
 
@@ -71,6 +74,7 @@ class PodView:
     recorded: Mapping[str, Allocation] = field(default_factory=dict)
     wishes: Wishes = NO_WISHES
     chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    runtime_uid: str = ""
     faults: tuple[str, ...] = ()
 
 
@@ -113,6 +117,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
         recorded=recorded,
         wishes=wishes,
         chosen=_chosen(annotations, demand, recorded, names, faults),
+        # The API server lets nobody but a kubelet make a mirror pod.
+        runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
         faults=tuple(faults),
     )
 

@@ -115,6 +115,17 @@ class Enforcer(Protocol):
         """
         ...
 
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        """Tell who of several is about to start, whom the same core places were given to.
+
+        Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
+        than the places.
+
+        Args:
+            candidates: containers of one pod in the order in which they start; not empty.
+        """
+        ...
+
     def keep(self, pods: Collection[PodId]) -> None:
         """Remove what was made for pods other than these: they are gone."""
         ...

@@ -86,6 +86,10 @@ class Roster:
         view = self._by_uid.get(pod.uid)
         return view if view is not None and view.id == pod else None
 
+    def by_runtime_uid(self, uid: str) -> list[PodId]:
+        """Give the pods that the container runtime knows by *uid*."""
+        return [view.id for view in self._views if (view.runtime_uid or view.id.uid) == uid]
+
     def views_of(self, key: Key) -> Sequence[PodView]:
         """Give the pods of a name that the API shows."""
         return self._by_key.get(key, ())

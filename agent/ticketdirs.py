@@ -113,6 +113,15 @@ class TicketDirs:
             owner = _owner_of(root, digest)
             return self._at(digest, owner) if owner is not None else None
 
+    def owner(self, digest: str) -> PodId | None:
+        """Give whose a directory is; ``None`` when there is none of that name.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        with self._lock, self._opened("read") as root:
+            return _owner_of(root, digest)
+
     def adopt(self, digest: str, owner: PodId) -> None:
         """Write down who a directory belongs to, proven after it was made by a guess.
 

@@ -8,14 +8,15 @@ import threading
 from collections.abc import Callable
 
 from agent.answer import Answer
-from agent.entitlement import Entitlement, entitlement
+from agent.entitlement import Entitlement, entitlement, recorded
 from agent.errors import Unavailable
 from agent.grant import Grant
 from agent.ledger import Claim, Ledger
 from agent.lookout import WITNESS_WITHIN, Lookout
 from agent.podview import PodId
 from agent.ports import Enforcer, RecordSource
-from agent.tickets import Resource, TicketBook
+from agent.tickets import Resource, TicketBook, card_of
+from contract.demand import ContainerKind
 
 
 class Workshop:
@@ -59,8 +60,8 @@ class Workshop:
     def start(self, claim: Claim | None, ids: frozenset[str]) -> None:
         """Make ready for the container that is about to start with these core places.
 
-        Where nothing is proven (ordinary init containers are in no record) it is the container
-        that they were given to, if that is one.
+        Where nothing is proven (ordinary init containers are in no record) it is a container
+        that they were given to, if those are of one pod.
 
         Raises:
             EnforcementError: it cannot be made ready.
@@ -68,11 +69,9 @@ class Workshop:
         if self._enforcer is None:
             return
         with self._lock:
-            if claim is None:
-                guessed = self._ledger.find(Resource.CORE, ids)
-                claim = guessed[0] if len(guessed) == 1 else None
-            about = None if claim is None else self._entitlement(claim)
-        self._enforcer.start(ids, about)
+            candidates = self._candidates(claim, ids)
+        about = self._enforcer.which(candidates) if len(candidates) > 1 else None
+        self._enforcer.start(ids, about or next(iter(candidates), None))
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
         """Give what a running container may use; ``None`` when it holds nothing here.
@@ -83,9 +82,11 @@ class Workshop:
         """
         with self._lock:
             self._lookout.know()
-            for claim, _, _ in self._ledger.claims():
-                if (claim.pod.uid, claim.container) == (pod_uid, container):
-                    return self._entitlement(claim)
+            for pod in self._pods(pod_uid):
+                claim = Claim(pod, container)
+                about = self._entitlement(claim) or self._recorded(claim)
+                if about is not None:
+                    return about
         return None
 
     def sweep(self) -> None:
@@ -106,6 +107,44 @@ class Workshop:
                 known = self._lookout.know().known
                 booked = {claim.pod for claim, _, _ in self._ledger.claims()}
             self._enforcer.keep(known | booked | listed)
+
+    def _pods(self, runtime_uid: str) -> list[PodId]:
+        """Give the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
+        known = self._lookout.roster.by_runtime_uid(runtime_uid)
+        booked = {claim.pod for claim, _, _ in self._ledger.claims()}
+        return sorted({*known, *(pod for pod in booked if pod.uid == runtime_uid)})
+
+    def _candidates(self, claim: Claim | None, ids: frozenset[str]) -> list[Entitlement]:
+        """Give who may be starting with these core places, in the order in which they start."""
+        holders = self._ledger.find(Resource.CORE, ids)
+        pods = {claim.pod} if claim is not None else {each.pod for each in holders}
+        if len(pods) != 1:
+            return []
+        (pod,) = pods
+        view = self._lookout.roster.view(pod)
+        if view is None:
+            names = [each.container for each in holders if each.pod == pod]
+        else:
+            names = [each.name for each in view.demand.containers]
+        cards = {card_of(each) for each in ids}
+        found = []
+        for each in (Claim(pod, name) for name in names):
+            about = self._entitlement(each)
+            if about is None:  # an init container that an earlier agent served may have had them
+                about = self._recorded(each)
+                if about is None or about.cores.places != len(ids) or cards != {*about.cores.cards}:
+                    continue
+            elif about.core_ids != ids:
+                continue
+            found.append(about)
+        return found
+
+    def _recorded(self, claim: Claim) -> Entitlement | None:
+        view = self._lookout.roster.view(claim.pod)
+        container = view.demand.of(claim.container) if view is not None else None
+        if view is None or container is None or container.kind is not ContainerKind.INIT:
+            return None
+        return recorded(self._book, claim, view)
 
     def _entitlement(self, claim: Claim) -> Entitlement | None:
         view = self._lookout.roster.view(claim.pod)

@@ -48,7 +48,7 @@ program that is linked statically, or to musl, does without the library.
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from agent.answer import Answer, Mount
@@ -139,6 +139,10 @@ class HamiCore:
             self._loaded()
         else:
             self._write_preload()  # no limit, or one that is not known: nothing to insist on
+
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        """Take the last: limits are in each container's own variables."""
+        return candidates[-1]
 
     def keep(self, pods: Collection[PodId]) -> None:
         """Remove the directories of other pods."""

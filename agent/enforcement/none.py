@@ -1,6 +1,6 @@
 """No enforcement: a container sees its cards and nobody else's, and may use all of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from agent.answer import Answer
 from agent.entitlement import Entitlement
@@ -18,6 +18,10 @@ class NoEnforcement:
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Have nothing to make ready."""
+
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        """Take the last: what is answered is the same for all."""
+        return candidates[-1]
 
     def keep(self, pods: Collection[PodId]) -> None:
         """Have nothing to remove."""

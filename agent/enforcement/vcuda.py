@@ -11,13 +11,13 @@ libraries in its driver directory cannot do without the file that says there is 
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from agent.answer import Answer, Mount
 from agent.entitlement import Entitlement
-from agent.errors import EnforcementError
+from agent.errors import EnforcementError, Unavailable
 from agent.grant import Grant
 from agent.ledger import Claim
 from agent.podview import PodId
@@ -31,6 +31,7 @@ from agent.vcuda.server import VcudaServer
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 3.0
+_RUNTIME_WITHIN = 2.0
 
 
 class Entitled(Protocol):
@@ -70,6 +71,7 @@ class Vcuda:
             refresh_seconds: how often the processes of registered containers are listed anew.
             patience: seconds a registration waits for a ledger that is being rebuilt.
         """
+        self._runtime = runtime
         self._dirs = TicketDirs(state_dir / "tickets")
         self._upstream = upstream_of(state_dir)
         self._relay = Relay(upstream=self._upstream, identify=peers.container_of, limits=limits)
@@ -166,6 +168,20 @@ class Vcuda:
                     "known yet whose it is: it is tried again"
                 )
             self._listen(digest_of(ids), lambda folder: self._manager.prepare(folder, entitlement))
+
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        """Take the first that has not yet ended well, by the container runtime's word.
+
+        Where that cannot be had, the last: it is the one that stays.
+        """
+        uid = candidates[0].uid
+        try:
+            ended = self._runtime.succeeded(uid, within=_RUNTIME_WITHIN) if uid else frozenset()
+        except Unavailable as error:
+            log.warning("who starts is guessed", extra={"pod_uid": uid, "reason": str(error)})
+            return candidates[-1]
+        left = [each for each in candidates if each.claim.container not in ended]
+        return left[0] if left else candidates[-1]
 
     def keep(self, pods: Collection[PodId]) -> None:
         """Remove the directories of other pods than these; what cannot be is left for later."""

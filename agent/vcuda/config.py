@@ -215,7 +215,7 @@ def config_of(
         # unless the kubelet chose the places: then the least that keeps the container working.
         blocks = on.get(first, min(on.values()))
     return VcudaConfig(
-        pod_uid=entitlement.claim.pod.uid,
+        pod_uid=entitlement.uid,
         container_name=entitlement.claim.container,
         bus_id=legacy_bus_id(bus_id),
         memory=blocks * block,

@@ -80,6 +80,14 @@ class Runtime(Protocol):
         """
         ...
 
+    def succeeded(self, pod_uid: str, *, within: float) -> Collection[str]:
+        """Name the containers of a pod that have ended well since it was last set up.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
 
 class Visitors(Protocol):
     """Tells who is calling."""
@@ -244,7 +252,7 @@ class VirtualManager:
         if not _LABEL.match(info.name):
             raise Forbidden(f"its container's name is not a DNS label: {info.name!r}")
         entitlement = self._wait_for(info)
-        _check_ticket(visitor.door, entitlement, info)
+        self._check_ticket(visitor.door, entitlement, info)
         _check_claims(claims, info)
         self._check_bus_id(claims, entitlement)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
@@ -253,7 +261,9 @@ class VirtualManager:
             folders |= {"", info.name}
         self._admit(visitor, ref, config.encode(), folders)
         owner = entitlement.claim.pod
-        self._dirs.adopt(visitor.door.digest, owner._replace(uid=info.pod_uid))
+        if not owner.uid:
+            owner = owner._replace(uid=info.pod_uid)
+        self._dirs.adopt(visitor.door.digest, owner)
         log.info(
             "registered",
             extra={
@@ -273,6 +283,17 @@ class VirtualManager:
             self._never.wait(_LOOK_AGAIN)
             left -= _LOOK_AGAIN
         return entitlement
+
+    def _check_ticket(self, door: Door, entitlement: Entitlement, info: ContainerInfo) -> None:
+        pod, name = entitlement.claim.pod, entitlement.claim.container
+        if entitlement.uid not in {"", info.pod_uid} or name != info.name:
+            raise Forbidden(f"the ledger has {pod} {name} in its place")
+        if entitlement.core_ids:
+            holds = digest_of(entitlement.core_ids) == door.digest
+        else:  # which places it was handed nobody knows any more, only that they were its pod's
+            holds = bool(pod.uid) and self._dirs.owner(door.digest) == pod
+        if not holds:
+            raise Forbidden("it does not hold this ticket")
 
     def _check_bus_id(self, claims: Claims, entitlement: Entitlement) -> None:
         if not claims.bus_id:
@@ -323,7 +344,7 @@ class VirtualManager:
         Raises:
             EnforcementError: the disk does not let us.
         """
-        if entitlement is None or not entitlement.claim.pod.uid:
+        if entitlement is None or not entitlement.uid:
             self._dirs.discard(folder, (CONFIG_NAME, PIDS_NAME))
             return
         # The client ends its program where there is no list of processes, however short.
@@ -452,14 +473,6 @@ def _check_container_id(claims: Claims, container_id: str) -> None:
     """
     if claims.container_id not in {"", container_id, f"crio-{container_id}"}:
         raise Forbidden(f"it claims to be container {claims.container_id[:80]!r}")
-
-
-def _check_ticket(door: Door, entitlement: Entitlement, info: ContainerInfo) -> None:
-    pod, name = entitlement.claim.pod, entitlement.claim.container
-    if pod.uid not in {"", info.pod_uid} or name != info.name:
-        raise Forbidden(f"the ledger has {pod} {name} in its place")
-    if digest_of(entitlement.core_ids) != door.digest:
-        raise Forbidden("it does not hold this ticket")
 
 
 def _check_claims(claims: Claims, info: ContainerInfo) -> None:

@@ -214,6 +214,8 @@ class FakeEnforcer:
         self.made: list[tuple[Claim, frozenset[str], Grant]] = []
         self.started: list[tuple[frozenset[str], Entitlement | None]] = []
         self.kept: list[set[PodId]] = []
+        self.asked: list[list[str]] = []
+        self.chosen = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
     def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
@@ -225,6 +227,10 @@ class FakeEnforcer:
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         self._fail()
         self.started.append((ids, entitlement))
+
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        self.asked.append([each.claim.container for each in candidates])
+        return candidates[self.chosen]
 
     def keep(self, pods: Collection[PodId]) -> None:
         self.kept.append(set(pods))

@@ -54,6 +54,8 @@ class FakeRuntime(runtime_pb2_grpc.RuntimeServiceServicer):
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.containers: list[runtime_pb2.Container] = [entry()]
+        self.sandboxes = [runtime_pb2.PodSandbox(id=OTHER, created_at=1)]
+        self.codes: dict[str, int] = {}
         self.asked: list[str] = []
         self.fails: grpc.StatusCode | None = None
         self.open = threading.Event()
@@ -74,6 +76,21 @@ class FakeRuntime(runtime_pb2_grpc.RuntimeServiceServicer):
             self._server.stop(None).wait(10)
             self._server = None
 
+    def ListPodSandbox(  # noqa: N802 -- the API's name
+        self, request: runtime_pb2.ListPodSandboxRequest, context: grpc.ServicerContext
+    ) -> runtime_pb2.ListPodSandboxResponse:
+        if self.fails is not None:
+            context.abort(self.fails, "as the test wants it")
+        assert dict(request.filter.label_selector) == {"io.kubernetes.pod.uid": INFO.pod_uid}
+        return runtime_pb2.ListPodSandboxResponse(items=self.sandboxes)
+
+    def ContainerStatus(  # noqa: N802 -- the API's name
+        self, request: runtime_pb2.ContainerStatusRequest, context: grpc.ServicerContext
+    ) -> runtime_pb2.ContainerStatusResponse:
+        code = self.codes[request.container_id]
+        status = runtime_pb2.ContainerStatus(id=request.container_id, exit_code=code)
+        return runtime_pb2.ContainerStatusResponse(status=status)
+
     def ListContainers(  # noqa: N802 -- the API's name
         self, request: runtime_pb2.ListContainersRequest, context: grpc.ServicerContext
     ) -> runtime_pb2.ListContainersResponse:
@@ -82,7 +99,12 @@ class FakeRuntime(runtime_pb2_grpc.RuntimeServiceServicer):
         self.open.wait(20)
         if self.fails is not None:
             context.abort(self.fails, "as the test wants it")
-        found = [each for each in self.containers if each.id.startswith(request.filter.id)]
+        found = [
+            each
+            for each in self.containers
+            if each.id.startswith(request.filter.id)
+            and request.filter.pod_sandbox_id in ("", each.pod_sandbox_id)
+        ]
         return runtime_pb2.ListContainersResponse(containers=found)
 
 
@@ -292,3 +314,59 @@ def test_a_closed_client_asks_nothing(runtime: FakeRuntime, cri: Cri) -> None:
         cri.container(ID, within=10)
     assert runtime.asked == []
     cri.close()
+
+
+# --- which have ended well ----------------------------------------------------------------
+
+
+def ended(name: str, created: int = 0, **changes: Any) -> runtime_pb2.Container:
+    return entry(
+        LABELS | {"io.kubernetes.container.name": name},
+        **{
+            "id": f"{name}-{created}",
+            "created_at": created,
+            "state": runtime_pb2.CONTAINER_EXITED,
+            **changes,
+        },
+    )
+
+
+def test_containers_that_ended_with_0_are_named_by_their_last_attempt(
+    runtime: FakeRuntime, cri: Cri
+) -> None:
+    runtime.containers = [
+        ended("tried-again", 2),
+        ended("tried-again", 1),
+        ended("failed", 2),
+        ended("failed", 1),
+        ended("runs", 1),
+        ended("runs", 2, state=runtime_pb2.CONTAINER_RUNNING),
+    ]
+    runtime.codes = {"tried-again-1": 1, "tried-again-2": 0, "failed-1": 0, "failed-2": 137}
+    assert cri.succeeded(INFO.pod_uid, within=5) == {"tried-again"}
+
+
+def test_a_pod_that_was_set_up_anew_begins_anew(runtime: FakeRuntime, cri: Cri) -> None:
+    runtime.sandboxes = [
+        runtime_pb2.PodSandbox(id="old", created_at=1),
+        runtime_pb2.PodSandbox(id="new", created_at=2),
+    ]
+    runtime.containers = [ended("init", 1, pod_sandbox_id="old")]
+    runtime.codes = {"init-1": 0}
+    assert cri.succeeded(INFO.pod_uid, within=5) == frozenset()
+
+
+def test_a_pod_that_the_runtime_does_not_know_has_ended_nothing(
+    runtime: FakeRuntime, cri: Cri
+) -> None:
+    runtime.sandboxes = []
+    assert cri.succeeded(INFO.pod_uid, within=5) == frozenset()
+    assert cri.succeeded("", within=5) == frozenset()
+
+
+def test_a_runtime_that_does_not_tell_what_ended_is_unavailable(
+    runtime: FakeRuntime, cri: Cri
+) -> None:
+    runtime.fails = grpc.StatusCode.UNIMPLEMENTED
+    with pytest.raises(Unavailable, match="CRI: UNIMPLEMENTED: as the test wants it"):
+        cri.succeeded(INFO.pod_uid, within=5)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -12,6 +13,7 @@ import pytest
 from agent.answer import Answer, Mount
 from agent.cgroups import Cgroups
 from agent.enforcement.vcuda import Vcuda, upstream_of
+from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.grant import Grant, Share
 from agent.ports import Enforcer
@@ -285,3 +287,71 @@ def test_a_registration_is_counted(site: Site) -> None:
     door = site.admit(entitlement())
     site.register(door, pod_uid=UID_A)
     assert site.results == ["registered"]
+
+
+# --- who starts, of several that were handed the same places -------------------------------
+
+
+def handed_on() -> list[Entitlement]:
+    return [entitlement(name=name) for name in ("init-a", "init-b", "main")]
+
+
+@pytest.mark.parametrize(
+    ("ended", "starts"),
+    [
+        (set(), "init-a"),
+        ({"init-a"}, "init-b"),
+        ({"init-a", "init-b"}, "main"),
+        ({"init-a", "init-b", "main"}, "main"),  # which is started again
+    ],
+)
+def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
+    site: Site, ended: set[str], starts: str
+) -> None:
+    site.runtime.ended[POD_A.uid] = ended
+    assert site.vcuda.which(handed_on()).claim.container == starts
+
+
+def test_who_stays_is_taken_where_the_runtime_does_not_tell(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.runtime.down = True
+    assert site.vcuda.which(handed_on()).claim.container == "main"
+    assert "who starts is guessed" in caplog.messages
+
+
+# --- what only the pod's record tells ------------------------------------------------------
+
+
+def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_door(
+    site: Site,
+) -> None:
+    site.run()
+    door = site.admit(entitlement())
+    site.put(ID_A, POD_A, ME)
+    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
+    site.register(door)
+    assert (door / ID_A / "vcuda.config").exists()
+
+
+def test_it_does_not_register_at_another_pods_door(site: Site) -> None:
+    site.run()
+    door = site.admit(entitlement(POD_B))
+    site.put(ID_A, POD_A, ME)
+    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
+    with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
+        site.register(door)
+
+
+def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> None:
+    """The API shows it under another."""
+    site.run()
+    mirror = POD_A._replace(uid="5d0e2b86-5a7c-4b0e-8d4e-2f8d3a0c7b11")
+    given = replace(entitlement(mirror), runtime_uid=POD_A.uid)
+    door = site.admit(given)
+    assert decode((door / "vcuda.config").read_bytes()).pod_uid == POD_A.uid
+    site.put(ID_A, POD_A, ME)
+    site.entitled[POD_A.uid, "main"] = given
+    site.register(door)
+    site.vcuda.keep([mirror])
+    assert (door / ID_A / "vcuda.config").exists()

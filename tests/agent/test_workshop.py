@@ -1,6 +1,7 @@
 """What enforcement is told: before a booking, before a start, and when pods are gone."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from agent.errors import EnforcementError
 from agent.grant import Grant, Share
 from agent.ledger import Claim
 from agent.podview import PodId
+from contract.allocation import Allocation, Evidence
 from contract.wishes import Wishes
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeEnforcer, Node, asks, init, make_pod
@@ -201,3 +203,72 @@ def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
     node.start(pod)
     node.turnstile.sweep()
     assert node.record.asked  # by the calls, not by the sweep
+
+
+def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    """An init container hands its places on, and nothing but the places is told (K7, K10)."""
+    pod = make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    same = {frozenset(node.got[pod.id, name, CORE]) for name in ("a", "b", "main")}
+    assert len(same) == 1
+    for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
+        node.start(pod, name)
+        about = enforcer.started[-1][1]
+        assert about is not None
+        assert about.claim.container == name
+        assert about.memory is not None
+        assert about.memory.places == blocks
+    assert enforcer.asked == [["a", "b", "main"]] * 3
+
+
+def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(30, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    recorded = {
+        "init": Allocation(("GPU-0",), 30, 4, Evidence.TICKET),
+        "main": Allocation(("GPU-0",), 30, 8, Evidence.TICKET),
+    }
+    node.pods.add(replace(pod, recorded=recorded, assigned=True))
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    assert enforcer.asked == [["init", "main"]]
+    about = node.turnstile.entitled(pod.id.uid, "init")
+    assert about is not None
+    assert (about.core_ids, about.claim) == (frozenset(), Claim(pod.id, "init"))
+    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
+    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        Allocation(("GPU-9",), 30, 4, Evidence.TICKET),
+        Allocation((), 30, 4, Evidence.TICKET),
+        Allocation(("GPU-0",), 200, 4, Evidence.TICKET),
+    ],
+    ids=["a card that is gone", "no card", "fewer cards than cores"],
+)
+def test_a_record_that_makes_no_sense_entitles_to_nothing(
+    node: Node, allocation: Allocation
+) -> None:
+    pod = make_pod("p", init(30, 4), asks(30, 8), recorded={"init": allocation})
+    node.bind(pod)
+    assert node.turnstile.entitled(pod.id.uid, "init") is None
+
+
+def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
+    pod = make_pod("p", asks(30, 4), runtime_uid="of-its-manifest")
+    node.bind(pod)
+    node.admit(pod)
+    about = node.turnstile.entitled("of-its-manifest", "main")
+    assert about is not None
+    assert (about.claim, about.runtime_uid) == (Claim(pod.id, "main"), "of-its-manifest")
+    # Nobody else is known by the UID that the API shows; that it is found by, too, does no harm.
+    assert node.turnstile.entitled("another", "main") is None

@@ -59,6 +59,7 @@ class FakeRuntime:
     containers: dict[str, ContainerInfo] = field(default_factory=dict)
     down: bool = False
     asked: int = 0
+    ended: dict[str, set[str]] = field(default_factory=dict)
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
         self.asked += 1
@@ -66,6 +67,12 @@ class FakeRuntime:
         if self.down:
             raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not answer")
         return self.containers.get(container_id)
+
+    def succeeded(self, pod_uid: str, *, within: float) -> set[str]:
+        assert within > 0
+        if self.down:
+            raise Unavailable("CRI: UNAVAILABLE: does not answer")
+        return self.ended.get(pod_uid, set())
 
 
 class Site:

@@ -209,18 +209,20 @@ def test_one_line_sets_the_image(overlay: str, tmp_path: Path) -> None:
             assert each["image"] == "registry.example.com/gpu:9.9.9"
 
 
-def test_gpu_admission_may_go_on_choosing_cards() -> None:
+def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     policy = find(
         build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", "gpu-turnstile-pod-annotations"
     )
     (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
     users = [str(each) for each in evaluate(listed["expression"], {})]
-    assert users == ["system:kube-scheduler", "system:serviceaccount:kube-system:gpu-admission"]
+    assert users == ["system:kube-scheduler"]
     (example,) = (each for each in PODS if each.title == "the scheduler stamps anew")
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
     update = example.update(old)
-    for user in users:
-        assert denials(policy, type(update)(user, update.old, update.new)) == []
+    stranger = type(update)("system:serviceaccount:team:chooser", update.old, update.new)
+    assert denials(policy, stranger) != []
+    listed["expression"] = "['system:kube-scheduler', 'system:serviceaccount:team:chooser']"
+    assert denials(policy, stranger) == []
 
 
 def test_the_try_out_runs_on_any_node_with_cards_that_the_agent_reads(tmp_path: Path) -> None:

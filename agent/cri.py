@@ -5,6 +5,7 @@ choose the cgroup that its ID was read from (:mod:`agent.cgroups`).
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class Cri:
 
         Args:
             pod_uid: the pod, by the UID on its labels.
-            within: seconds for each of the questions that this takes.
+            within: seconds for all questions that this takes.
 
         Raises:
             Unavailable: no answer in time.
@@ -130,12 +131,17 @@ class Cri:
         if not pod_uid:
             return frozenset()
         label = {UID_LABEL: pod_uid}
+        end = time.monotonic() + within
+
+        def left() -> float:
+            return max(end - time.monotonic(), 0.001)
+
         with self._answering():
             sandboxes = self._runtime.ListPodSandbox(
                 runtime_pb2.ListPodSandboxRequest(
                     filter=runtime_pb2.PodSandboxFilter(label_selector=label)
                 ),
-                timeout=within,
+                timeout=left(),
                 wait_for_ready=True,
             ).items
             newest = max(sandboxes, key=lambda each: (each.created_at, each.id), default=None)
@@ -143,7 +149,7 @@ class Cri:
                 return frozenset()
             wanted = runtime_pb2.ContainerFilter(pod_sandbox_id=newest.id, label_selector=label)
             containers = self._runtime.ListContainers(
-                runtime_pb2.ListContainersRequest(filter=wanted), timeout=within
+                runtime_pb2.ListContainersRequest(filter=wanted), timeout=left()
             ).containers
             last: dict[str, runtime_pb2.Container] = {}
             for each in sorted(containers, key=lambda each: (each.created_at, each.id)):
@@ -153,7 +159,7 @@ class Cri:
                 for name, each in last.items()
                 if each.state == runtime_pb2.CONTAINER_EXITED
                 and self._runtime.ContainerStatus(
-                    runtime_pb2.ContainerStatusRequest(container_id=each.id), timeout=within
+                    runtime_pb2.ContainerStatusRequest(container_id=each.id), timeout=left()
                 ).status.exit_code
                 == 0
             )

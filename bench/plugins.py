@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from agent import memory
-from agent.inject import Answer, Injection, inject
+from agent.answer import Answer
+from agent.inject import Injection, inject
 from agent.journal import LogJournal
 from agent.logs import configure
 from agent.metrics import Metrics

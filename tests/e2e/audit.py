@@ -37,15 +37,22 @@ class Seen:
         return f"{self.pod} {self.container.name}"
 
 
-def findings(containers: Sequence[Seen], *, init_recorded: bool = True) -> list[str]:
+def findings(
+    containers: Sequence[Seen], *, init_recorded: bool = True, enforced: bool = True
+) -> list[str]:
     """Find everything that does not fit together.
 
     Args:
         containers: all containers that have started.
         init_recorded: whether ordinary init containers must be recorded. The kubelet's
             record omits them, so an agent that was killed cannot know those it had served.
+        enforced: whether containers must find their limits; else they must find none.
     """
-    found = [f"{each}: {wrong}" for each in containers for wrong in _wrong(each, init_recorded)]
+    found = [
+        f"{each}: {wrong}"
+        for each in containers
+        for wrong in (*_wrong_limits(each, enforced), *_wrong(each, init_recorded))
+    ]
     owners: dict[tuple[Resource, str], Seen] = {}
     for each in containers:
         for resource, ids in each.held.items():
@@ -62,8 +69,6 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
     wrong = []
     if seen.visible is None:
         wrong.append("has not said which cards it sees")
-    if seen.limits != _own_limits(seen):
-        wrong.append(f"found {seen.limits}")
     if not init:
         cards = {
             resource: {Ticket.parse(each).card for each in seen.held.get(resource, ())}
@@ -94,6 +99,11 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
     if seen.visible is not None and recorded.cards != seen.visible:
         wrong.append(f"sees {seen.visible}, recorded {recorded.cards}")
     return wrong
+
+
+def _wrong_limits(seen: Seen, enforced: bool) -> list[str]:
+    own = _own_limits(seen) if enforced else None
+    return [] if seen.limits == own else [f"found {seen.limits}"]
 
 
 def _own_limits(seen: Seen) -> VcudaConfig:

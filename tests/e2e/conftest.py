@@ -1,22 +1,36 @@
-"""One stage for the whole run; every test finds it empty and leaves it so."""
+"""What the tests work with: the manifests, an installation, and at last a stage of processes.
+
+There is one stage for the whole run; every test finds it empty and leaves it so. What is
+installed works on the whole cluster, so it is gone before the stage is set up.
+"""
 
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.kustomize import kubectl as find_kubectl
 from tests.e2e.cluster import Cluster
+from tests.e2e.ground import choose_node
+from tests.e2e.kubectl import Kubectl
 from tests.e2e.settings import NotAsked, Settings, read_settings
-from tests.e2e.stage import Stage, choose_node
+from tests.e2e.stage import Stage
 
+_HERE = Path(__file__).parent
+_BEFORE_STAGE = ("test_manifests", "test_deployed")
 _LINES = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LINES] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what needs the cluster for itself first: a stage stays up until the run is over."""
+    items.sort(key=lambda each: each.path.parent != _HERE or each.path.stem not in _BEFORE_STAGE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -33,22 +47,50 @@ def settings(pytestconfig: pytest.Config) -> Settings:
         asked = read_settings(os.environ, marks=str(pytestconfig.getoption("markexpr")))
     except NotAsked as reason:
         pytest.skip(str(reason))
-    if not (asked.plugin_dir / "kubelet.sock").exists():
-        pytest.skip(f"must run on the node, as root: no kubelet.sock in {asked.plugin_dir}")
     return asked
 
 
 @pytest.fixture(scope="session")
-def whole_stage(
-    settings: Settings, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
-    cluster = Cluster(settings.kubeconfig, f"gpu-turnstile-e2e-{secrets.token_hex(3)}")
-    node = choose_node(cluster.nodes(), settings.node, socket.gethostname())
-    if node is None:
+def report(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Takes lines for the end of the run."""
+    return pytestconfig.stash[_LINES].append
+
+
+@pytest.fixture(scope="session")
+def kubectl(settings: Settings) -> Kubectl:
+    return Kubectl(settings.kubectl or find_kubectl(), settings.kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def node(settings: Settings) -> str:
+    """The node to work on, which is this host."""
+    if not (settings.plugin_dir / "kubelet.sock").exists():
+        pytest.skip(f"must run on the node, as root: no kubelet.sock in {settings.plugin_dir}")
+    cluster = Cluster(settings.kubeconfig, "default")
+    try:
+        chosen = choose_node(cluster.nodes(), settings.node, socket.gethostname())
+    finally:
+        cluster.close()
+    if chosen is None:
         pytest.fail("no node is named as this host: set GPU_TURNSTILE_E2E_NODE")
-    folder: Path = tmp_path_factory.mktemp("e2e")
-    lines = pytestconfig.stash[_LINES]
-    stage = Stage(settings, cluster, node=node, folder=folder, report=lines.append)
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def cluster(settings: Settings) -> Cluster:
+    """The cluster, with the name of a namespace that is not there yet."""
+    return _cluster(settings)
+
+
+@pytest.fixture(scope="session")
+def whole_stage(
+    settings: Settings,
+    node: str,
+    report: Callable[[str], None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("e2e")
+    stage = Stage(settings, _cluster(settings), node=node, folder=folder, report=report)
     try:
         stage.open()
         yield stage
@@ -77,3 +119,7 @@ def admitting(stage: Stage) -> Stage:
     if stage.no_webhook is not None:
         pytest.skip(f"the API server does not reach the webhook: {stage.no_webhook}")
     return stage
+
+
+def _cluster(settings: Settings) -> Cluster:
+    return Cluster(settings.kubeconfig, f"gpu-turnstile-e2e-{secrets.token_hex(3)}")

@@ -23,8 +23,12 @@ class Settings:
         image: an image with ``sh`` and ``sleep``; pulled only when the node lacks it.
         plugin_dir: the kubelet's device plugin directory.
         pod_resources_socket: the kubelet's PodResources socket.
+        cri_socket: the container runtime's socket.
         restart_kubelet: a command that restarts the kubelet; empty when there is none.
         webhook_host: the IP address at which the API server reaches this host.
+        kubectl: the program; empty takes the one beside Python or on the path.
+        deploy_image: an image of our programs that the cluster has, or can pull; empty when
+            there is none.
     """
 
     kubeconfig: Path
@@ -32,8 +36,11 @@ class Settings:
     image: str
     plugin_dir: Path
     pod_resources_socket: Path
+    cri_socket: Path
     restart_kubelet: tuple[str, ...]
     webhook_host: str
+    kubectl: str
+    deploy_image: str
 
 
 def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
@@ -65,6 +72,9 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         pod_resources_socket=Path(
             get("POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock")
         ),
+        cri_socket=Path(get("CRI_SOCKET", "/run/containerd/containerd.sock")),
         restart_kubelet=tuple(shlex.split(get("RESTART_KUBELET"))),
         webhook_host=get("WEBHOOK_HOST", "127.0.0.1"),
+        kubectl=get("KUBECTL"),
+        deploy_image=get("DEPLOY_IMAGE"),
     )

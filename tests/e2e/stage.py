@@ -1,48 +1,25 @@
-"""Cluster, webhook, agent and the kubelet's record together, and the waiting on them."""
+"""Webhook and agent as processes, on a node of the cluster."""
 
 import shlex
 import socket
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
-from agent.cards import parse_inventory
-from agent.errors import Unavailable
-from agent.podresources import PodResources
-from agent.tickets import Resource, TicketBook
-from agent.witness import Snapshot
-from contract.allocation import Allocation, decode_allocations
-from contract.demand import ContainerDemand, ContainerKind, parse_pod_demand
-from contract.names import Names
 from simulator.manifests import write_yaml
-from tests.e2e.audit import Seen, findings
-from tests.e2e.cluster import ApiError, Cluster, Json
-from tests.e2e.manifests import CARDS, Maker, cards_file, limits, visible, webhooks
+from tests.e2e.cluster import ApiError, Cluster
+from tests.e2e.ground import Ground, wait
+from tests.e2e.manifests import CARDS, cards_file, webhooks
 from tests.e2e.programs import Program, issue_certificates
 from tests.e2e.settings import Settings
 
-SETTLE_SECONDS = 150.0
-_CLIENTS = 16
-_NO_PLUGIN_SECONDS = 60.0
 _RESTART_SECONDS = 180.0
 
 
-def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
-    """Wait until *condition* holds; not in time is a failure that says what was waited for."""
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {within:g} s")
-        time.sleep(0.1)
-
-
-class Stage:
+class Stage(Ground):
     """Everything one run of the suite has to itself.
 
     Args:
@@ -62,21 +39,11 @@ class Stage:
         folder: Path,
         report: Callable[[str], None],
     ) -> None:
-        self.settings = settings
-        self.cluster = cluster
-        self.node = node
-        self.report = report
-        self.names = Names()
-        self.make = Maker(node=node, image=settings.image, names=self.names)
+        super().__init__(settings, cluster, node=node, report=report, enforced=True)
         self.cards = [each["uuid"] for each in cards_file()["cards"]]
         self.no_webhook: str | None = None
         self._folder = folder
         self._ports = {"agent": _free_port(), "webhook": _free_port()}
-        self._book = TicketBook(parse_inventory(cards_file()), 256 << 20)
-        self._record = PodResources(
-            settings.pod_resources_socket,
-            resources={self.names.core: Resource.CORE, self.names.memory: Resource.MEMORY},
-        )
         host, port = settings.webhook_host, self._ports["webhook"]
         self._webhook_url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self.webhook = Program(
@@ -92,6 +59,7 @@ class Stage:
                 f"--cards {folder}/cards.yaml --plugin-dir {settings.plugin_dir} "
                 f"--pod-resources-socket {settings.pod_resources_socket} "
                 f"--enforcement vcuda --state-dir {folder}/state "
+                f"--cri-socket {settings.cri_socket} "
                 f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
             ),
             folder / "agent.log",
@@ -101,13 +69,7 @@ class Stage:
 
     def open(self) -> None:
         """Start everything; the node must not have an agent yet."""
-        wait(
-            f"node {self.node} has no other agent that offers {self.names.core}",
-            lambda: self.offered() == 0,
-            within=_NO_PLUGIN_SECONDS,
-        )
-        self.cluster.create_namespace()
-        wait("the namespace's service account", self.cluster.has_service_account)
+        self.occupy()
         write_yaml(self._folder / "cards.yaml", cards_file())
         issue_certificates(self._folder / "certs", self.settings.webhook_host)
         self.start_webhook()
@@ -124,20 +86,11 @@ class Stage:
         """End everything and remove what was made in the cluster, as far as it came."""
         try:
             self.cluster.delete_webhooks(self.cluster.namespace)
-            if self.cluster.has_namespace():
-                self.clear()
-                self.cluster.delete_namespace()
-                wait("the namespace's end", lambda: not self.cluster.has_namespace(), within=120)
+            self.leave()
         finally:
             self.agent.stop()
             self.webhook.stop()
-            self._record.close()
-            self.cluster.close()
-
-    def clear(self) -> None:
-        """Delete all pods and wait until the kubelet has forgotten them."""
-        self.cluster.delete_pods()
-        wait("the pods' end", lambda: not self.cluster.pods() and not self.listed(), within=120)
+            self.disconnect()
 
     def start_webhook(self) -> None:
         self.webhook.start()
@@ -168,11 +121,6 @@ class Stage:
 
     # --- looking ---------------------------------------------------------------------
 
-    def offered(self) -> int:
-        """Give how many cores the node offers."""
-        allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
-        return int(allocatable.get(self.names.core, "0"))
-
     def registered(self) -> bool:
         """Tell whether the agent says that the kubelet knows it."""
         assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
@@ -186,133 +134,6 @@ class Stage:
     def wait_for_cards(self) -> None:
         """Wait until the agent is registered and the node offers all its places."""
         wait("the node's cards", lambda: self.registered() and self.offered() == CARDS * 100)
-
-    def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
-        """Read the kubelet's own record: (pod, container) -> device IDs."""
-        return {
-            (pod.name, container.name): dict(container.held)
-            for pod in self._snapshot().pods
-            if pod.namespace == self.cluster.namespace
-            for container in pod.containers
-        }
-
-    def _snapshot(self) -> Snapshot:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                return self._record.list(within=5)
-            except Unavailable as error:  # the kubelet may just be restarting
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"no record from the kubelet: {error}") from error
-                time.sleep(0.2)
-
-    def allocations(self, pod: Json) -> dict[str, Allocation]:
-        notes = pod["metadata"].get("annotations") or {}
-        return decode_allocations(notes.get(self.names.gpu_allocation, "{}"))
-
-    # --- doing -----------------------------------------------------------------------
-
-    def submit(self, pods: Sequence[Json]) -> list[Future[Json]]:
-        """Create all *pods* from 16 clients at once, in the background."""
-        pool = ThreadPoolExecutor(_CLIENTS)
-        created = [pool.submit(self.cluster.create, each) for each in pods]
-        pool.shutdown(wait=False)
-        return created
-
-    def run(self, *pods: Json) -> dict[str, Json]:
-        """Create pods and wait until each runs or was refused."""
-        for done in self.submit(pods):
-            done.result(60)
-        return self.settled(each["metadata"]["name"] for each in pods)
-
-    def settled(self, names: Iterable[str]) -> dict[str, Json]:
-        """Wait until each of these pods runs, with its record on it, or was refused."""
-        wanted = sorted(names)
-        found: dict[str, Json] = {}
-
-        def settled() -> bool:
-            listed = self.cluster.pods()
-            found.update({name: listed[name] for name in wanted if name in listed})
-            return all(name in found and self._is_settled(found[name]) for name in wanted)
-
-        try:
-            wait("pods", settled, within=SETTLE_SECONDS)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {self._unsettled(wanted, found)}") from error
-        return found
-
-    def _is_settled(self, pod: Json) -> bool:
-        if phase(pod) == "Failed":
-            return True
-        recorded = self.allocations(pod)
-        # Running is told once any container runs; the others' logs are waited for later.
-        return phase(pod) == "Running" and all(
-            each.name in recorded or each.kind is ContainerKind.INIT for each in self._asking(pod)
-        )
-
-    def _asking(self, pod: Json) -> tuple[ContainerDemand, ...]:
-        return parse_pod_demand(pod["spec"], self.names).containers
-
-    def _unsettled(self, wanted: Sequence[str], found: dict[str, Json]) -> str:
-        late = [n for n in wanted if n not in found or not self._is_settled(found[n])]
-        status = found[late[0]].get("status") if late and late[0] in found else "not there"
-        return f"{len(late)} not settled, such as {late[:3]}: {status}"
-
-    def audit(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
-        """Compare everybody's word on every container that runs, and tell the report.
-
-        Raises:
-            AssertionError: with all findings.
-        """
-        running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
-        asking = [(name, each) for name, pod in running.items() for each in self._asking(pod)]
-        with ThreadPoolExecutor(_CLIENTS) as pool:
-            logs = list(pool.map(lambda each: self.told(each[0], each[1].name), asking))
-        held = self.listed()
-        seen = [
-            Seen(
-                pod=name,
-                container=container,
-                held=held.get((name, container.name), {}),
-                recorded=self.allocations(running[name]).get(container.name),
-                visible=visible(log),
-                uid=running[name]["metadata"]["uid"],
-                limits=limits(log),
-            )
-            for (name, container), log in zip(asking, logs, strict=True)
-        ]
-        wrong = findings(seen, init_recorded=init_recorded)
-        evidence = Counter(each.recorded.evidence.value for each in seen if each.recorded)
-        self.report(
-            f"{what}: {len(seen)} containers of {len(running)} pods, {len(wrong)} findings; "
-            f"evidence: {dict(sorted(evidence.items()))}"
-        )
-        assert not wrong, "\n".join(wrong)
-        return seen
-
-    def told(self, pod: str, container: str) -> str:
-        """Give a container's log once it says which cards it sees, or as it is in the end."""
-        deadline = time.monotonic() + 60
-        while True:
-            log = self.cluster.log(pod, container)
-            if visible(log) is not None or time.monotonic() > deadline:
-                return log
-            time.sleep(0.2)
-
-    def refused(self, pods: dict[str, Json]) -> dict[str, str]:
-        """Give the messages of the pods that the node refused."""
-        return {
-            name: str(pod["status"].get("message"))
-            for name, pod in sorted(pods.items())
-            if phase(pod) == "Failed"
-        }
-
-    def wait_for_event(self, pod: str, reason: str) -> None:
-        """Wait until a pod has an event of ours, as ``kubectl describe`` shows it."""
-        wait(
-            f"the event {reason} on {pod}",
-            lambda: reason in {each["reason"] for each in self.cluster.events(pod)},
-        )
 
     def _try_webhook(self) -> str | None:
         """Tell why the API server cannot ask the webhook; ``None`` when it can."""
@@ -332,26 +153,6 @@ class Stage:
         except AssertionError as error:
             return f"{error}: {reason or 'it does not ask it'}"
         return None
-
-
-def phase(pod: Json) -> str:
-    return str(pod.get("status", {}).get("phase", "Pending"))
-
-
-def choose_node(nodes: Sequence[Json], asked: str | None, host: str) -> str | None:
-    """Choose the node to work on: the one asked for, the only one, or the one of this host."""
-    known: dict[str, set[str]] = {
-        each["metadata"]["name"]: {
-            each["metadata"]["name"],
-            *(a["address"] for a in each.get("status", {}).get("addresses", ())),
-        }
-        for each in nodes
-    }
-    if asked is not None:
-        return asked if asked in known else None
-    if len(known) == 1:
-        return next(iter(known))
-    return next((name for name, also in sorted(known.items()) if host in also), None)
 
 
 def _free_port() -> int:

@@ -5,7 +5,8 @@ import pytest
 from contract.demand import read_pod_demand
 from contract.stamps import OrderStamp, decode_time
 from tests.e2e.cluster import ApiError, Json
-from tests.e2e.stage import Stage, phase, wait
+from tests.e2e.ground import phase, wait
+from tests.e2e.stage import Stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -75,6 +75,11 @@ def test_each_contradiction_is_found(seen: Seen, expected: list[str]) -> None:
     assert findings([seen]) == expected
 
 
+def test_where_nothing_enforces_limits_none_are_found() -> None:
+    assert findings([replace(RIGHT, limits=None)], enforced=False) == []
+    assert findings([RIGHT], enforced=False) == [f"p c: found {LIMITS}"]
+
+
 def test_a_place_held_twice_is_found() -> None:
     twin = replace(RIGHT, pod="q")
 

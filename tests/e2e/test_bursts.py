@@ -7,7 +7,8 @@ import pytest
 
 from contract.demand import ContainerKind
 from tests.e2e.cluster import Json
-from tests.e2e.stage import Stage, phase, wait
+from tests.e2e.ground import phase, wait
+from tests.e2e.stage import Stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 

@@ -18,6 +18,8 @@ def test_defaults_fit_a_plain_kubelet() -> None:
         pod_resources_socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         restart_kubelet=(),
         webhook_host="127.0.0.1",
+        kubectl="",
+        deploy_image="",
     )
 
 
@@ -29,6 +31,8 @@ def test_every_setting_has_a_variable() -> None:
         "POD_RESOURCES_SOCKET": "/r/k.sock",
         "RESTART_KUBELET": "systemctl restart 'my kubelet'",
         "WEBHOOK_HOST": "192.0.2.1",
+        "KUBECTL": "/opt/kubectl",
+        "DEPLOY_IMAGE": "registry.example/gpu-turnstile:1",
     }
     environ = CLUSTER | {f"GPU_TURNSTILE_E2E_{name}": value for name, value in given.items()}
 
@@ -40,6 +44,8 @@ def test_every_setting_has_a_variable() -> None:
         pod_resources_socket=Path("/r/k.sock"),
         restart_kubelet=("systemctl", "restart", "my kubelet"),
         webhook_host="192.0.2.1",
+        kubectl="/opt/kubectl",
+        deploy_image="registry.example/gpu-turnstile:1",
     )
 
 

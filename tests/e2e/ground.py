@@ -1,0 +1,246 @@
+"""A node of the cluster, pods on it, and the kubelet's own record of them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from agent.errors import Unavailable
+from agent.podresources import PodResources
+from agent.tickets import Resource
+from agent.witness import Snapshot
+from contract.allocation import Allocation, decode_allocations
+from contract.demand import ContainerDemand, ContainerKind, parse_pod_demand
+from contract.names import Names
+from tests.e2e.audit import Seen, findings
+from tests.e2e.cluster import Cluster, Json
+from tests.e2e.manifests import Maker, limits, visible
+from tests.e2e.settings import Settings
+
+SETTLE_SECONDS = 150.0
+_CLIENTS = 16
+_NO_PLUGIN_SECONDS = 60.0
+
+
+def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
+    """Wait until *condition* holds; not in time is a failure that says what was waited for."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {within:g} s")
+        time.sleep(0.1)
+
+
+class Ground:
+    """What every run needs, however webhook and agent came to be there.
+
+    Args:
+        settings: what the suite was told.
+        cluster: the cluster, and the namespace to make and remove.
+        node: the node to work on.
+        report: takes lines for the end of the run.
+        enforced: whether containers find files of their limits.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        *,
+        node: str,
+        report: Callable[[str], None],
+        enforced: bool,
+    ) -> None:
+        self.settings = settings
+        self.cluster = cluster
+        self.node = node
+        self.report = report
+        self.names = Names()
+        self.make = Maker(node=node, image=settings.image, names=self.names)
+        self._enforced = enforced
+        self._record = PodResources(
+            settings.pod_resources_socket,
+            resources={self.names.core: Resource.CORE, self.names.memory: Resource.MEMORY},
+        )
+
+    # --- start and end ---------------------------------------------------------------
+
+    def occupy(self) -> None:
+        """Make the namespace; the node must not have an agent yet."""
+        wait(
+            f"node {self.node} has no other agent that offers {self.names.core}",
+            lambda: self.offered() == 0,
+            within=_NO_PLUGIN_SECONDS,
+        )
+        self.cluster.create_namespace()
+        wait("the namespace's service account", self.cluster.has_service_account)
+
+    def leave(self) -> None:
+        """Remove the namespace with all that is in it, if it is there."""
+        if self.cluster.has_namespace():
+            self.clear()
+            self.cluster.delete_namespace()
+            wait("the namespace's end", lambda: not self.cluster.has_namespace(), within=120)
+
+    def disconnect(self) -> None:
+        self._record.close()
+        self.cluster.close()
+
+    def clear(self) -> None:
+        """Delete all pods and wait until the kubelet has forgotten them."""
+        self.cluster.delete_pods()
+        wait("the pods' end", lambda: not self.cluster.pods() and not self.listed(), within=120)
+
+    # --- looking ---------------------------------------------------------------------
+
+    def offered(self) -> int:
+        """Give how many cores the node offers."""
+        allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
+        return int(allocatable.get(self.names.core, "0"))
+
+    def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
+        """Read the kubelet's own record: (pod, container) -> device IDs."""
+        return {
+            (pod.name, container.name): dict(container.held)
+            for pod in self._snapshot().pods
+            if pod.namespace == self.cluster.namespace
+            for container in pod.containers
+        }
+
+    def _snapshot(self) -> Snapshot:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return self._record.list(within=5)
+            except Unavailable as error:  # the kubelet may just be restarting
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"no record from the kubelet: {error}") from error
+                time.sleep(0.2)
+
+    def allocations(self, pod: Json) -> dict[str, Allocation]:
+        notes = pod["metadata"].get("annotations") or {}
+        return decode_allocations(notes.get(self.names.gpu_allocation, "{}"))
+
+    # --- doing -----------------------------------------------------------------------
+
+    def submit(self, pods: Sequence[Json]) -> list[Future[Json]]:
+        """Create all *pods* from 16 clients at once, in the background."""
+        pool = ThreadPoolExecutor(_CLIENTS)
+        created = [pool.submit(self.cluster.create, each) for each in pods]
+        pool.shutdown(wait=False)
+        return created
+
+    def run(self, *pods: Json) -> dict[str, Json]:
+        """Create pods and wait until each runs or was refused."""
+        for done in self.submit(pods):
+            done.result(60)
+        return self.settled(each["metadata"]["name"] for each in pods)
+
+    def settled(self, names: Iterable[str]) -> dict[str, Json]:
+        """Wait until each of these pods runs, with its record on it, or was refused."""
+        wanted = sorted(names)
+        found: dict[str, Json] = {}
+
+        def settled() -> bool:
+            listed = self.cluster.pods()
+            found.update({name: listed[name] for name in wanted if name in listed})
+            return all(name in found and self._is_settled(found[name]) for name in wanted)
+
+        try:
+            wait("pods", settled, within=SETTLE_SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._unsettled(wanted, found)}") from error
+        return found
+
+    def _is_settled(self, pod: Json) -> bool:
+        if phase(pod) == "Failed":
+            return True
+        recorded = self.allocations(pod)
+        # Running is told once any container runs; the others' logs are waited for later.
+        return phase(pod) == "Running" and all(
+            each.name in recorded or each.kind is ContainerKind.INIT for each in self._asking(pod)
+        )
+
+    def _asking(self, pod: Json) -> tuple[ContainerDemand, ...]:
+        return parse_pod_demand(pod["spec"], self.names).containers
+
+    def _unsettled(self, wanted: Sequence[str], found: dict[str, Json]) -> str:
+        late = [n for n in wanted if n not in found or not self._is_settled(found[n])]
+        status = found[late[0]].get("status") if late and late[0] in found else "not there"
+        return f"{len(late)} not settled, such as {late[:3]}: {status}"
+
+    def audit(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
+        """Compare everybody's word on every container that runs, and tell the report.
+
+        Raises:
+            AssertionError: with all findings.
+        """
+        running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
+        asking = [(name, each) for name, pod in running.items() for each in self._asking(pod)]
+        with ThreadPoolExecutor(_CLIENTS) as pool:
+            logs = list(pool.map(lambda each: self.told(each[0], each[1].name), asking))
+        held = self.listed()
+        seen = [
+            Seen(
+                pod=name,
+                container=container,
+                held=held.get((name, container.name), {}),
+                recorded=self.allocations(running[name]).get(container.name),
+                visible=visible(log),
+                uid=running[name]["metadata"]["uid"],
+                limits=limits(log),
+            )
+            for (name, container), log in zip(asking, logs, strict=True)
+        ]
+        wrong = findings(seen, init_recorded=init_recorded, enforced=self._enforced)
+        evidence = Counter(each.recorded.evidence.value for each in seen if each.recorded)
+        self.report(
+            f"{what}: {len(seen)} containers of {len(running)} pods, {len(wrong)} findings; "
+            f"evidence: {dict(sorted(evidence.items()))}"
+        )
+        assert not wrong, "\n".join(wrong)
+        return seen
+
+    def told(self, pod: str, container: str) -> str:
+        """Give a container's log once it says which cards it sees, or as it is in the end."""
+        deadline = time.monotonic() + 60
+        while True:
+            log = self.cluster.log(pod, container)
+            if visible(log) is not None or time.monotonic() > deadline:
+                return log
+            time.sleep(0.2)
+
+    def refused(self, pods: dict[str, Json]) -> dict[str, str]:
+        """Give the messages of the pods that the node refused."""
+        return {
+            name: str(pod["status"].get("message"))
+            for name, pod in sorted(pods.items())
+            if phase(pod) == "Failed"
+        }
+
+    def wait_for_event(self, pod: str, reason: str) -> None:
+        """Wait until a pod has an event of ours, as ``kubectl describe`` shows it."""
+        wait(
+            f"the event {reason} on {pod}",
+            lambda: reason in {each["reason"] for each in self.cluster.events(pod)},
+        )
+
+
+def phase(pod: Json) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
+
+
+def choose_node(nodes: Sequence[Json], asked: str | None, host: str) -> str | None:
+    """Choose the node to work on: the one asked for, the only one, or the one of this host."""
+    known: dict[str, set[str]] = {
+        each["metadata"]["name"]: {
+            each["metadata"]["name"],
+            *(a["address"] for a in each.get("status", {}).get("addresses", ())),
+        }
+        for each in nodes
+    }
+    if asked is not None:
+        return asked if asked in known else None
+    if len(known) == 1:
+        return next(iter(known))
+    return next((name for name, also in sorted(known.items()) if host in also), None)

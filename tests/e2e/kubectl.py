@@ -1,0 +1,82 @@
+"""kubectl as a person uses it, against the suite's cluster."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster import Json
+
+_SECONDS = 60.0
+
+
+class KubectlError(Exception):
+    """kubectl, or the API server, said no; the message is what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one call printed.
+
+    Attributes:
+        out: what was asked for.
+        err: remarks, such as the API server's warnings.
+    """
+
+    out: str
+    err: str
+
+
+class Kubectl:
+    """``kubectl``, with its credentials.
+
+    Args:
+        program: the executable.
+        kubeconfig: which cluster, and as whom.
+    """
+
+    def __init__(self, program: str, kubeconfig: Path) -> None:
+        self._program = program
+        self._kubeconfig = kubeconfig
+
+    def run(self, *arguments: str, given: str = "", within: float = _SECONDS) -> Said:
+        """Run it.
+
+        Args:
+            arguments: the command line.
+            given: its input.
+            within: seconds after which it is ended.
+
+        Raises:
+            KubectlError: it failed.
+        """
+        done = subprocess.run(
+            [self._program, f"--kubeconfig={self._kubeconfig}", *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+        )
+        if done.returncode:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return Said(done.stdout, done.stderr)
+
+    def json(self, *arguments: str) -> Json:
+        """Run it and read what it prints."""
+        decoded: Json = json.loads(self.run(*arguments, "--output=json").out)
+        return decoded
+
+    def items(self, *arguments: str) -> list[Json]:
+        """List objects."""
+        found: list[Json] = self.json("get", *arguments)["items"]
+        return found
+
+    def with_token(self, token: str, folder: Path) -> "Kubectl":
+        """Give one that knows nothing but a token; its kubeconfig is written to *folder*."""
+        config = self.json("config", "view", "--raw", "--minify", "--flatten")
+        (context,) = config["contexts"]
+        config["users"] = [{"name": context["context"]["user"], "user": {"token": token}}]
+        path = folder / "token.kubeconfig"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return Kubectl(self._program, path)

@@ -1,0 +1,308 @@
+"""The overlay for trying out, applied as a person does: what holds while parts of it change."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.manifests import DEPLOY
+from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.ground import Ground, phase, wait
+from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, WEBHOOK, Installation
+from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.load import Load
+from tests.e2e.manifests import CARDS
+from tests.e2e.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PODS = 60
+EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """An installation, and the ground it works on."""
+
+    ground: Ground
+    installation: Installation
+    kubectl: Kubectl
+
+    def load(self) -> Load:
+        """Clients that create GPU pods; none is kept, each must have got its stamp."""
+
+        def create(number: int) -> None:
+            pod = self.ground.make.single(f"load-{number}", 5, 4)
+            made = self.ground.cluster.create(pod, dry_run=True)
+            assert self.ground.names.admission_order in made["metadata"]["annotations"]
+
+        return Load(create)
+
+    def wait_for_cards(self) -> None:
+        wait("the node's cards", lambda: self.ground.offered() == CARDS * 100)
+
+
+@pytest.fixture(scope="module")
+def ground(
+    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
+) -> Iterator[Ground]:
+    ground = Ground(settings, cluster, node=node, report=report, enforced=False)
+    try:
+        ground.occupy()
+        yield ground
+    finally:
+        ground.leave()
+        ground.disconnect()
+
+
+@pytest.fixture(scope="module")
+def installation(
+    settings: Settings, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """What is to be installed; removed in the end, whatever became of it."""
+    if not settings.deploy_image:
+        pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
+    folder = tmp_path_factory.mktemp("deployed")
+    installation = Installation(kubectl, folder, settings.deploy_image)
+    found = installation.left()
+    assert found == [], f"gpu-turnstile is installed: {found}"
+    try:
+        yield installation
+    finally:
+        installation.remove()
+
+
+@pytest.fixture(scope="module")
+def whole(installation: Installation, ground: Ground, kubectl: Kubectl) -> Deployed:
+    began = time.monotonic()
+    installation.apply()
+    installation.wait_until_ready()
+    deployed = Deployed(ground, installation, kubectl)
+    deployed.wait_for_cards()
+    ground.report(f"installed and ready after {time.monotonic() - began:.1f} s")
+    return deployed
+
+
+@pytest.fixture
+def deployed(whole: Deployed) -> Iterator[Deployed]:
+    """The installation, ready, with no pod of the tests on it."""
+    yield whole
+    whole.ground.clear()
+
+
+def test_both_webhooks_serve_what_api_servers_trust(deployed: Deployed) -> None:
+    installation = deployed.installation
+
+    assert len(installation.webhooks()) == 2
+    assert installation.trusted() == {installation.secret("ca")["ca.crt"]}
+    assert installation.served() == {installation.secret("tls")["tls.crt"]}
+    assert "ca.key" not in installation.secret("tls")
+
+
+def test_the_api_server_has_nothing_against_the_policies(deployed: Deployed) -> None:
+    assert deployed.installation.policy_warnings() == {}
+
+
+def test_every_container_of_a_burst_gets_exactly_its_own(deployed: Deployed) -> None:
+    pods = deployed.ground.run(*deployed.ground.make.burst(PODS, seed=1))
+
+    assert deployed.ground.refused(pods) == {}
+    seen = deployed.ground.audit("burst on what is installed", pods)
+    assert len(seen) > PODS
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.stem)
+def test_examples_are_taken_or_refused_as_they_say(deployed: Deployed, example: Path) -> None:
+    def apply() -> str:
+        namespace = f"--namespace={deployed.ground.cluster.namespace}"
+        return deployed.kubectl.run(
+            "apply", namespace, "--dry-run=server", f"--filename={example}"
+        ).out
+
+    if "invalid" not in example.stem:
+        assert "created (server dry run)" in apply()
+        return
+    with pytest.raises(KubectlError, match=r"tencent\.com/vcuda-(core|memory)\]: "):
+        apply()
+
+
+def test_the_agent_may_write_its_record_and_nothing_else(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    """With a token of the kind that the agent has: it names the pod, and so the node."""
+    ground, make = deployed.ground, deployed.ground.make
+    waiting = make.pod("waiting", [make.container("main", 5, 4)])
+    waiting["spec"]["schedulingGates"] = [{"name": "e2e/never"}]
+    ground.run(make.single("own", 5, 4))
+    ground.cluster.create(waiting)
+    ours, record = ground.node, f"{ground.names.gpu_assigned}=true"
+    agent = _with_token_of(deployed, next(iter(deployed.installation.agents())), tmp_path)
+
+    for pod, changed in (("own", record), ("own", f"{ground.names.gpu_allocation}={{}}")):
+        _try(agent, ground, "annotate", "pod", pod, changed)
+    for pod, verb, changed, why in (
+        ("waiting", "annotate", record, "the agent may change only pods of its own node"),
+        ("own", "annotate", "e2e/other=1", "of a pod's annotations the agent may change only"),
+        ("own", "annotate", f"{ground.names.bind_order}=1", "of a pod's annotations the agent"),
+        ("own", "label", "e2e/other=1", "of a pod's metadata the agent may change only"),
+    ):
+        with pytest.raises(KubectlError, match=why):
+            _try(agent, ground, verb, "pod", pod, changed)
+    label = '{"metadata": {"labels": {"e2e/other": "1"}}}'
+    for refused in (
+        ("patch", "node", ours, "--patch", label),
+        ("delete", "pod", "own"),
+        ("get", "secrets"),
+        ("get", "nodes"),
+    ):
+        with pytest.raises(KubectlError, match=r"(?i)forbidden"):
+            _try(agent, ground, *refused)
+
+
+def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_path: Path) -> None:
+    ground = deployed.ground
+    ground.run(ground.make.single("own", 5, 4))
+    agent = _with_token_of(deployed, None, tmp_path)
+
+    with pytest.raises(KubectlError, match="the agent may change only pods of its own node"):
+        _try(agent, ground, "annotate", "pod", "own", f"{ground.names.gpu_assigned}=true")
+
+
+def test_nobody_else_changes_what_a_pod_got(deployed: Deployed) -> None:
+    ground, admin = deployed.ground, deployed.kubectl
+    ground.run(ground.make.single("own", 5, 4))
+
+    _try(admin, ground, "annotate", "pod", "own", "e2e/other=1")
+    for name in (ground.names.gpu_allocation, ground.names.predicate_time):
+        with pytest.raises(KubectlError, match="once the pod is there"):
+            _try(admin, ground, "annotate", "pod", "own", f"{name}=1")
+        with pytest.raises(KubectlError, match="once the pod is there"):
+            _try(admin, ground, "annotate", "pod", "own", f"{name}-")
+    with pytest.raises(KubectlError, match="gpu-cards is the inventory"):
+        _try(admin, ground, "annotate", "node", ground.node, f"{ground.names.gpu_cards}=[]")
+
+
+def test_plain_pods_pass_without_webhooks_and_gpu_pods_do_not(deployed: Deployed) -> None:
+    ground = deployed.ground
+    deployed.installation.scale_webhook(0)
+    try:
+        ground.cluster.create(ground.make.plain("plain"))
+        with pytest.raises(ApiError, match=r'failed calling webhook "pods\.gpu-turnstile\.io"'):
+            ground.cluster.create(ground.make.single("gpu", 10, 4))
+        wait("the plain pod runs", lambda: phase(ground.cluster.pods()["plain"]) == "Running")
+    finally:
+        deployed.installation.scale_webhook(2)
+
+    ground.audit("after the webhooks are back", ground.run(ground.make.single("gpu", 10, 4)))
+
+
+def test_no_creation_fails_while_a_webhook_is_deleted(deployed: Deployed) -> None:
+    before = deployed.installation.webhooks()
+    with deployed.load() as load:
+        wait("calls", load.more(100))
+        deployed.installation.delete_webhook(min(before))
+        wait("more calls", load.more(100))
+
+    deployed.ground.report(f"a webhook deleted: {load}")
+    assert load.failures == []
+    assert len(before.keys() & deployed.installation.webhooks().keys()) == 1
+
+
+def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -> None:
+    before = deployed.installation.webhooks()
+    with deployed.load() as load:
+        wait("calls", load.more(100))
+        deployed.installation.roll(NAMESPACE, WEBHOOK)
+        wait("more calls", load.more(100))
+
+    deployed.ground.report(f"webhooks replaced: {load}")
+    assert load.failures == []
+    after = deployed.installation.webhooks
+    wait("the old ones' end", lambda: not before.keys() & after().keys())
+
+
+def test_no_creation_fails_while_authority_and_certificate_are_renewed(
+    deployed: Deployed,
+) -> None:
+    installation = deployed.installation
+    before = installation.trusted()
+    with deployed.load() as load:
+        wait("calls", load.more(100))
+        said = installation.renew(settle=3, grace=12)
+        wait("more calls", load.more(100))
+
+    deployed.ground.report(f"certificate renewed: {load}")
+    assert load.failures == [], said
+    assert installation.trusted() == {installation.secret("ca")["ca.crt"]} != before
+    assert installation.served() == {installation.secret("tls")["tls.crt"]}
+
+
+def test_gpu_pods_stay_while_the_agent_is_replaced(deployed: Deployed) -> None:
+    ground = deployed.ground
+    made = ground.run(*ground.make.burst(PODS // 3, seed=2))
+    held = ground.listed()
+    before = deployed.installation.agents()
+
+    deployed.installation.roll(AGENTS, AGENT)
+
+    assert not before.keys() & deployed.installation.agents().keys()
+    deployed.wait_for_cards()
+    pods = ground.cluster.pods()
+    assert ground.listed() == held
+    for name, pod in made.items():
+        assert _unchanged(pods[name]) == _unchanged(pod), name
+    later = ground.run(*(ground.make.single(f"later-{number}", 5, 4) for number in range(10)))
+    assert ground.refused(later) == {}
+    ground.audit("after the agent was replaced", pods | later)
+
+
+def test_applied_again_it_goes_on_as_it_was(deployed: Deployed) -> None:
+    trusted = deployed.installation.trusted()
+    with deployed.load() as load:
+        wait("calls", load.more(50))
+        said = deployed.installation.apply()
+        wait("more calls", load.more(50))
+
+    assert load.failures == []
+    assert [each for each in said.splitlines() if not each.endswith(" unchanged")] == []
+    assert deployed.installation.trusted() == trusted
+
+
+def test_deleted_it_leaves_nothing_and_gpu_pods_stay(deployed: Deployed) -> None:
+    """The last one: it ends what the others need."""
+    ground = deployed.ground
+    ground.run(ground.make.single("stays", 5, 4))
+
+    deployed.installation.remove()
+
+    assert deployed.installation.left() == []
+    wait("the node offers nothing", lambda: ground.offered() == 0)
+    pods = ground.cluster.pods()
+    assert phase(pods["stays"]) == "Running"
+    ground.cluster.create(ground.make.plain("plain"))
+
+
+def _with_token_of(deployed: Deployed, pod: str | None, folder: Path) -> Kubectl:
+    bound = (f"--bound-object-name={pod}", "--bound-object-kind=Pod") if pod else ()
+    token = deployed.kubectl.run(
+        "create", "token", "gpu-turnstile-agent", f"--namespace={AGENTS}", *bound
+    ).out
+    return deployed.kubectl.with_token(token.strip(), folder)
+
+
+def _try(kubectl: Kubectl, ground: Ground, verb: str, *arguments: str) -> None:
+    """Ask the API server for a change, without making it."""
+    dry = () if verb == "get" else ("--dry-run=server",)
+    overwrite = ("--overwrite",) if verb in ("annotate", "label") else ()
+    kubectl.run(verb, f"--namespace={ground.cluster.namespace}", *arguments, *dry, *overwrite)
+
+
+def _unchanged(pod: Json) -> tuple[Json, object, object]:
+    """Give what must not change of a running pod."""
+    statuses = pod["status"].get("containerStatuses", []) + pod["status"].get(
+        "initContainerStatuses", []
+    )
+    started = {each["name"]: (each["containerID"], each["restartCount"]) for each in statuses}
+    return pod["metadata"]["annotations"], phase(pod), started

@@ -190,6 +190,8 @@ class Node:
     def restart_agent(self) -> None:
         """End the agent and start another that remembers nothing."""
         self.end_agent()
+        # What the kubelet offers must be the new agent's, not yet the old one's.
+        self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
         self.start_agent()
         self.wait_until_offered()
 

@@ -22,7 +22,8 @@ _SOURCE = Path(__file__).with_name("bridge.c")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # Images made for NVIDIA's cards ask for all of them, and have a library path of their own.
 _ENV = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all", "LD_LIBRARY_PATH=/of/the/image"]
-_FOREVER = ["/bin/sleep", "1000000000"]
+# Until it is told to end, and then well; a kill is a crash.
+_FOREVER = ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000000 & wait"]
 
 
 def build(busybox: Path, compiler: Path) -> bytes:

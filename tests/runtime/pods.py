@@ -146,6 +146,13 @@ class Inside:
             thread.join(_SECONDS)
             assert not thread.is_alive()
 
+    def finish(self) -> None:
+        """Have it end well, as an init container does."""
+        self._runtime.runtime.StopContainer(
+            pb.StopContainerRequest(container_id=self.id, timeout=_EXEC_SECONDS),
+            timeout=_EXEC_SECONDS + 10,
+        )
+
     def stop(self) -> None:
         """Kill it; its files on the host stay until it is removed."""
         self._runtime.runtime.StopContainer(

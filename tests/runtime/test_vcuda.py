@@ -136,7 +136,7 @@ def test_registering_from_inside_writes_limits_and_the_host_pids(node: GpuNode) 
     inside.sh("sleep 1000 >/dev/null 2>&1 & sleep 1000 >/dev/null 2>&1 &")
     for form in forms(uid, inside):
         stay = inside.host_pids()
-        assert len(stay) == 3
+        assert len(stay) == 4
         assert inside.main_pid() in stay
         with inside.speaking_to(SOCKET) as near:
             everybody = inside.host_pids()
@@ -212,7 +212,7 @@ def test_after_a_restart_of_the_agent_the_same_container_registers_again(node: G
     inside.sh("sleep 1000 >/dev/null 2>&1 &")
     stay = inside.host_pids()
     register(inside, container_name="c0")
-    assert len(stay) == 2
+    assert len(stay) == 3
     assert stay <= pids(inside)
 
 
@@ -242,7 +242,7 @@ def test_an_init_container_and_its_successor_have_one_ticket_and_each_its_limits
         assert limits(init).container_name == "init"
         assert limits(init).memory == 16 * BLOCK
         assert init.main_pid() in pids(init)
-        init.stop()
+        init.finish()
     node.wait_for_start(uid, "c0")
     inside = node.start("a", uid)
     assert files_on_host(node, uid) == files_on_host(node, uid, "init")

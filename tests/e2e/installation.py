@@ -23,7 +23,7 @@ OURS = "app.kubernetes.io/part-of=gpu-turnstile"
 _WEBHOOKS = "--selector=app.kubernetes.io/name=gpu-turnstile-webhook"
 _READY_SECONDS = 120.0
 _GONE_SECONDS = 180.0
-_RENEWED_SECONDS = 240.0
+_RENEWED_SECONDS = 150.0
 
 
 class Installation:
@@ -46,15 +46,23 @@ class Installation:
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [os.path.relpath(OVERLAY, folder.resolve())],
-            "images": [{"name": published.rpartition(":")[0], **_parts(image)}],
+            "images": [{"name": published.rpartition(":")[0], **image_parts(image)}],
         }
         (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
 
     # --- start and end ---------------------------------------------------------------
 
-    def apply(self) -> str:
+    def apply(self) -> None:
         """Apply it, for the first time or again."""
-        return self._kubectl.run("apply", f"--kustomize={self._folder}").out
+        self._kubectl.run("apply", f"--kustomize={self._folder}")
+
+    def compare(self) -> None:
+        """Compare what there is with what was applied.
+
+        Raises:
+            KubectlError: to apply it again would change something.
+        """
+        self._kubectl.run("diff", f"--kustomize={self._folder}")
 
     def wait_until_ready(self) -> None:
         """Wait for the first certificate, both webhooks and the agent."""
@@ -114,21 +122,26 @@ class Installation:
         self._kubectl.run("--namespace", NAMESPACE, "delete", "pod", name)
         self.rolled_out(NAMESPACE, WEBHOOK)
 
-    def renew(self, *, settle: int, grace: int) -> str:
-        """Replace authority and certificate: without its Secret the authority is made anew.
+    def begin_renewal(self, *, settle: int, grace: int) -> None:
+        """Let authority and certificate be replaced, and wait until the new one is stored.
 
-        The daily CronJob's own job does it, with shorter pauses.
-
-        Returns:
-            What the job said.
+        The daily CronJob's own job does it, with other pauses. An authority whose Secret is
+        gone is made anew.
         """
         before = self.secret("tls")["tls.crt"]
         self._in("delete", "secret", "gpu-turnstile-webhook-ca")
         self._in("create", "--filename=-", given=self._renewal(settle, grace))
-        wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before, within=120)
-        # A kubelet looks at its Secrets when it looks at a pod: once a minute, or when the
-        # pod changes.
-        self._in("annotate", "pods", _WEBHOOKS, "e2e/look=now")
+        wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before)
+
+    def look_at_secrets(self) -> None:
+        """Let kubelets hand the webhooks what their Secret holds.
+
+        A kubelet looks when it looks at a pod: once a minute, or when the pod changes.
+        """
+        self._in("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
+
+    def end_renewal(self) -> str:
+        """Wait until nothing is left to do, and give what the job said."""
         try:
             self._in(
                 *("wait", "job/renewal", "--for=condition=Complete"),
@@ -207,7 +220,7 @@ class Installation:
         ).out
 
 
-def _parts(image: str) -> dict[str, str]:
+def image_parts(image: str) -> dict[str, str]:
     """Say an image as kustomize wants to be told."""
     name, at, digest = image.partition("@")
     if at:

@@ -59,7 +59,8 @@ class Kubectl:
             check=False,
         )
         if done.returncode:
-            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+            said = done.stderr.strip() or done.stdout.strip()
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {said}")
         return Said(done.stdout, done.stderr)
 
     def json(self, *arguments: str) -> Json:

@@ -2,46 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.deployed import Deployed
 from tests.e2e.ground import Ground, phase, wait
 from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, WEBHOOK, Installation
 from tests.e2e.kubectl import Kubectl, KubectlError
-from tests.e2e.load import Load
-from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PODS = 60
 EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
-
-
-@dataclass(frozen=True, slots=True)
-class Deployed:
-    """An installation, and the ground it works on."""
-
-    ground: Ground
-    installation: Installation
-    kubectl: Kubectl
-
-    def load(self) -> Load:
-        """Clients that create GPU pods; none is kept, each must have got its stamp."""
-
-        def create(number: int) -> None:
-            pod = self.ground.make.single(f"load-{number}", 5, 4)
-            made = self.ground.cluster.create(pod, dry_run=True)
-            assert self.ground.names.admission_order in made["metadata"]["annotations"]
-
-        return Load(create)
-
-    def wait_for_cards(self) -> None:
-        wait("the node's cards", lambda: self.ground.offered() == CARDS * 100)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +113,9 @@ def test_the_agent_may_write_its_record_and_nothing_else(
     waiting["spec"]["schedulingGates"] = [{"name": "e2e/never"}]
     ground.run(make.single("own", 5, 4))
     ground.cluster.create(waiting)
-    ours, record = ground.node, f"{ground.names.gpu_assigned}=true"
-    agent = _with_token_of(deployed, next(iter(deployed.installation.agents())), tmp_path)
+    record = f"{ground.names.gpu_assigned}=true"
+    (ours,) = (pod for pod, node in deployed.installation.agents().items() if node == ground.node)
+    agent = _with_token_of(deployed, ours, tmp_path)
 
     for pod, changed in (("own", record), ("own", f"{ground.names.gpu_allocation}={{}}")):
         _try(agent, ground, "annotate", "pod", pod, changed)
@@ -152,7 +129,7 @@ def test_the_agent_may_write_its_record_and_nothing_else(
             _try(agent, ground, verb, "pod", pod, changed)
     label = '{"metadata": {"labels": {"e2e/other": "1"}}}'
     for refused in (
-        ("patch", "node", ours, "--patch", label),
+        ("patch", "node", ground.node, "--patch", label),
         ("delete", "pod", "own"),
         ("get", "secrets"),
         ("get", "nodes"),
@@ -226,14 +203,19 @@ def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -
 def test_no_creation_fails_while_authority_and_certificate_are_renewed(
     deployed: Deployed,
 ) -> None:
+    """Nobody drops the old authority before every replica was asked and is done with it."""
     installation = deployed.installation
-    before = installation.trusted()
+    before, served = installation.trusted(), installation.served()
     with deployed.load() as load:
         wait("calls", load.more(100))
-        said = installation.renew(settle=3, grace=12)
+        installation.begin_renewal(settle=3, grace=0)
+        wait("calls while webhooks serve the old one", load.more(1000))
+        late = installation.served() == served
+        installation.look_at_secrets()
+        said = installation.end_renewal()
         wait("more calls", load.more(100))
 
-    deployed.ground.report(f"certificate renewed: {load}")
+    deployed.ground.report(f"certificate renewed, {'late' if late else 'soon'} served: {load}")
     assert load.failures == [], said
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]} != before
     assert installation.served() == {installation.secret("tls")["tls.crt"]}
@@ -241,8 +223,9 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(
 
 def test_gpu_pods_stay_while_the_agent_is_replaced(deployed: Deployed) -> None:
     ground = deployed.ground
-    made = ground.run(*ground.make.burst(PODS // 3, seed=2))
-    held = ground.listed()
+    ground.run(*ground.make.burst(PODS // 3, seed=2))
+    wait("all containers run", lambda: all(map(_is_ready, ground.cluster.pods().values())))
+    made, held = ground.cluster.pods(), ground.listed()
     before = deployed.installation.agents()
 
     deployed.installation.roll(AGENTS, AGENT)
@@ -260,13 +243,14 @@ def test_gpu_pods_stay_while_the_agent_is_replaced(deployed: Deployed) -> None:
 
 def test_applied_again_it_goes_on_as_it_was(deployed: Deployed) -> None:
     trusted = deployed.installation.trusted()
+    deployed.installation.compare()
     with deployed.load() as load:
         wait("calls", load.more(50))
-        said = deployed.installation.apply()
+        deployed.installation.apply()
         wait("more calls", load.more(50))
 
     assert load.failures == []
-    assert [each for each in said.splitlines() if not each.endswith(" unchanged")] == []
+    deployed.installation.compare()
     assert deployed.installation.trusted() == trusted
 
 
@@ -297,6 +281,11 @@ def _try(kubectl: Kubectl, ground: Ground, verb: str, *arguments: str) -> None:
     dry = () if verb == "get" else ("--dry-run=server",)
     overwrite = ("--overwrite",) if verb in ("annotate", "label") else ()
     kubectl.run(verb, f"--namespace={ground.cluster.namespace}", *arguments, *dry, *overwrite)
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _unchanged(pod: Json) -> tuple[Json, object, object]:

@@ -22,7 +22,7 @@ from agent.grant import Grant
 from agent.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.ports import Enforcer
 from agent.settings import Enforcement, Settings
-from agent.vcuda.manager import Hardware
+from agent.vcuda.ports import Hardware
 
 log = logging.getLogger(__name__)
 

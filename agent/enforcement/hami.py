@@ -213,8 +213,6 @@ class HamiCore:
     def _renew(self, ticket: TicketDir) -> None:
         """Put a new, empty file in the shared one's place; a lingering container keeps its own."""
         folder = self._tickets.open(ticket.digest)
-        if folder is None:
-            raise EnforcementError("state-dir: the directory of a container's limits is gone")
         try:
             self._tickets.write(folder, "", {_SHARED_FILE: b""})
             file = os.open(_SHARED_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)

@@ -8,6 +8,7 @@ known yet when the kubelet asks for the cores first, and a container that finds 
 libraries in its driver directory cannot do without the file that says there is no limit.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -24,8 +25,10 @@ from agent.podview import PodId
 from agent.ticketdirs import TicketDirs, digest_of
 from agent.tickets import Resource
 from agent.vcuda.config import MOUNT_PATH
-from agent.vcuda.manager import Hardware, Peers, Runtime, VirtualManager
-from agent.vcuda.relay import Limits, Relay
+from agent.vcuda.limits import Limits
+from agent.vcuda.manager import VirtualManager
+from agent.vcuda.ports import Hardware, Peers, Runtime
+from agent.vcuda.relay import Relay
 from agent.vcuda.server import VcudaServer
 
 log = logging.getLogger(__name__)
@@ -100,13 +103,14 @@ class Vcuda:
         Raises:
             EnforcementError: the state directory cannot be used.
         """
-        self._dirs.clean()
-        try:
-            self._server = VcudaServer(self._manager, self._upstream)
-        except OSError as error:
-            raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
         with self._lock:
-            for each in self._dirs.all():
+            self._dirs.clean()
+            tickets = self._dirs.all()
+            try:  # last of what may fail: it is opened again then, and there may be one server
+                self._server = VcudaServer(self._manager, self._upstream)
+            except OSError as error:
+                raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
+            for each in tickets:
                 try:
                     self._listen(each.digest)
                 except EnforcementError as error:  # it is tried again when its container starts
@@ -196,14 +200,13 @@ class Vcuda:
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
         """Listen at a ticket's door, having done something in its directory; the lock is held."""
-        folder = self._dirs.open(digest)
-        try:
+        with contextlib.ExitStack() as held:
+            folder = self._dirs.open(digest)
+            held.callback(os.close, folder)
             first(folder)
-        except EnforcementError:
-            os.close(folder)
-            raise
+            held.pop_all()  # the descriptor is the relay's from here on
         try:
-            self._relay.open(digest, folder)  # the descriptor is the relay's from here on
+            self._relay.open(digest, folder)
         except OSError as error:
             raise EnforcementError(
                 f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent.errors import EnforcementError
+
 SOCKET = "vcuda.sock"
 _BESIDE = ".vcuda.sock.new"
 _QUEUE = 128
@@ -24,6 +26,8 @@ class Door:
     def __init__(self, digest: str, folder: int) -> None:
         """Take over *folder*, a descriptor of the directory."""
         self.digest = digest
+        self.writing = threading.Lock()
+        """Held by whoever writes what its visitors read."""
         self._folder = folder
         self._lock = threading.Lock()
         self._open = True
@@ -45,6 +49,23 @@ class Door:
             yield lent
         finally:
             os.close(lent)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[int]:
+        """Lend a descriptor as ``folder`` does, for what a pod's author may be told of.
+
+        Raises:
+            EnforcementError: the ticket has ended, or no descriptors are left.
+        """
+        with contextlib.ExitStack() as held:
+            try:
+                folder = held.enter_context(self.folder())
+            except FileNotFoundError as error:
+                raise EnforcementError("this container's ticket has ended") from error
+            except OSError as error:
+                why = os.strerror(error.errno or 0)
+                raise EnforcementError(f"state-dir: cannot be opened: {why}") from error
+            yield folder
 
     @property
     def closed(self) -> bool:

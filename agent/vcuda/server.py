@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 import grpc
 
 from agent.errors import EnforcementError, Unavailable
-from agent.vcuda.manager import Claims, Forbidden, NotYet
+from agent.vcuda.claims import Claims, Forbidden, NotYet
 from agent.vcudaapi import vcuda_pb2 as api
 from agent.vcudaapi import vcuda_pb2_grpc as rpc
 

@@ -21,7 +21,7 @@ from agent.ports import Enforcer, RecordSource
 from agent.server import DevicePluginService
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
-from agent.vcuda.manager import Hardware
+from agent.vcuda.ports import Hardware
 from contract.demand import parse_pod_demand
 from contract.names import Names
 from simulator.demo import cards_file

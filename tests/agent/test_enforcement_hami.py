@@ -18,8 +18,9 @@ from agent.errors import EnforcementError
 from agent.grant import Grant, Share, translate
 from agent.ledger import Claim
 from agent.place import pick
+from agent.podview import PodId
 from agent.ports import Enforcer
-from agent.ticketdirs import TicketDirs, digest_of
+from agent.ticketdirs import TicketDir, TicketDirs, digest_of
 from agent.tickets import Ticket
 from contract.demand import Demand
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
@@ -402,10 +403,19 @@ def test_a_shared_file_that_a_container_could_not_write_is_a_refusal_and_made_an
 def test_a_directory_that_goes_while_its_container_starts_is_a_refusal(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TicketDirs, "open", lambda _self, _digest: None)
+    real = TicketDirs.ensure
+
+    def lost(dirs: TicketDirs, ids: frozenset[str], owner: PodId) -> TicketDir:
+        made = real(dirs, ids, owner)
+        shutil.rmtree(made.files)
+        return made
+
+    monkeypatch.setattr(TicketDirs, "ensure", lost)
     with pytest.raises(EnforcementError) as refused:
         node.hami.start(SHARE_IDS, entitled())
-    assert str(refused.value) == "state-dir: the directory of a container's limits is gone"
+    assert str(refused.value) == (
+        "state-dir: the directory of this container's limits is gone: the agent's log tells more"
+    )
 
 
 def test_it_is_an_enforcer(node: Node) -> None:

@@ -19,7 +19,8 @@ from agent.grant import Grant, Share
 from agent.ports import Enforcer
 from agent.ticketdirs import TicketDirs
 from agent.vcuda.config import decode
-from agent.vcuda.manager import Hardware
+from agent.vcuda.manager import VirtualManager
+from agent.vcuda.ports import Hardware
 from agent.vcuda.relay import Relay
 from tests.agent.builders import BLOCK, MEMORY, ids, pod_id
 from tests.agent.fakes import eventually
@@ -212,7 +213,7 @@ def test_a_socket_that_cannot_be_made_vetoes_the_start(
     given = entitlement()
     site.vcuda.answer(given.claim, IDS_A, given.cores)
     with monkeypatch.context() as patch:
-        patch.setattr("agent.vcuda.relay.listen", fails)
+        patch.setattr("agent.vcuda.listeners.listen", fails)
         with pytest.raises(EnforcementError) as error:
             site.vcuda.start(IDS_A, given)
     assert str(error.value) == (
@@ -233,6 +234,29 @@ def test_limits_that_cannot_be_written_veto_the_start(
         with pytest.raises(EnforcementError, match="No space left"):
             site.vcuda.start(IDS_A, entitlement())
     assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 -- as above
+
+
+def test_a_start_that_fails_in_an_unforeseen_way_leaves_no_descriptor(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("a driver's version that nobody foresaw")
+
+    site.admit(entitlement())
+    lent: list[int] = []
+    real = TicketDirs.open
+
+    def opens(dirs: TicketDirs, digest: str) -> int:
+        lent.append(real(dirs, digest))
+        return lent[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "open", opens)
+        patch.setattr(VirtualManager, "prepare", breaks)
+        with pytest.raises(RuntimeError):
+            site.vcuda.start(IDS_A, entitlement())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(lent[0])
 
 
 def _vcuda(state_dir: Path) -> Vcuda:
@@ -259,6 +283,25 @@ def test_a_state_directory_with_too_long_a_path_is_told(folder: Path) -> None:
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot listen there: "):
         vcuda.open()
     assert not vcuda.alive
+    vcuda.close()
+
+
+def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried until it works: what it started before it failed would add up."""
+
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot read: Input/output error")
+
+    vcuda = _vcuda(folder / "state")
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "all", fails)
+        with pytest.raises(EnforcementError, match="Input/output error"):
+            vcuda.open()
+    assert not upstream_of(folder / "state").exists()
+    vcuda.open()
+    assert vcuda.alive
     vcuda.close()
 
 

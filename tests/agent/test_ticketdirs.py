@@ -151,10 +151,24 @@ def test_a_wiped_disk_gets_the_same_path_again(dirs: TicketDirs, root: Path) -> 
 def test_adopting_writes_the_proven_owner_and_keeps_what_is_inside(dirs: TicketDirs) -> None:
     made = dirs.make(IDS, A)
     (made.files / "kept").touch()
-    dirs.adopt(made.digest, B)
-    dirs.adopt(digest_of(OTHER_IDS), B)  # there is none
+    folder = dirs.open(made.digest)
+    dirs.adopt(made.digest, folder, B)
+    dirs.adopt(digest_of(OTHER_IDS), folder, B)  # there is none
+    os.close(folder)
     assert dirs.all() == (TicketDir(made.digest, B, made.files),)
     assert names(made.files) == ["kept"]
+
+
+def test_adopting_by_a_directory_that_was_replaced_leaves_its_successor_alone(
+    dirs: TicketDirs,
+) -> None:
+    """A container that lingers may be proven when its places are another pod's already."""
+    made = dirs.make(IDS, A)
+    folder = dirs.open(made.digest)
+    dirs.make(IDS, B)
+    dirs.adopt(made.digest, folder, A)
+    os.close(folder)
+    assert dirs.find(IDS) == TicketDir(made.digest, B, made.files)
 
 
 def test_directories_of_pods_that_are_gone_are_removed(dirs: TicketDirs, root: Path) -> None:
@@ -411,7 +425,11 @@ def _write(dirs: TicketDirs) -> None:
 
 
 def _adopt(dirs: TicketDirs) -> None:
-    dirs.adopt(digest_of(IDS), B)
+    folder = dirs.open(digest_of(IDS))
+    try:
+        dirs.adopt(digest_of(IDS), folder, B)
+    finally:
+        os.close(folder)
 
 
 def _keep(dirs: TicketDirs) -> None:

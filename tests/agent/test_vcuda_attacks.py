@@ -20,7 +20,7 @@ import pytest
 
 from agent.podview import PodId
 from agent.vcuda.config import decode, decode_pids
-from agent.vcuda.relay import Limits
+from agent.vcuda.limits import Limits
 from agent.vcudaapi import vcuda_pb2 as api
 from tests.agent.builders import BLOCK, ids
 from tests.agent.fakes import eventually

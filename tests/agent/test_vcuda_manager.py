@@ -11,17 +11,18 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.cgroups import CgroupError, Cgroups, ContainerCgroup
+from agent.cgroups import ContainerCgroup
 from agent.cri import ContainerState
 from agent.entitlement import Entitlement
-from agent.errors import EnforcementError, Unavailable
+from agent.errors import EnforcementError
 from agent.podview import PodId
 from agent.ticketdirs import TicketDirs
+from agent.vcuda.claims import Claims, Forbidden
 from agent.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.vcuda.doors import Door
-from agent.vcuda.manager import Claims, Forbidden, Hardware, NotYet, VirtualManager
-from agent.vcuda.relay import Visitor
-from agent.vcuda.server import VcudaServer
+from agent.vcuda.manager import VirtualManager
+from agent.vcuda.ports import Hardware
+from agent.vcuda.visitors import Visitor
 from tests.agent.builders import BLOCK
 from tests.agent.fakes import eventually
 from tests.agent.vcuda_site import (
@@ -126,7 +127,9 @@ def test_a_soft_limit_is_written(site: Site) -> None:
 def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, door: Path) -> None:
     dirs = TicketDirs(site.state / "tickets")
     (held,) = dirs.all()
-    dirs.adopt(held.digest, POD_B)
+    folder = dirs.open(held.digest)
+    dirs.adopt(held.digest, folder, POD_B)
+    os.close(folder)
     site.register(door)
     assert dirs.all()[0].owner == POD_A
 
@@ -284,17 +287,6 @@ def test_a_full_disk_is_told_without_its_path(
     site.register(door)
 
 
-def test_what_is_not_foreseen_tells_a_container_nothing(
-    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(*_: object) -> None:
-        raise RuntimeError("/var/lib/secret")
-
-    monkeypatch.setattr(TicketDirs, "write", breaks)
-    assert _code(site, door) == ("INTERNAL", "internal error")
-    assert site.results == ["failed"]
-
-
 def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, door: Path) -> None:
     given = site.entitled.pop((UID_A, "main"))
     assert _code(site, door) == (
@@ -315,125 +307,6 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, door: Path
     site.entitled = Late()
     site.register(door)
     assert len(asked) == 3
-
-
-# --- kept up ------------------------------------------------------------------------------
-
-
-def test_processes_are_listed_anew(site: Site, door: Path) -> None:
-    site.register(door, container_name="main")
-    site.put(ID_A, POD_A, ME, 12)
-    for folder in (door, door / "main", door / ID_A):
-        eventually(listed(folder, 12, ME), "the new process is listed")
-
-
-def test_more_processes_than_are_read_are_cut(site: Site, door: Path) -> None:
-    site.put(ID_A, POD_A, ME)
-    (site.mount / "kubepods.slice").rename(site.mount / "moved")
-    (site.mount / "moved").rename(site.mount / "kubepods.slice")
-    procs = next(site.mount.rglob("cgroup.procs"))
-    procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
-    site.register(door)
-    assert pids(door / ID_A) == tuple(range(2000, 3024))
-
-
-def test_what_a_container_had_that_is_gone_is_removed(site: Site, door: Path) -> None:
-    site.register(door, container_name="main")
-    site.put(ID_A, POD_A)
-    site.runtime.down = True  # then nobody knows
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert pids(door / ID_A) == (5, 7, ME)
-    site.runtime.down = False  # it has no processes, but it may yet
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert (door / ID_A).exists()
-    site.runtime.containers.clear()
-    eventually(lambda: not (door / ID_A).exists(), "it is gone")
-    eventually(lambda: not (door / "pids.config").exists(), "and its list")
-    assert limits(door) == CONFIG
-
-
-def test_a_container_started_again_takes_over_what_it_shares(site: Site, door: Path) -> None:
-    site.register(door, container_name="main")
-    site.put(ID_A, POD_A)
-    site.run(ID_A2)
-    site.vcuda.start(IDS_A, entitlement())
-    site.put(ID_A2, POD_A, ME, 77)
-    site.register(door, container_name="main")
-    del site.runtime.containers[ID_A]
-    eventually(lambda: not (door / ID_A).exists(), "the dead one's is gone")
-    assert pids(door) == pids(door / "main") == pids(door / ID_A2) == (77, ME)
-
-
-def test_a_ticket_that_ended_is_not_kept_listed(
-    site: Site, door: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its container may linger; nothing is written for it any more, and nothing complained of."""
-    site.register(door)
-    site.admit(entitlement(POD_B))
-    site.put(ID_A, POD_A, ME, 99)
-    site.run(ID_A2, POD_B)
-    site.put(ID_A2, POD_B, ME)
-    site.register(door)
-    site.put(ID_A2, POD_B, ME, 12)
-    eventually(listed(door / ID_A2, 12, ME), "the others are listed anew")
-    assert not (door / ID_A).exists()
-    assert not any(each.getMessage() == "processes not listed" for each in caplog.records)
-
-
-def test_a_container_that_is_still_there_is_looked_for_again(site: Site, door: Path) -> None:
-    """Of what an earlier agent listed none lives any more; the container may all the same."""
-    site.register(door)
-    site.restart(lambda: shutil.rmtree(site.proc))
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert (door / ID_A).exists()
-    del site.runtime.containers[ID_A]
-    eventually(lambda: not (door / ID_A).exists(), "it is forgotten once it is gone")
-
-
-def test_containers_registered_before_a_restart_are_kept_listed(site: Site, door: Path) -> None:
-    site.run(ID_A2, POD_A, "init")
-    site.put(ID_A2, POD_A, ME, 3)
-    site.entitled[UID_A, "init"] = entitlement(name="init")
-    site.register(door, container_id=f"crio-{ID_A2}")
-    site.run()
-    site.put(ID_A, POD_A, ME, 5)
-    site.register(door, container_name="main")
-
-    def meanwhile() -> None:
-        del site.runtime.containers[ID_A2]
-        site.put(ID_A2, POD_A)
-        site.put(ID_A, POD_A, ME, 5, 6)
-
-    site.restart(meanwhile)
-    for folder in (door, door / "main", door / ID_A):
-        eventually(listed(folder, 5, 6, ME), "it is listed anew")
-    eventually(lambda: not (door / ID_A2).exists(), "the one that ended meanwhile is forgotten")
-    eventually(lambda: not (door / f"crio-{ID_A2}").exists(), "under both names")
-
-
-@pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
-def test_what_an_earlier_agent_left_half_written_is_no_harm(
-    site: Site, door: Path, damage: str
-) -> None:
-    site.register(door)
-    file = door / ID_A / "pids.config"
-
-    def meanwhile() -> None:
-        if damage == "cut":
-            file.write_bytes(b"123")
-        elif damage == "gone":
-            file.unlink()
-        else:
-            (site.proc / str(ME) / "cgroup").write_text("garbage")
-            (site.proc / "5" / "cgroup").write_text("garbage")
-
-    site.restart(meanwhile)
-    site.put(ID_A, POD_A, ME, 8)
-    site.register(door)
-    assert pids(door / ID_A) == (8, ME)
 
 
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
@@ -508,29 +381,6 @@ def test_only_an_id_of_64_hexadecimal_digits_ever_becomes_a_path(
     assert list(made.files.iterdir()) == []
 
 
-def test_a_door_that_is_closed_cannot_be_recovered(folder: Path) -> None:
-    door = Door("0" * 20, os.open(folder, os.O_RDONLY))
-    door.close()
-    with pytest.raises(EnforcementError, match="cannot read the limits"):
-        _manager(folder, None, Peers(None)).recover(door)
-
-
-@pytest.mark.parametrize("problem", [CgroupError("foreign"), Unavailable("no /proc")])
-def test_processes_that_cannot_be_told_are_told_the_next_time(
-    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
-) -> None:
-    def fails(*_: object) -> None:
-        raise problem
-
-    site.register(door)
-    with monkeypatch.context() as patch:
-        patch.setattr(Cgroups, "pids_of", fails)
-        expected = "PERMISSION_DENIED" if isinstance(problem, CgroupError) else "UNAVAILABLE"
-        assert _code(site, door)[0] == expected
-    site.put(ID_A, POD_A, ME, 4)
-    eventually(lambda: pids(door / ID_A) == (4, ME), "it is listed anew")
-
-
 def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
     site: Site, door: Path
 ) -> None:
@@ -540,17 +390,3 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
     site.entitled[UID_A, "main"] = nameless
     site.register(door, container_name="main")
     assert limits(door) == CONFIG
-
-
-def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
-    class Never:
-        def register(self, peer: str, claims: Claims) -> None:
-            raise NotYet
-
-    with pytest.raises(OSError, match=r"^cannot bind "):
-        VcudaServer(Never(), folder / ("x" * 120))
-
-
-def test_a_large_message_is_refused(site: Site, door: Path) -> None:
-    assert _code(site, door, pod_uid="x" * 20_000)[0] == "RESOURCE_EXHAUSTED"
-    site.register(door)

@@ -24,8 +24,8 @@ from agent.grant import Grant, Share
 from agent.ledger import Claim
 from agent.podview import PodId
 from agent.ticketdirs import digest_of
-from agent.vcuda.manager import Hardware
-from agent.vcuda.relay import Limits
+from agent.vcuda.limits import Limits
+from agent.vcuda.ports import Hardware
 from agent.vcudaapi import vcuda_pb2 as api
 from agent.vcudaapi import vcuda_pb2_grpc as rpc
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids

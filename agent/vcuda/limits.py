@@ -1,0 +1,69 @@
+"""What visitors may use up: the limits, and one door's account against them.
+
+No I/O here; the time is an argument.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What visitors may use up.
+
+    Attributes:
+        door: connections that are served at one door at a time.
+        overall: connections that are served at a time.
+        bytes: what one connection may carry, either way.
+        seconds: how long one may last.
+        burst: connections that may come to a door at once.
+        per_second: how many may come to a door in the long run.
+        check: seconds between looks at whether the sockets are still there.
+    """
+
+    door: int = 4
+    overall: int = 512
+    bytes: int = 64 * 1024
+    seconds: float = 15.0
+    burst: int = 64
+    per_second: float = 16.0
+    check: float = 5.0
+
+
+@dataclass(slots=True)
+class Account:
+    """What the visitors of one door have used up: how many are there, and how many came."""
+
+    limits: Limits
+    now: float
+    """When it was last brought up to date."""
+    served: int = 0
+    turns: float = field(init=False)
+    """How many may come at once; below one the next waits."""
+
+    def __post_init__(self) -> None:
+        """Begin with a whole burst."""
+        self.turns = float(self.limits.burst)
+
+    def open(self, now: float) -> bool:
+        """Whether another may come."""
+        gained = (now - self.now) * self.limits.per_second
+        self.turns = min(self.turns + gained, float(self.limits.burst))
+        self.now = now
+        return not self._full() and self.turns >= 1
+
+    def came(self) -> None:
+        """Count one that came, whether or not it is served."""
+        self.turns -= 1
+
+    def failed(self) -> None:
+        """Have the next wait: one could not be let in, nor could it at once."""
+        self.turns = min(self.turns, 0.0)
+
+    def opens_at(self) -> float | None:
+        """Give when the next turn comes, where one is waited for."""
+        if self._full() or self.turns >= 1:
+            return None
+        return self.now + (1 - self.turns) / self.limits.per_second
+
+    def _full(self) -> bool:
+        return self.served >= self.limits.door

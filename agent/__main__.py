@@ -79,7 +79,7 @@ def _one_line() -> Iterator[None]:
 )
 @click.option(
     "--pod-resources-socket",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_envvar=True,
     help="The kubelet's PodResources socket.",
@@ -190,7 +190,7 @@ def _one_line() -> Iterator[None]:
 )
 @click.option(
     "--cri-socket",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=str(CRI_SOCKET),
     show_envvar=True,
     help="The container runtime's socket; vcuda asks it which container a process is in.",
@@ -298,10 +298,11 @@ def cards_group() -> None:
     show_envvar=True,
     help="Where to write.  [default: standard output]",
 )
-def dump(output: Path | None) -> None:
-    """Write the cards that NVML knows as a cards file."""
+@click.pass_context
+def dump(context: click.Context, output: Path | None) -> None:
+    """Write the cards that NVML knows, or --cards FILE before this word, as a cards file."""
     with _one_line():
-        found = look(None)
+        found = look(context.obj)
         if not found.inventory.cards:
             raise SettingsError(f"cards: {none_served(found)}")
         text = dump_discovery(found)

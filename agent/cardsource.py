@@ -95,7 +95,7 @@ def look(cards: Path | None) -> Discovery:
         with open_source(cards).open() as session:
             return session.discover()
     except Unavailable as error:
-        raise SettingsError(f"cards: {error}") from error
+        raise SettingsError(f"cards: {error} (--cards FILE reads a file instead)") from error
 
 
 def none_served(found: Discovery) -> str:

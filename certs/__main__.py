@@ -77,7 +77,7 @@ def issue_command(
     click.echo(f"{out}: ca.crt ca.key tls.crt tls.key, valid until {issued.not_after:%Y-%m-%d}")
 
 
-@cli.command("bundle")
+@cli.command("bundle", short_help="Print ca.crt as a caBundle: base64, one line.")
 @click.option(
     "--in",
     "directory",
@@ -138,9 +138,11 @@ _ROTATION_FLAGS = (
         metavar="HOST:PORT",
     ),
     _flag("--force", "Take over Secrets that somebody else made.", is_flag=True),
-    _flag(
+    click.option(
         "--kubeconfig",
-        "How to reach the API server; the service account of the pod when not given.",
+        envvar=["GPU_TURNSTILE_CERTS_KUBECONFIG", "KUBECONFIG"],
+        show_envvar=True,
+        help="How to reach the API server; the service account of the pod when not given.",
         type=click.Path(dir_okay=False, path_type=Path),
     ),
 )
@@ -150,7 +152,7 @@ def _rotation_flags(command: Callable[..., None]) -> Callable[..., None]:
     return reduce(lambda wrapped, flag: flag(wrapped), reversed(_ROTATION_FLAGS), command)
 
 
-@cli.command("rotate")
+@cli.command("rotate", short_help="Keep and renew the webhook's certificates in a cluster.")
 @_rotation_flags
 @_flag("--wait", "Stay until nothing is left to do.", is_flag=True)
 @_flag("--timeout", "Seconds after which --wait leaves the rest.", type=int, default=1800)
@@ -171,7 +173,7 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
         click.echo(str(rotate(cluster, settings, around, until=until)))
 
 
-@cli.command("status")
+@cli.command("status", short_help="Show them, and what is done next; changes nothing.")
 @_rotation_flags
 @_flag("--output", "How it is written.", type=click.Choice(["table", "json"]), default="table")
 def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:

@@ -97,7 +97,7 @@ class ApiCluster:
             else:
                 config.load_kube_config(str(kubeconfig), client_configuration=configuration)
         except _UNUSABLE as error:
-            where = kubeconfig or "the pod's service account"
+            where = kubeconfig or "the pod's service account, and --kubeconfig is not given"
             reason = " ".join(str(error).split())
             raise ClusterError(f"kubeconfig: cannot use {where}: {reason}") from error
         configuration.retries = False

@@ -76,7 +76,7 @@ def rotate(
     Raises:
         CertsError: the API server refuses, or what is there belongs to somebody else.
     """
-    conflicts = 0
+    conflicts, told = 0, ""
     while True:
         try:
             observed, action = _step(cluster, settings, around)
@@ -95,6 +95,10 @@ def rotate(
         if until is None or not nap or now + nap > until:
             _need_all(observed)
             return action
+        why = _why(action, observed)
+        if why != told:
+            around.say(f"waiting: {why}")
+            told = why
         around.sleep(nap)
 
 
@@ -175,6 +179,14 @@ def _nap(action: Wait | Done, observed: Observed, now: datetime) -> timedelta:
     if observed.missing:
         naps.append(_MISSING_NAP)
     return min(naps, default=timedelta())
+
+
+def _why(action: Wait | Done, observed: Observed) -> str:
+    """Say what is waited for; the same text while it is the same."""
+    reasons = [f"{each} not found" for each in observed.missing]
+    if isinstance(action, Wait):
+        reasons.append(action.why)
+    return "; ".join(reasons)
 
 
 def _need_all(observed: Observed) -> None:

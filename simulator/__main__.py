@@ -1,5 +1,6 @@
 """``python -m simulator``: the simulated node's parts, each a process, and the demo."""
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,7 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
     )
 
 
-@main.command()
+@main.command(short_help="Bind pods to nodes that have room, not in order.")
 @_option("--server", required=True, help="URL of the API server.")
 @_option("--seed", type=int, default=0, help="Of the delays before a binding.")
 @_option("--workers", type=click.IntRange(1), default=8, help="Bindings at once.")
@@ -79,13 +80,16 @@ def kubelet(plugin_wait: float, **settings: Any) -> None:
     run_kubelet(**settings, plugin_wait_s=plugin_wait)
 
 
-@main.command()
+@main.command(short_help="Run it all: examples, refusals, a burst; tell who was right.")
 @_option("--seed", type=int, default=1, help="Of everything random.")
 @_option("--pods", type=click.IntRange(1, 400), default=100, help="Pods in the burst.")
 @_option("--clients", type=click.IntRange(1, 64), default=32, help="Clients that create them.")
 @_option("--examples", type=_PATH, help="A folder of manifests.  [default: deploy/examples]")
 def demo(seed: int, pods: int, clients: int, examples: Path | None) -> None:
     """Run everything as real processes, submit the examples and a burst, and tell who was right."""
+    # A closed terminal or a cancelled job ends the demo as Ctrl-C does: nothing stays behind.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _frame: sys.exit(128 + number))
     folder = examples or Path(__file__).parents[1] / "deploy" / "examples"
     sys.exit(0 if run_demo(folder, seed=seed, pods=pods, clients=clients) else 1)
 

@@ -11,10 +11,12 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,8 +29,6 @@ from simulator.webhooks import validating_configuration, webhook_configuration
 NODE = "simulated-node"
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 10.0
-
-
 _CHECKOUT = Path(__file__).parents[1]
 
 
@@ -101,7 +101,7 @@ class Cluster:
 
     def start(self, name: str) -> None:
         """Start one of ``apiserver``, ``scheduler``, ``kubelet``, ``webhook``, ``agent``."""
-        with self.log(name).open("ab") as log:
+        with self.log(name).open("ab") as log, _undisturbed():
             self._processes[name] = subprocess.Popen(  # noqa: S603 -- our own program
                 [sys.executable, "-m", *self._command(name)],
                 stdin=subprocess.DEVNULL,
@@ -109,7 +109,7 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 cwd=self.root,
                 # The simulator is no part of what is installed: it runs from the checkout.
-                env=os.environ | {"PYTHONWARNINGS": "default", "PYTHONPATH": str(_CHECKOUT)},
+                env=_environment() | {"PYTHONWARNINGS": "default", "PYTHONPATH": str(_CHECKOUT)},
             )
 
     def kill(self, name: str, *, number: int = signal.SIGKILL) -> int:
@@ -225,7 +225,8 @@ class Cluster:
             "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
             f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
             "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
-            f"{sockets} --domain {domain} --state-dir {root}/state --http-host 127.0.0.1 "
+            f"{sockets} --domain {domain} --state-dir {root}/state "
+            f"--cri-socket {root}/cri.sock --http-host 127.0.0.1 "
             f"--http-port {self._ports['agent']}",
         }
         options = {"kubelet": self._kubelet_options, "agent": self._agent_options}
@@ -233,6 +234,29 @@ class Cluster:
 
     def _tail(self, name: str) -> str:
         return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold signals back while a process is started: nobody would know it to end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+def _environment() -> dict[str, str]:
+    """Give what is set, without settings meant for other agents and webhooks than these."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("GPU_TURNSTILE")}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -51,7 +51,8 @@ def test_a_missing_library_is_a_clear_line(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SettingsError) as caught:
         look(None)
     assert str(caught.value) == (
-        "cards: NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded"
+        "cards: NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded "
+        "(--cards FILE reads a file instead)"
     )
 
 

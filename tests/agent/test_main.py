@@ -325,7 +325,10 @@ def test_a_machine_without_nvml_is_one_line_and_exit_code_2(
     assert (result.exit_code, result.stdout, result.stderr) == (
         2,
         "",
-        ("error: cards: NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded\n"),
+        (
+            "error: cards: NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded "
+            "(--cards FILE reads a file instead)\n"
+        ),
     )
 
 

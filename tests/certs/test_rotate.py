@@ -591,6 +591,8 @@ def test_a_missing_configuration_is_waited_for() -> None:
     assert isinstance(world.run(until=START + timedelta(minutes=5)), Done)
     assert world.accepted_now()
     assert world.clock.now == START + timedelta(seconds=20)
+    waits = [each for each in world.said if each.startswith("waiting: ")]
+    assert waits == ["waiting: validatingwebhookconfiguration gpu-turnstile not found"]
 
 
 def test_a_missing_configuration_is_not_waited_for_for_ever() -> None:

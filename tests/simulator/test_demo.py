@@ -1,16 +1,22 @@
 """The demo as a user runs it."""
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.agent.fakes import eventually
+
 ROOT = Path(__file__).parents[2]
 
 
-def _demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _demo(*arguments: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "simulator", "demo", *arguments],
         capture_output=True,
@@ -18,22 +24,54 @@ def _demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         timeout=110,
         check=False,
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(folder)},
+        env=os.environ | {"TMPDIR": str(folder)} | env,
     )
 
 
-@pytest.mark.timeout(150)
-def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    short = Path("/tmp") / f"d{os.getpid()}"  # unix sockets need a short path
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for the demo's own, with a short path for its sockets; removed at the end."""
+    short = Path("/tmp") / f"d{os.getpid()}"
     short.mkdir()
     try:
-        done = _demo("--pods", "20", "--clients", "8", folder=short)
+        yield short
+    finally:
+        shutil.rmtree(short)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_cancelled_leaves_nothing_behind(number: signal.Signals) -> None:
+    with _folder() as short:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "simulator", "demo"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(short)},
+        )
+        eventually(lambda: list(short.glob("*/agent.log")), "the agent is started", within=60)
+        demo.send_signal(number)
+        assert demo.wait(60) == 128 + number
+        assert list(short.iterdir()) == []
+        left = [each for each in Path("/proc").glob("[0-9]*/cmdline") if _names(each, short)]
+        assert left == []
+
+
+def _names(cmdline: Path, folder: Path) -> bool:
+    try:
+        return str(folder).encode() in cmdline.read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
+@pytest.mark.timeout(150)
+def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind() -> None:
+    with _folder() as short:
+        # What is set for another agent must not reach this one.
+        done = _demo("--pods", "20", "--clients", "8", folder=short, GPU_TURNSTILE_DOMAIN="no.such")
         assert done.returncode == 0, done.stdout + done.stderr
         assert list(short.iterdir()) == []
-    finally:
-        for each in short.iterdir():
-            each.unlink()
-        short.rmdir()
     assert "two-cards" in done.stdout
     assert "more than one card must be a multiple of 100" in done.stdout
     assert "20 of 20 pods running" in done.stdout

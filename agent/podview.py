@@ -100,7 +100,7 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     return PodView(
         id=PodId(metadata.get("namespace", ""), metadata.get("name", ""), uid),
         demand=demand,
-        # Bind order, admission order, creation time, UID (DESIGN: order). A stamp that is
+        # Bind order, admission order, creation time, UID. A stamp that is
         # missing is stood in for by the best time known, so that pods with and without
         # stamps stand in one line.
         line=(

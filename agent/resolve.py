@@ -1,7 +1,8 @@
 """Which container is asking: a pure, total, deterministic function of the evidence.
 
-See DESIGN, "Resolving". The kubelet admits one pod at a time, its containers in order
-(fact K1), and ``List`` shows the pod being admitted without what it still lacks (K3).
+The kubelet admits one pod at a time, its containers in order (fact K1), and ``List`` shows
+the pod being admitted without what it still lacks (K3); simulator/kubelet/README.md has
+the facts.
 """
 
 from collections.abc import Callable, Iterable, Sequence

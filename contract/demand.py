@@ -291,7 +291,7 @@ def _split(cores: int, handed_on: int, path: str, names: Names) -> FieldError:
 
 
 def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:
-    """Apply the rules between the two counts of one container (DESIGN: the contract)."""
+    """Apply the rules between the two counts of one container."""
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
         yield FieldError(

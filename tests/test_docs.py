@@ -32,6 +32,8 @@ _OTHERS_SAY = {
     "Allocate failed due to rpc error",
     "NVML: Driver Not Loaded",
     "pod ... had been predicated!",
+    "hostPath type check failed",
+    'RuntimeHandler "nvidia" not supported',
 }
 
 every_page = pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)

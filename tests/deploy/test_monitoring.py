@@ -79,3 +79,15 @@ def test_what_is_scraped_is_there() -> None:
     assert pods["selector"]["matchLabels"].items() <= agent["metadata"]["labels"].items()
     ports = [each["name"] for each in agent["spec"]["containers"][0]["ports"]]
     assert pods["podMetricsEndpoints"][0]["port"] in ports
+
+
+def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_by() -> None:
+    # The operator names the job of a PodMonitor so, kube-state-metrics a DaemonSet.
+    monitor = find(read_yaml(FOLDER / "scrape.yaml"), "PodMonitor", "gpu-turnstile-agent")
+    agents = find(base(), "DaemonSet", "gpu-turnstile-agent")
+    rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
+    place, name = monitor["metadata"]["namespace"], monitor["metadata"]["name"]
+    assert f'{{job="{place}/{name}"}}' in rules["GPUTurnstileAgentDown"]
+    place, name = agents["metadata"]["namespace"], agents["metadata"]["name"]
+    counted = f'{{namespace="{place}",daemonset="{name}"}}'
+    assert counted in rules["GPUTurnstileAgentMissing"]

@@ -225,6 +225,15 @@ def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     assert denials(policy, stranger) == []
 
 
+def test_an_agent_comes_only_where_gpu_manager_is_not() -> None:
+    affinity = _agent("overlays/gpu-manager")["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [
+        {"key": "gpu-turnstile.io/gpus", "operator": "In", "values": ["true"]},
+        {"key": "nvidia-device-enable", "operator": "NotIn", "values": ["enable"]},
+    ]
+
+
 def test_the_try_out_runs_on_any_node_with_cards_that_the_agent_reads(tmp_path: Path) -> None:
     built = build("overlays/try-out")
     spec = pod_specs(built)["DaemonSet/gpu-turnstile-agent"]

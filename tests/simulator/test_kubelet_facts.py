@@ -1,4 +1,4 @@
-"""What DESIGN.md says a kubelet does, held by the simulated one over real sockets."""
+"""The facts of simulator/kubelet/README.md, held by the simulated kubelet over real sockets."""
 
 import contextlib
 import threading

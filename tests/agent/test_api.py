@@ -305,6 +305,7 @@ def test_a_watch_begun_after_closing_ends_at_once(api: Api) -> None:
 def test_closing_twice_or_without_a_watch_is_nothing(api: Api) -> None:
     api.close()
     api.close()
+    assert api.list_pods("n1")[0] == []  # what waits to be written may still be
 
 
 def test_a_watch_from_forgotten_history_is_gone(api: Api, server: ApiServer) -> None:

@@ -290,5 +290,7 @@ def test_a_stop_while_there_are_no_cards_ends_it_at_once(
     node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unload(monkeypatch)
-    with launch() as stage:  # asserts it
+    with launch() as stage:
         eventually(lambda: stage.page("/readyz")[0] == 503, "it runs")
+        stage.agent.stop()  # which waits some seconds and goes on without those that hang
+        assert not any(thread.is_alive() for thread in stage.agent._threads)

@@ -333,8 +333,11 @@ def test_without_the_library_nothing_limited_is_promised_or_started(node: Node, 
 
 def test_without_the_library_whole_cards_without_a_cap_are_served(node: Node) -> None:
     node.library.unlink()
-    node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
+    answer = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
     node.hami.start(WHOLE_IDS, entitled(places=WHOLE_IDS, cores=WHOLE))
+    assert answer.envs == {}
+    (shared,) = answer.mounts
+    assert Path(shared.host).is_file()
 
 
 def test_a_file_that_names_the_library_is_written_when_it_differs(node: Node) -> None:
@@ -420,4 +423,6 @@ def test_a_directory_that_goes_while_its_container_starts_is_a_refusal(
 
 def test_it_is_an_enforcer(node: Node) -> None:
     enforcer: Enforcer = node.hami
+    node.core()
     enforcer.keep([])
+    assert list((node.state / "tickets").iterdir()) == []

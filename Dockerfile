@@ -23,6 +23,7 @@ RUN python -m venv --without-pip /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY agent/ agent/
 COPY certs/ certs/
+COPY common/ common/
 COPY contract/ contract/
 COPY webhook/ webhook/
 RUN python -m pip --python /opt/build/bin/python wheel \

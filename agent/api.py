@@ -16,6 +16,7 @@ import urllib3
 from kubernetes import client, config
 
 from agent.errors import SettingsError, Unavailable
+from common.backoff import spread
 
 Json = dict[str, Any]
 
@@ -121,7 +122,8 @@ class Api:
             resource_version=resource_version,
             watch=True,
             allow_watch_bookmarks=True,
-            timeout_seconds=_WATCH_SECONDS,
+            # As client-go does it: the watches of all nodes do not end together.
+            timeout_seconds=int(spread(_WATCH_SECONDS)),
             _request_timeout=(_CONNECT_SECONDS, _SILENT_SECONDS),
         )
         with self._lock:

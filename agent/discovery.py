@@ -8,6 +8,7 @@ container: the ledger is built again from the kubelet's record.
 """
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from agent.health import (
     after_fault,
     after_probe,
 )
+from common.backoff import Backoff, Jitter
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +113,7 @@ def _now() -> Moment:
 class CardWatch:
     """The node's cards and their health."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         source: Source,
         *,
@@ -119,6 +121,7 @@ class CardWatch:
         observer: Observer | None = None,
         pace: Pace | None = None,
         now: Callable[[], Moment] = _now,
+        jitter: Jitter = random.random,
     ) -> None:
         """Watch the cards of *source*; nothing runs before :meth:`run`."""
         self.known = threading.Event()
@@ -128,6 +131,7 @@ class CardWatch:
         self._observer = observer or Unobserved()
         self._pace = pace or Pace()
         self._now = now
+        self._jitter = jitter
         self._status = CardsStatus()
         self._told = self._status.news()
         self._cards: dict[str, Card] = {}
@@ -162,7 +166,7 @@ class CardWatch:
 
     def run(self, stop: threading.Event) -> None:
         """Watch until *stop* is set."""
-        pause = self._pace.retry
+        pauses = Backoff(self._pace.retry, self._pace.retry_most, jitter=self._jitter)
         while not stop.is_set():
             began = self._now().at
             self._answered = False
@@ -172,9 +176,8 @@ class CardWatch:
             except Unavailable as error:
                 self._failed(error)
                 if self._now().at - began > self._pace.renew:
-                    pause = self._pace.retry
-                stop.wait(pause)
-                pause = min(pause * 2, self._pace.retry_most)
+                    pauses.reset()
+                stop.wait(pauses.next())
 
     def _serve(self, session: Session, stop: threading.Event) -> None:
         """Use one session until it fails, should be renewed, or *stop* is set."""

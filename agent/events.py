@@ -12,6 +12,7 @@ from typing import Protocol
 
 from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
+from common.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +125,7 @@ class EventQueue:
 
     def run(self) -> None:
         """Write until stopped."""
-        low, high = _BACKOFF_SECONDS
-        backoff = low
+        pauses = Backoff(*_BACKOFF_SECONDS)
         while (due := self._next()) is not None:
             notice, count, at = due
             try:
@@ -139,12 +139,11 @@ class EventQueue:
                 log.info("event waits", extra={"reason": str(error)})
                 self._on_result("retried")
                 self._again(notice, count, at)
-                self._pause(backoff)
-                backoff = min(backoff * 2, high)
+                self._pause(pauses.next())
                 continue
             else:
                 self._on_result("written")
-            backoff = low
+            pauses.reset()
 
     def _next(self) -> tuple[Notice, int, float] | None:
         with self._changed:

@@ -1,6 +1,7 @@
 """The node's cards as the node shows them: an annotation, kept up by a thread of its own."""
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from agent.api import Gone, Json, Rejected
 from agent.cards import Inventory
 from agent.errors import Unavailable
 from agent.tickets import Resource
+from common.backoff import Backoff, Jitter, spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 
 log = logging.getLogger(__name__)
@@ -91,6 +93,7 @@ class InventoryWriter:
         look: Callable[[], NodeCards | None],
         pace: InventoryPace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        jitter: Jitter = random.random,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
@@ -102,6 +105,7 @@ class InventoryWriter:
             look: gives the inventory as it is now, ``None`` while it is not known.
             pace: how often.
             clock: seconds, monotonic.
+            jitter: source of randomness for pauses.
             on_result: told ``written`` or ``retried``, for metrics.
         """
         self._api = api
@@ -110,6 +114,7 @@ class InventoryWriter:
         self._look = look
         self._pace = pace or InventoryPace()
         self._clock = clock
+        self._jitter = jitter
         self._on_result = on_result
         self._changed = threading.Condition()
         self._stopping = False
@@ -130,16 +135,18 @@ class InventoryWriter:
     def run(self) -> None:
         """Write until stopped."""
         pace, written, at = self._pace, "", 0.0
-        retry, pause = pace.retry, 0.0
+        retries = Backoff(pace.retry, pace.retry_most, jitter=self._jitter)
+        renew, pause = spread(pace.renew, self._jitter), 0.0
         while self._next(pause):
             now, found = self._clock(), self._look()
             text = written if found is None else encode_inventory(found)
-            if text == written and (found is None or now - at < pace.renew):
+            if text == written and (found is None or now - at < renew):
                 pause = pace.settle
             elif self._write(text):
-                written, at, retry, pause = text, now, pace.retry, pace.write
+                written, at, pause = text, now, pace.write
+                retries.reset()
             else:
-                retry, pause = min(retry * 2, pace.retry_most), retry
+                pause = retries.next()
                 self.poke()  # it is still to be written
 
     def _next(self, pause: float) -> bool:

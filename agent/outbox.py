@@ -1,6 +1,7 @@
 """Writing allocations to pods: a queue that retries, never inside a call of the kubelet."""
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
 from agent.podview import PodId, PodView
+from common.backoff import Jitter, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind
 from contract.names import Names
@@ -75,7 +77,7 @@ def is_complete(view: PodView, allocations: Mapping[str, Allocation]) -> bool:
 class PatchQueue:
     """The queue: one thread writes, the newest allocation of a pod replaces older ones."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         api: PatchApi,
@@ -83,6 +85,7 @@ class PatchQueue:
         indices: Mapping[str, int],
         on_result: Callable[[str], None] = lambda _result: None,
         clock: Callable[[], float] = time.monotonic,
+        jitter: Jitter = random.random,
     ) -> None:
         """Start empty.
 
@@ -92,12 +95,14 @@ class PatchQueue:
             indices: card UUID -> index.
             on_result: told ``written``, ``retried`` or ``dropped``, for metrics.
             clock: seconds, monotonic.
+            jitter: source of randomness for pauses.
         """
         self._api = api
         self._names = names
         self._indices = indices
         self._on_result = on_result
         self._clock = clock
+        self._jitter = jitter
         self._changed = threading.Condition()
         self._stopping = False
         self._patches: dict[PodId, Json] = {}
@@ -174,6 +179,5 @@ class PatchQueue:
     def _later(self, pod: PodId) -> None:
         with self._changed:
             tries, _ = self._tries[pod]
-            low, high = _BACKOFF_SECONDS
-            wait = min(low * 2 ** min(tries, 16), high)
+            wait = pause_after(tries + 1, *_BACKOFF_SECONDS, jitter=self._jitter)
             self._tries[pod] = (tries + 1, self._clock() + wait)

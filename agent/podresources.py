@@ -13,6 +13,7 @@ from agent.errors import Unavailable
 from agent.kubeletapi import podresources_pb2
 from agent.tickets import Resource
 from agent.witness import ListedContainer, ListedPod, Snapshot
+from common.backoff import spread
 
 # The kubelet allows 100 calls a second (fact K5): after this long one more is due.
 _RETRY_SECONDS = 0.012
@@ -117,7 +118,7 @@ class PodResources:
                     raise Unavailable(reason) from error
                 if limited:
                     reason = "PodResources: rate limited until the deadline"
-                self._pause.wait(_RETRY_SECONDS)
+                self._pause.wait(spread(_RETRY_SECONDS))
             except ValueError as error:  # how gRPC says that the channel is closed
                 raise Unavailable("PodResources: closed") from error
             else:

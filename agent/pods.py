@@ -1,6 +1,7 @@
 """The pods of this node: a cache that a watch keeps up, and single look-ups on a miss."""
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Protocol
 from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
 from agent.podview import PodView, parse_pod
+from common.backoff import Backoff, Jitter
 from contract.names import Names
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ class PodApi(Protocol):
 # showing a pod that the API has no spec of (a static pod without its mirror).
 _ASK_AGAIN_SECONDS = 0.5
 _BACKOFF_SECONDS = (0.2, 10.0)
+# The API server ends a watch after minutes. One that ends sooner than this has failed, whatever
+# the server says: opened again without a pause, it would be opened a thousand times a second.
+_SHORT_WATCH_SECONDS = 1.0
 
 
 class PodCache:
@@ -49,6 +54,7 @@ class PodCache:
         node: str,
         names: Names,
         clock: Callable[[], float] = time.monotonic,
+        jitter: Jitter = random.random,
     ) -> None:
         """Start empty.
 
@@ -57,12 +63,14 @@ class PodCache:
             node: the node's name.
             names: the contract's names.
             clock: seconds, monotonic.
+            jitter: source of randomness for pauses.
         """
         self._api = api
         self._node = node
         self._names = names
         self._on_change: Callable[[PodView], None] = lambda _view: None
         self._clock = clock
+        self._jitter = jitter
         self._lock = threading.Lock()
         self._views: dict[str, PodView] = {}
         self._tuple: tuple[PodView, ...] = ()
@@ -108,8 +116,8 @@ class PodCache:
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*; list again whenever the watch cannot go on."""
-        low, high = _BACKOFF_SECONDS
-        backoff = low
+        pauses = Backoff(*_BACKOFF_SECONDS, jitter=self._jitter)
+        _, longest = _BACKOFF_SECONDS
         while not stop.is_set():
             began = self._clock()
             try:
@@ -121,10 +129,9 @@ class PodCache:
                     return
                 log.warning("no pods from the API server", extra={"reason": str(error)})
             # A list that succeeds says little: the watch may go on being refused at once.
-            if self._clock() - began > high:
-                backoff = low
-            stop.wait(backoff)
-            backoff = min(backoff * 2, high)
+            if self._clock() - began > longest:
+                pauses.reset()
+            stop.wait(pauses.next())
 
     def _list(self) -> str:
         items, version = self._api.list_pods(self._node)
@@ -141,13 +148,21 @@ class PodCache:
 
     def _watch(self, version: str, stop: threading.Event) -> None:
         """Follow the watch, opening it again from where it ended."""
+        pauses = Backoff(*_BACKOFF_SECONDS, jitter=self._jitter)
         while not stop.is_set():
+            began, brought = self._clock(), False
             for kind, obj in self._api.watch_pods(self._node, version):
+                brought = True
                 version = obj["metadata"].get("resourceVersion", version)
                 if kind == "DELETED":
                     self._forget(obj)
                 elif kind in ("ADDED", "MODIFIED"):
                     self._remember(obj)
+            short = self._clock() - began < _SHORT_WATCH_SECONDS
+            if brought or not short:
+                pauses.reset()
+            if short:
+                stop.wait(pauses.next())
 
     def _remember(self, obj: Json, *, alone: bool = False) -> PodView:
         view = self._parse(obj)

@@ -21,6 +21,7 @@ from kubernetes import client, config
 
 from certs.errors import ClusterError, Conflict
 from certs.objects import Json, Kind
+from common.backoff import Backoff
 
 _TIMEOUTS = (5.0, 15.0)
 _PATIENCE_S = 60.0
@@ -206,16 +207,15 @@ class ApiCluster:
             ClusterError: it did not answer in time, or with something that is no object.
         """
         end = self._times.monotonic() + _PATIENCE_S
-        pause = _SHORTEST_PAUSE_S
+        pauses = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, jitter=self._times.jitter)
         while True:
             try:
                 return self._once(what, method, *args)
             except _Unavailable as error:
-                wait = max(pause * (0.5 + self._times.jitter()), error.after_s)
+                wait = max(pauses.next(), error.after_s)
                 if self._times.monotonic() + wait > end:
                     raise ClusterError(f"{what}: {error}") from error
             self._times.sleep(wait)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _once(self, what: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Json:
         """Make a request; translate every foreign exception here and nowhere else.

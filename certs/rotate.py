@@ -1,5 +1,6 @@
 """A rotation carried out: look, decide, do one thing, look again."""
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,9 +34,10 @@ from certs.steps import (
     TrustIn,
     Wait,
 )
+from common.backoff import Jitter, pause_after
 
 _CONFLICTS = 20
-_SHORTEST_NAP = timedelta(milliseconds=50)
+_CONFLICT_PAUSE_S = (0.1, 5.0)
 _LONGEST_NAP = timedelta(seconds=30)
 _MISSING_NAP = timedelta(seconds=5)
 
@@ -51,12 +53,14 @@ class Surroundings:
         sleep: waits for a time.
         served: asks the webhooks what they serve.
         say: is told each step, in one line.
+        jitter: source of randomness for pauses, so that two runs do not meet again.
     """
 
     clock: Callable[[], datetime]
     sleep: Callable[[timedelta], None]
     served: Callable[[], Served]
     say: Callable[[str], None]
+    jitter: Jitter = random.random
 
 
 def rotate(
@@ -85,7 +89,8 @@ def rotate(
             if conflicts == _CONFLICTS:
                 raise
             around.say(f"looking again: {error}")
-            around.sleep(min(_SHORTEST_NAP * 2**conflicts, _LONGEST_NAP / 6))
+            pause = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=around.jitter)
+            around.sleep(timedelta(seconds=pause))
             continue
         conflicts = 0
         if not isinstance(action, Wait | Done):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from common.backoff import Backoff
 from simulator.client import ApiError, Json
 from simulator.kubelet.api import PODS, NodeApi
 from simulator.kubelet.errors import InvalidPod
@@ -99,7 +100,7 @@ class PodSource:
 
     def run(self) -> None:
         """List and watch until stopped."""
-        pause = _FIRST_PAUSE_S
+        pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         version = ""
         while not self._stop.is_set():
             try:
@@ -107,15 +108,14 @@ class PodSource:
                     version = self._list()
                 version = self._watch(version)
                 # A server that ends every watch at once must not be asked in a tight loop.
-                pause = _FIRST_PAUSE_S
-                self._stop.wait(pause)
+                pauses.reset()
+                self._stop.wait(pauses.next())
             except ApiError as error:
                 if error.status == 410:
                     version = ""
                     continue
                 _log.warning("pods of %s: %s", self._selector, error)
-                self._stop.wait(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                self._stop.wait(pauses.next())
 
     def _list(self) -> str:
         listed = self._api.list(PODS, fieldSelector=self._selector, resourceVersion="0")

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 
+from common.backoff import Backoff
 from simulator.client import ApiClient, ApiError, Json
 
 _FIRST_WAIT_S = 0.05
@@ -35,20 +36,21 @@ class Reflector:
 
     def run(self, stop: threading.Event) -> None:
         """Follow the collection until *stop* is set."""
-        wait, version = _FIRST_WAIT_S, ""
+        pauses, version = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S), ""
         while not stop.is_set():
             try:
                 if not version:
                     version = self._list()
-                wait = _FIRST_WAIT_S
                 version = self._watch(version, stop)
+                # A server that ends every watch at once must not be asked in a tight loop.
+                pauses.reset()
+                stop.wait(pauses.next())
             except ApiError as error:
                 # A watch that broke off goes on where it was; one that expired starts over.
                 if error.status == _GONE:
                     version = ""
                     continue
-                stop.wait(wait)
-                wait = min(2 * wait, _LONGEST_WAIT_S)
+                stop.wait(pauses.next())
 
     def _list(self) -> str:
         found = self._client.list(self._path)

@@ -1,11 +1,13 @@
 """The agent's client of the API server, against a simulated server and a scripted one."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -334,15 +336,23 @@ def test_a_watch_that_the_server_ends_simply_ends(talks_to: Api, scripted: Scrip
     pod: dict[str, Any] = {"metadata": {"name": "a"}}
     scripted.say(200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
     assert [kind for kind, _ in talks_to.watch_pods("n1", "5")] == ["ADDED", "MODIFIED"]
-    assert scripted.requests == [
+    ((method, path),) = scripted.requests
+    assert (method, re.sub("timeoutSeconds=[0-9]+", "timeoutSeconds=N", path)) == (
+        "GET",
         (
-            "GET",
-            (
-                "/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1"
-                "&resourceVersion=5&timeoutSeconds=300&watch=true"
-            ),
-        )
-    ]
+            "/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1"
+            "&resourceVersion=5&timeoutSeconds=N&watch=true"
+        ),
+    )
+
+
+def test_the_watches_of_many_nodes_do_not_end_together(talks_to: Api, scripted: Scripted) -> None:
+    for _ in range(8):
+        scripted.say(200, b"")
+        assert not list(talks_to.watch_pods("n1", "5"))
+    asked = [int(parse_qs(path)["timeoutSeconds"][0]) for _, path in scripted.requests]
+    assert all(300 <= each <= 450 for each in asked)
+    assert len(set(asked)) > 1
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,14 @@ def diary() -> Diary:
 
 
 def make(source: Source, clock: Clock, diary: Diary, pace: Pace = BUSY) -> CardWatch:
-    return CardWatch(source, rules=Rules(quiet=300), observer=diary, pace=pace, now=clock)
+    return CardWatch(
+        source,
+        rules=Rules(quiet=300),
+        observer=diary,
+        pace=pace,
+        now=clock,
+        jitter=lambda: 0.0,
+    )
 
 
 @contextmanager

@@ -169,7 +169,9 @@ def test_waits_grow_between_tries() -> None:
 
 def test_waits_grow_to_a_bound_and_never_overflow() -> None:
     clock = FakeClock()
-    queue = PatchQueue(api=FakePatchApi(), names=NAMES, indices=INDICES, clock=clock)
+    queue = PatchQueue(
+        api=FakePatchApi(), names=NAMES, indices=INDICES, clock=clock, jitter=lambda: 0.0
+    )
     view = make_pod("a", asks(30, 8))
     queue.put(view, GOT)
     for _ in range(2000):

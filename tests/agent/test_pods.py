@@ -95,6 +95,64 @@ def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> J
     return obj
 
 
+class EndlessApi(FakePodApi):
+    """A server whose watches end at once, with or without having brought something."""
+
+    def __init__(self, *brings: tuple[str, Json]) -> None:
+        super().__init__()
+        self.brings = brings
+
+    def list_pods(self, node: str) -> tuple[list[Json], str]:
+        return [], "1"
+
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+        self.watched_from.append(resource_version)
+        yield from self.brings
+
+
+class Stepwise(threading.Event):
+    """A stop that nobody waits for in real time: it notes each pause, and ends after some."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.pauses: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout or 0.0)
+        if len(self.pauses) == self.most:
+            self.set()
+        return self.is_set()
+
+
+def paused(api: FakePodApi, most: int, jitter: float = 0.0) -> list[float]:
+    """Run a cache on a clock that stands still until it has paused so often."""
+    stop = Stepwise(most)
+    PodCache(api=api, node="n1", names=NAMES, clock=FakeClock(), jitter=lambda: jitter).run(stop)
+    return stop.pauses[:most]
+
+
+def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
+    api = EndlessApi()
+    assert paused(api, 8) == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    assert len(api.watched_from) == 8
+
+
+def test_a_watch_that_ends_at_once_but_brings_something_is_opened_again_soon() -> None:
+    """A short pause keeps the server alive; a long one would keep the pods from us."""
+    api = EndlessApi(("BOOKMARK", {"metadata": {"resourceVersion": "7"}}))
+    assert paused(api, 4) == [0.2] * 4
+    assert api.watched_from == ["1", "7", "7", "7"]
+
+
+def test_agents_that_lose_the_api_server_together_do_not_come_back_together() -> None:
+    def outage() -> FakePodApi:
+        return FakePodApi(*[Unavailable("away")] * 3)
+
+    assert paused(outage(), 3, jitter=0.0) == [0.2, 0.4, 0.8]
+    assert paused(outage(), 3, jitter=0.5) == [0.25, 0.5, 1.0]
+
+
 # --- against the simulated API server -------------------------------------------------
 
 

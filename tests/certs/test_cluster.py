@@ -37,7 +37,7 @@ class FakeTime:
         self.seconds += seconds
 
     def times(self) -> Time:
-        return Time(monotonic=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 0.5)
+        return Time(monotonic=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 0.0)
 
 
 @contextmanager

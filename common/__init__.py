@@ -1,0 +1,4 @@
+"""Small parts that all programs need and that say nothing of GPUs.
+
+Standard library only, and no I/O. What programs must agree on is in ``contract``, not here.
+"""

@@ -1,0 +1,65 @@
+"""Pauses between tries: doubled with every failure up to a bound, and different for everybody.
+
+A thousand nodes that lose the API server lose it at the same moment. Without jitter they come
+back at the same moments too, and keep it down. A pause therefore lasts between one time and one
+and a half times its nominal length, as client-go's ``wait.Jitter`` does it.
+
+No library is used for this: our loops wait on conditions that a new item or a stop must be able to
+end, and some keep one pause per item. Libraries such as tenacity wrap a call and sleep, and would
+be used for this one formula.
+"""
+
+import random
+from collections.abc import Callable
+
+_SPREAD = 0.5
+_MOST_DOUBLINGS = 32  # more would overflow a float one day, and no bound is so far away
+
+Jitter = Callable[[], float]
+"""Returns a number from 0 to 1, exclusive, different for each call."""
+
+
+def spread(seconds: float, jitter: Jitter = random.random) -> float:
+    """Lengthen a pause by up to a half, at random."""
+    return seconds * (1 + _SPREAD * jitter())
+
+
+def pause_after(
+    failures: int, shortest: float, longest: float, *, jitter: Jitter = random.random
+) -> float:
+    """Return the pause after so many failures in a row, in seconds.
+
+    Args:
+        failures: failures so far, at least 1.
+        shortest: nominal pause after the first failure.
+        longest: bound of the nominal pause.
+        jitter: source of randomness.
+    """
+    doublings = min(failures - 1, _MOST_DOUBLINGS)
+    return spread(min(shortest * 2.0**doublings, longest), jitter)
+
+
+class Backoff:
+    """The pauses of one loop. Not safe to share between threads."""
+
+    def __init__(self, shortest: float, longest: float, *, jitter: Jitter = random.random) -> None:
+        """Start without failures.
+
+        Args:
+            shortest: nominal pause after the first failure, in seconds.
+            longest: bound of the nominal pause.
+            jitter: source of randomness.
+        """
+        self._shortest = shortest
+        self._longest = longest
+        self._jitter = jitter
+        self._failures = 0
+
+    def next(self) -> float:
+        """Count a failure and return the pause that follows it, in seconds."""
+        self._failures += 1
+        return pause_after(self._failures, self._shortest, self._longest, jitter=self._jitter)
+
+    def reset(self) -> None:
+        """Forget the failures: a try succeeded."""
+        self._failures = 0

@@ -1,8 +1,8 @@
 """Taking a request through the webhooks, in the order and with the words of the real server.
 
-Mutating webhooks run one after the other, each on what the one before made of the object;
-validating ones all see the final object. ``reinvocationPolicy`` is not followed: every
-webhook runs once.
+Mutating webhooks run one after the other, each on what the one before made of the object, and
+those that want it once more when a later one changed it (:mod:`simulator.api.reinvocation`).
+Validating policies and webhooks all see the final object.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Protocol
 from simulator.api.cel import EvaluationError, InvalidExpression, compile_condition
 from simulator.api.errors import StatusError, bad_request, internal
 from simulator.api.patching import InvalidPatch, apply_json_patch
+from simulator.api.reinvocation import Reinvocation
 from simulator.api.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Json
 from simulator.api.review import (
     Answer,
@@ -24,6 +25,10 @@ from simulator.api.review import (
 )
 from simulator.api.selectors import InvalidSelector
 from simulator.api.webhooks import Webhook, parse_webhooks
+
+
+def _as_it_is(obj: Json) -> Json:
+    return obj
 
 
 class CallFailed(Exception):
@@ -65,13 +70,21 @@ class Admission:
         self._configurations = configurations
         self._namespace_labels = namespace_labels
 
-    async def mutate(self, request: Request, obj: Json | None, warnings: list[str]) -> Json | None:
-        """Let the mutating webhooks change *obj*.
+    async def mutate(
+        self,
+        request: Request,
+        obj: Json | None,
+        warnings: list[str],
+        *,
+        settle: Callable[[Json], Json] = _as_it_is,
+    ) -> Json | None:
+        """Let the mutating webhooks change *obj*, in two rounds where one is not enough.
 
         Args:
             request: the request.
             obj: the object in it, ``None`` in a deletion.
             warnings: gets what the webhooks want the user to be told.
+            settle: decodes what a webhook made of the object and fills in the defaults.
 
         Returns:
             The object as they made it.
@@ -79,17 +92,34 @@ class Admission:
         Raises:
             StatusError: one denied it, or failed and its policy is ``Fail``.
         """
+        calls = Reinvocation()
+        obj = await self._mutate_once(request, obj, warnings, calls, settle)
+        if calls.begin_second():
+            obj = await self._mutate_once(request, obj, warnings, calls, settle)
+        return obj
+
+    async def _mutate_once(
+        self,
+        request: Request,
+        obj: Json | None,
+        warnings: list[str],
+        calls: Reinvocation,
+        settle: Callable[[Json], Json],
+    ) -> Json | None:
         for webhook in self._webhooks(request, mutating=True):
-            answer = await self._ask(webhook, request, obj)
-            if answer is None:
+            body = self._review_for(webhook, request, obj)
+            if body is None or calls.passes_over(webhook):
                 continue
-            warnings.extend(answer.warnings)
-            if answer.patch is None or obj is None:
-                continue
-            try:
-                obj = apply_json_patch(obj, answer.patch)
-            except InvalidPatch as error:
-                raise internal(str(error)) from error
+            before = obj
+            answer = await self._ask(webhook, request, body)
+            if answer is not None:
+                warnings.extend(answer.warnings)
+                if answer.patch is not None and obj is not None:
+                    try:
+                        obj = settle(apply_json_patch(obj, answer.patch))
+                    except InvalidPatch as error:
+                        raise internal(str(error)) from error
+            calls.called(webhook, changed=obj != before)
         return obj
 
     async def validate(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
@@ -98,8 +128,13 @@ class Admission:
         Raises:
             StatusError: one denied it, or failed and its policy is ``Fail``.
         """
+        asked = [
+            (webhook, body)
+            for webhook in self._webhooks(request, mutating=False)
+            if (body := self._review_for(webhook, request, obj)) is not None
+        ]
         answers = await asyncio.gather(
-            *(self._ask(each, request, obj) for each in self._webhooks(request, mutating=False)),
+            *(self._ask(webhook, request, body) for webhook, body in asked),
             return_exceptions=True,
         )
         for answer in answers:
@@ -117,8 +152,8 @@ class Admission:
         except (KeyError, InvalidSelector) as error:
             raise internal(f"webhook configuration: {error}") from error
 
-    async def _ask(self, webhook: Webhook, request: Request, obj: Json | None) -> Answer | None:
-        """Give the answer of a webhook; ``None`` when it has no say."""
+    def _review_for(self, webhook: Webhook, request: Request, obj: Json | None) -> Json | None:
+        """Build what a webhook is asked; ``None`` when it has no say."""
         namespace = request.target.namespace
         if not webhook.wants(
             request.target,
@@ -127,10 +162,11 @@ class Admission:
             namespace_labels=self._namespace_labels(namespace) if namespace else None,
         ):
             return None
-        uid = self._new_uid()
-        body = review_request(request, obj, uid=uid)
-        if not self._conditions_hold(webhook, request, obj, body):
-            return None
+        body = review_request(request, obj, uid=self._new_uid())
+        return body if self._conditions_hold(webhook, request, obj, body) else None
+
+    async def _ask(self, webhook: Webhook, request: Request, body: Json) -> Answer | None:
+        """Give the answer of a webhook; ``None`` when it failed and may be ignored."""
         if request.dry_run and webhook.has_side_effects:
             raise bad_request(
                 f'admission webhook "{webhook.name}" does not support dry run; '
@@ -138,7 +174,9 @@ class Admission:
             )
         try:
             answer = read_answer(
-                await self._caller.post(webhook, review(body)), uid=uid, mutating=webhook.mutating
+                await self._caller.post(webhook, review(body)),
+                uid=body["uid"],
+                mutating=webhook.mutating,
             )
         except CallFailed as error:
             _fail_unless_open(webhook, f"failed to call webhook: {error}", error)

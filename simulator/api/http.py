@@ -364,7 +364,7 @@ def _success(**details: str) -> Json:
 
 def _answer(body: Json, call: Call, status: int = 200) -> web.Response:
     response = web.json_response(body, status=status)
-    for warning in call.warnings:
+    for warning in dict.fromkeys(call.warnings):  # each is told once, however often it was said
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
 

@@ -69,8 +69,15 @@ class Operations:
         request = Request(
             named, "CREATE", (resource.api_version, resource.kind), dry_run=call.dry_run
         )
-        admitted = await self._admission.mutate(request, obj, call.warnings) or obj
-        admitted = with_kind(resource, decoded(resource, _with_metadata(admitted, namespace)))
+        admitted = await self._admission.mutate(
+            request,
+            obj,
+            call.warnings,
+            settle=lambda made: prepared(resource, decoded(resource, made)),
+        )
+        admitted = with_kind(
+            resource, decoded(resource, _with_metadata(admitted or obj, namespace))
+        )
         meta = admitted["metadata"]
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = self._store.generate_name(resource, namespace, meta["generateName"])

@@ -1,7 +1,6 @@
-"""The API server, as the agent uses it. The only importer of ``kubernetes`` and ``urllib3``.
+"""The API server, as the agent uses it.
 
-Raw JSON in and out: building typed objects of every pod on every event costs more than
-everything else the agent does.
+Raw JSON in and out, over :mod:`agent.rest`.
 """
 
 import contextlib
@@ -11,11 +10,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import urllib3
-from kubernetes import client, config
-
-from agent.errors import SettingsError, Unavailable
+from agent.errors import Unavailable
+from agent.rest import BROKEN, Rest, Timeout
 from common.backoff import spread
 
 Json = dict[str, Any]
@@ -27,16 +25,6 @@ _CONNECT_SECONDS = 5.0
 _WATCH_SECONDS = 300
 # A watch that says nothing for so long, not even a bookmark, is dead: it is opened again.
 _SILENT_SECONDS = 120.0
-
-# What the client lets through when a kubeconfig is bad, its YAML parser's errors included.
-_UNUSABLE = (
-    config.ConfigException,
-    # Reached through the client: PyYAML is imported by agent.cardsfile alone.
-    config.kube_config.yaml.YAMLError,  # type: ignore[attr-defined]  # no re-export meant
-    OSError,
-    ValueError,
-    TypeError,
-)
 
 
 class Gone(Exception):
@@ -68,20 +56,7 @@ class Api:
         Raises:
             SettingsError: neither can be used.
         """
-        configuration = client.Configuration()
-        try:
-            if kubeconfig is None:
-                config.load_incluster_config(client_configuration=configuration)
-            else:
-                config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-        except _UNUSABLE as error:
-            where = kubeconfig or "the pod's service account"
-            reason = " ".join(str(error).split())
-            raise SettingsError(f"kubeconfig: cannot use {where}: {reason}") from error
-        configuration.retries = False
-        api_client = client.ApiClient(configuration)
-        api_client.user_agent = "gpu-turnstile-agent"  # audit logs name who asked
-        self._core = client.CoreV1Api(api_client)
+        self._rest = Rest(kubeconfig)
         self._lock = threading.Lock()
         self._watching: Any = None
         self._closed = False
@@ -96,10 +71,10 @@ class Api:
             Unavailable: no usable answer.
         """
         answer = self._call(
-            self._core.list_pod_for_all_namespaces,
-            field_selector=f"spec.nodeName={node}",
-            resource_version="0",
-            _request_timeout=(_CONNECT_SECONDS, _LIST_SECONDS),
+            "GET",
+            "/api/v1/pods",
+            query={"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"},
+            timeout=(_CONNECT_SECONDS, _LIST_SECONDS),
         )
         try:
             return answer.get("items") or [], str(answer["metadata"]["resourceVersion"])
@@ -117,14 +92,17 @@ class Api:
             Unavailable: the stream broke.
         """
         response = self._request(
-            self._core.list_pod_for_all_namespaces,
-            field_selector=f"spec.nodeName={node}",
-            resource_version=resource_version,
-            watch=True,
-            allow_watch_bookmarks=True,
-            # As client-go does it: the watches of all nodes do not end together.
-            timeout_seconds=int(spread(_WATCH_SECONDS)),
-            _request_timeout=(_CONNECT_SECONDS, _SILENT_SECONDS),
+            "GET",
+            "/api/v1/pods",
+            query={
+                "fieldSelector": f"spec.nodeName={node}",
+                "resourceVersion": resource_version,
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                # As client-go does it: the watches of all nodes do not end together.
+                "timeoutSeconds": str(int(spread(_WATCH_SECONDS))),
+            },
+            timeout=(_CONNECT_SECONDS, _SILENT_SECONDS),
         )
         with self._lock:
             self._watching = response
@@ -138,7 +116,7 @@ class Api:
                         raise Gone(obj.get("message", ""))
                     raise Unavailable(f"watch: {obj.get('message')}")
                 yield kind, obj
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (*BROKEN, ValueError) as error:
             raise Unavailable(f"watch: {error}") from error
         finally:
             response.close()
@@ -150,9 +128,7 @@ class Api:
             Unavailable: no usable answer in time.
         """
         try:
-            return self._call(
-                self._core.read_namespaced_pod, name, namespace, _request_timeout=_GET_SECONDS
-            )
+            return self._call("GET", _path("pods", namespace, name), timeout=_GET_SECONDS)
         except (Rejected, Gone) as error:
             if isinstance(error, Rejected) and error.status == 404:
                 return None
@@ -165,14 +141,7 @@ class Api:
             Rejected: the pod is gone, is another one, or the patch is refused.
             Unavailable: no usable answer in time.
         """
-        self._call(
-            self._core.patch_namespaced_pod,
-            name,
-            namespace,
-            patch,
-            _content_type="application/merge-patch+json",
-            _request_timeout=_PATCH_SECONDS,
-        )
+        self._call("PATCH", _path("pods", namespace, name), patch, timeout=_PATCH_SECONDS)
 
     def patch_node(self, name: str, patch: Json) -> None:
         """Apply a merge patch to a node.
@@ -181,13 +150,8 @@ class Api:
             Rejected: there is no such node, or the patch is refused.
             Unavailable: no usable answer in time.
         """
-        self._call(
-            self._core.patch_node,
-            name,
-            patch,
-            _content_type="application/merge-patch+json",
-            _request_timeout=_PATCH_SECONDS,
-        )
+        path = f"/api/v1/nodes/{_quoted(name)}"
+        self._call("PATCH", path, patch, timeout=_PATCH_SECONDS)
 
     def create_event(self, namespace: str, event: Json) -> None:
         """Create an event.
@@ -196,9 +160,7 @@ class Api:
             Rejected: it exists already (409), or is refused.
             Unavailable: no usable answer in time.
         """
-        self._call(
-            self._core.create_namespaced_event, namespace, event, _request_timeout=_PATCH_SECONDS
-        )
+        self._call("POST", _path("events", namespace), event, timeout=_PATCH_SECONDS)
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to an event.
@@ -207,14 +169,7 @@ class Api:
             Rejected: it is gone, or the patch is refused.
             Unavailable: no usable answer in time.
         """
-        self._call(
-            self._core.patch_namespaced_event,
-            name,
-            namespace,
-            patch,
-            _content_type="application/merge-patch+json",
-            _request_timeout=_PATCH_SECONDS,
-        )
+        self._call("PATCH", _path("events", namespace, name), patch, timeout=_PATCH_SECONDS)
 
     def close(self) -> None:
         """End a watch in progress at once; further watches end at once too."""
@@ -232,36 +187,62 @@ class Api:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _call(self, method: Any, *args: Any, **kwargs: Any) -> Json:
-        response = self._request(method, *args, **kwargs)
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout: Timeout,
+        query: dict[str, str] | None = None,
+    ) -> Json:
+        response = self._request(method, path, body, timeout=timeout, query=query)
         try:
             decoded = json.loads(response.data)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (*BROKEN, ValueError) as error:
             raise Unavailable(f"API server: {error}") from error
         if not isinstance(decoded, dict):
             raise Unavailable("API server: answered with something that is no object")
         return decoded
 
-    def _request(self, method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Make a request; translate every foreign exception here and nowhere else."""
-        try:
-            return method(*args, _preload_content=False, **kwargs)
-        except client.ApiException as error:
-            message = _message(error)
-            if error.status == 410:
-                raise Gone(message) from error
-            if error.status is not None and 400 <= error.status < 500 and error.status != 429:
-                raise Rejected(error.status, message) from error
-            raise Unavailable(f"API server: {error.status} {message}") from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"API server: {error}") from error
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout: Timeout,
+        query: dict[str, str] | None = None,
+    ) -> Any:
+        """Make a request; raise what a status other than 2xx stands for."""
+        response = self._rest.request(method, path, timeout=timeout, query=query, body=body)
+        status: int = response.status
+        if 200 <= status < 300:
+            return response
+        message = _message(response)
+        if status == 410:
+            raise Gone(message)
+        if 400 <= status < 500 and status != 429:
+            raise Rejected(status, message)
+        raise Unavailable(f"API server: {status} {message}")
 
 
-def _message(error: client.ApiException) -> str:
+def _path(resource: str, namespace: str, name: str = "") -> str:
+    """Return the path of a namespaced resource, or of one object of it."""
+    path = f"/api/v1/namespaces/{_quoted(namespace)}/{resource}"
+    return f"{path}/{_quoted(name)}" if name else path
+
+
+def _quoted(segment: str) -> str:
+    return quote(segment, safe="")
+
+
+def _message(response: Any) -> str:
+    """Return the message of a ``Status``, or the reason beside the HTTP status."""
     try:
-        return str(json.loads(error.body or "")["message"])
-    except (TypeError, ValueError, KeyError):
-        return str(error.reason)
+        return str(json.loads(response.data)["message"])
+    except (*BROKEN, TypeError, ValueError, KeyError):
+        return str(response.reason)
 
 
 def _event(line: bytes) -> tuple[str, Json]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from kubernetes import client
 
 from agent import api
 from simulator.api.faults import RequestRecord
@@ -24,7 +23,7 @@ from tests.rbac.rules import Request
 
 @dataclass(frozen=True)
 class Heard:
-    """What two agents asked for, and which methods of the Kubernetes client they called."""
+    """What two agents asked for, and which methods of their client they called."""
 
     requests: frozenset[Request]
     methods: frozenset[str]
@@ -32,13 +31,19 @@ class Heard:
 
 
 def client_methods() -> set[str]:
-    """Find the methods of the Kubernetes client that the agent's one importer of it names."""
+    """Find the methods of the agent's client that make a request."""
+    (client,) = (
+        node
+        for node in ast.parse(inspect.getsource(api)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Api"
+    )
     return {
-        node.attr
-        for node in ast.walk(ast.parse(inspect.getsource(api)))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Attribute)
-        and node.value.attr == "_core"
+        method.name
+        for method in client.body
+        if isinstance(method, ast.FunctionDef)
+        and not method.name.startswith("_")
+        and {"_call", "_request"}
+        & {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
     }
 
 
@@ -46,7 +51,7 @@ def client_methods() -> set[str]:
 def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
     methods = Methods()
     with pytest.MonkeyPatch.context() as patch, ApiServer(Settings(bookmark_s=0.1)) as server:
-        methods.watch(patch, client.CoreV1Api, client_methods())
+        methods.watch(patch, api.Api, client_methods())
         lives = [
             AgentLife(server, tmp_path_factory.mktemp(node), node=node, namespace=namespace)
             for node, namespace in (("n1", "team-a"), ("n2", "team-b"))
@@ -81,7 +86,7 @@ def test_nothing_else_of_the_agent_speaks_with_the_api_server() -> None:
         for name in _imported(node)
         if name.partition(".")[0] in ("kubernetes", "requests", "aiohttp", "httpx", "urllib3")
     }
-    assert importers == {"api.py"}
+    assert importers == {"rest.py"}
 
 
 def _imported(node: ast.AST) -> list[str]:

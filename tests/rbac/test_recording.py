@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.api import Api
+from agent.rest import Rest
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
@@ -35,7 +36,7 @@ def test_a_request_that_no_role_grants_is_told(
         server.apply(make_manifest("a"))
         path = tmp_path / "kubeconfig"
         path.write_text(kubeconfig_for(server.url))
-        Api(path)._core.delete_namespaced_pod("a", "default")
+        Rest(path).request("DELETE", "/api/v1/namespaces/default/pods/a", timeout=5)
     found = asked_of_api_servers.take()  # else the net would catch this test too
     (line,) = never_granted("agent", found["agent"], read(DEPLOY))
     assert line == (

@@ -1,0 +1,126 @@
+"""Raw requests to the API server. The only importer of ``kubernetes`` and ``urllib3``.
+
+Credentials, TLS, proxies and connections are the official client's. Its typed methods and
+models are not used: to import them takes longer than everything else at the agent's start,
+and to build typed objects of every pod on every event costs more than all else it does.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+
+from agent.deferred import defer
+from agent.errors import SettingsError, Unavailable
+
+# Each of these imports everything that it offers: models, OAuth, streams, leader election.
+defer("kubernetes", "kubernetes.config", "kubernetes.utils")
+
+from kubernetes.client.configuration import Configuration  # noqa: E402
+from kubernetes.client.exceptions import ApiException  # noqa: E402
+from kubernetes.client.rest import RESTClientObject  # noqa: E402
+from kubernetes.config.config_exception import ConfigException  # noqa: E402
+from kubernetes.config.incluster_config import load_incluster_config  # noqa: E402
+
+Timeout = float | tuple[float, float]
+"""Seconds for all of a request, or for the connection and for each read."""
+
+BROKEN = (urllib3.exceptions.HTTPError, OSError)
+"""What reading a response raises when the connection breaks."""
+
+_AGENT = "gpu-turnstile-agent"  # audit logs name who asked
+_JSON = "application/json"
+_MERGE_PATCH = "application/merge-patch+json"
+
+# What the client lets through when a kubeconfig is bad; its YAML parser's errors come to it.
+_UNUSABLE = (ConfigException, OSError, ValueError, TypeError)
+
+
+class Rest:
+    """A connection to the API server. Safe to share between threads."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        """Read the credentials; nothing is asked yet.
+
+        Args:
+            kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+
+        Raises:
+            SettingsError: neither can be used.
+        """
+        self._configuration = Configuration()
+        if kubeconfig is None:
+            _load_service_account(self._configuration)
+        else:
+            _load_kubeconfig(self._configuration, kubeconfig)
+        self._configuration.retries = False
+        self._client = RESTClientObject(self._configuration)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout: Timeout,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Make one request; a body of ``PATCH`` is a merge patch.
+
+        Args:
+            method: such as ``GET``.
+            path: absolute, quoted.
+            timeout: how long to wait.
+            query: parameters; sorted by name in the URL.
+            body: a JSON object.
+
+        Returns:
+            The response of ``urllib3``, whatever its status; the body is not read yet.
+
+        Raises:
+            Unavailable: no response, or the credentials cannot be renewed.
+        """
+        url = self._configuration.host + path
+        if query:
+            url += "?" + urlencode(sorted(query.items()))
+        try:
+            headers = {"Accept": _JSON, "User-Agent": _AGENT, **self._authorization()}
+            if body is not None:
+                headers["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
+            answer = self._client.request(
+                method, url, headers=headers, body=body, _request_timeout=timeout
+            )
+        except ApiException as error:  # no status of the server's: what TLS said
+            raise Unavailable(f"API server: {error.status} {error.reason}") from error
+        except (*BROKEN, ConfigException) as error:
+            raise Unavailable(f"API server: {error}") from error
+        return answer.response
+
+    def _authorization(self) -> dict[str, str]:
+        """Return the header with the token; the client renews the token when it is due."""
+        token = self._configuration.auth_settings().get("BearerToken")
+        return {token["key"]: token["value"]} if token and token["value"] else {}
+
+
+def _load_service_account(configuration: Configuration) -> None:
+    try:
+        load_incluster_config(client_configuration=configuration)
+    except _UNUSABLE as error:
+        raise _unusable("the pod's service account", error) from error
+
+
+def _load_kubeconfig(configuration: Configuration, path: Path) -> None:
+    # Imports OAuth libraries and an HTTP client; no pod of the DaemonSet needs them.
+    from kubernetes.config import kube_config  # noqa: PLC0415
+
+    try:
+        kube_config.load_kube_config(str(path), client_configuration=configuration)
+    # Reached through the client: PyYAML is imported by agent.cardsfile alone.
+    except (*_UNUSABLE, kube_config.yaml.YAMLError) as error:  # type: ignore[attr-defined]
+        raise _unusable(str(path), error) from error
+
+
+def _unusable(where: str, error: Exception) -> SettingsError:
+    return SettingsError(f"kubeconfig: cannot use {where}: {' '.join(str(error).split())}")

@@ -1,0 +1,101 @@
+"""A package whose __init__ waits, and everything that ends the waiting."""
+
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from agent.deferred import defer
+
+PACKAGES = ("deferred_probe", "deferred_probe.inner")
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A package with another in it; the list names those whose ``__init__`` has run."""
+    outer = tmp_path / "deferred_probe"
+    inner = outer / "inner"
+    inner.mkdir(parents=True)
+    (outer / "__init__.py").write_text(
+        "import sys\nsys.deferred_probe_ran.append(__name__)\n"
+        "from . import inner, light\nVALUE = light.VALUE\n"
+    )
+    (outer / "light.py").write_text("VALUE = 7\n")
+    (inner / "__init__.py").write_text(
+        "import sys\nsys.deferred_probe_ran.append(__name__)\nfrom .deep import VALUE\n"
+    )
+    (inner / "deep.py").write_text("VALUE = 8\n")
+    seen: list[str] = []
+    monkeypatch.setattr(sys, "deferred_probe_ran", seen, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield seen
+    for name in [each for each in sys.modules if each.partition(".")[0] == "deferred_probe"]:
+        del sys.modules[name]
+
+
+def test_a_module_is_imported_without_what_its_packages_import(ran: list[str]) -> None:
+    defer(*PACKAGES)
+    assert importlib.import_module("deferred_probe.inner.deep").VALUE == 8
+    assert importlib.import_module("deferred_probe.light").VALUE == 7
+    assert ran == []
+
+
+def test_what_only_the_init_defines_is_there_when_it_is_asked_for(ran: list[str]) -> None:
+    defer(*PACKAGES)
+    package = importlib.import_module("deferred_probe")
+    assert ran == []
+    assert package.VALUE == 7
+    assert ran == ["deferred_probe"]  # the inner one still waits
+    assert package.inner.VALUE == 8
+    assert ran == list(PACKAGES)
+    assert type(package) is ModuleType
+
+
+def test_what_is_not_there_is_an_ordinary_error(ran: list[str]) -> None:
+    defer(*PACKAGES)
+    package = importlib.import_module("deferred_probe")
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="'deferred_probe' has no attribute 'nothing'"):
+            _ = package.nothing
+    assert ran == ["deferred_probe"]
+
+
+def test_an_init_that_fails_is_tried_again(ran: list[str], tmp_path: Path) -> None:
+    init = tmp_path / "deferred_probe" / "__init__.py"
+    whole = init.read_text()
+    init.write_text("raise ImportError('half installed')\n")
+    defer(*PACKAGES)
+    package = importlib.import_module("deferred_probe")
+    with pytest.raises(ImportError, match="half installed"):
+        _ = package.VALUE
+    init.write_text(whole)
+    assert package.VALUE == 7
+
+
+def test_threads_that_ask_at_once_all_get_it_and_it_runs_once(ran: list[str]) -> None:
+    defer(*PACKAGES)
+    package = importlib.import_module("deferred_probe")
+    together, got = threading.Barrier(8), []
+
+    def ask() -> None:
+        together.wait(20)
+        got.append(package.VALUE)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert got == [7] * 8
+    assert ran == ["deferred_probe"]
+
+
+def test_a_package_that_is_imported_already_or_absent_is_left_alone(ran: list[str]) -> None:
+    before = importlib.import_module("deferred_probe")
+    defer(*PACKAGES, "no_such_package_anywhere", "json.decoder")
+    assert sys.modules["deferred_probe"] is before
+    assert ran == list(PACKAGES)

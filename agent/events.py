@@ -6,13 +6,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
-from common.backoff import Backoff
+from common.backoff import Backoff, pause_after
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +24,31 @@ _MOST_WAITING = 256
 _MOST_REMEMBERED = 1024
 _BACKOFF_SECONDS = (0.2, 30.0)
 _CONFLICT, _NOT_FOUND = 409, 404
+# Another writer was faster (409), or the permission comes after the agent (401, 403). A namespace
+# that is being deleted answers 403 for ever: so many tries, over about two minutes, are enough.
+_MAY_PASS = frozenset({401, 403, 409})
+_MOST_TRIES = 10
 
 
 class _ExpiredError(Exception):
     """The event that was to be counted up is no longer kept: events live for an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is to be written of one notice.
+
+    Attributes:
+        count: how often it was told since it was written last.
+        at: when it was told last, seconds since 1970.
+        tries: how often it was refused.
+        due: when it may be tried, by the monotonic clock.
+    """
+
+    count: int = 0
+    at: float = 0.0
+    tries: int = 0
+    due: float = 0.0
 
 
 class EventApi(Protocol):
@@ -82,6 +103,7 @@ class EventQueue:
         api: EventApi,
         node: str,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Start empty.
@@ -90,25 +112,27 @@ class EventQueue:
             api: where events go.
             node: the node's name, the source of every event.
             clock: seconds since 1970.
+            monotonic: seconds, for pauses.
             on_result: told ``written``, ``retried`` or ``dropped``, for metrics.
         """
         self._api = api
         self._node = node
         self._clock = clock
+        self._monotonic = monotonic
         self._on_result = on_result
         self._changed = threading.Condition()
         self._stopping = False
-        self._waiting: OrderedDict[Notice, tuple[int, float]] = OrderedDict()
+        self._waiting: OrderedDict[Notice, _Entry] = OrderedDict()
         self._told: OrderedDict[Notice, int] = OrderedDict()
 
     def put(self, notice: Notice) -> None:
         """Queue a notice."""
         now = self._clock()
         with self._changed:
-            count, _ = self._waiting.pop(notice, (0, now))
-            self._waiting[notice] = (count + 1, now)
+            before = self._waiting.pop(notice, _Entry())
+            self._waiting[notice] = replace(before, count=before.count + 1, at=now)
             if len(self._waiting) > _MOST_WAITING:
-                self._waiting.popitem(last=False)
+                del self._waiting[self._least()]
                 self._on_result("dropped")
             self._changed.notify()
 
@@ -127,46 +151,65 @@ class EventQueue:
         """Write until stopped."""
         pauses = Backoff(*_BACKOFF_SECONDS)
         while (due := self._next()) is not None:
-            notice, count, at = due
+            notice, entry = due
             try:
-                self._write(notice, count, at)
+                self._write(notice, entry)
             except _ExpiredError:
-                self._again(notice, count, at)
+                self._again(notice, entry)
             except (Rejected, Gone) as error:
-                log.info("event not written", extra={"reason": str(error)})
-                self._on_result("dropped")
+                self._refused(notice, entry, error)
             except Unavailable as error:
                 log.info("event waits", extra={"reason": str(error)})
                 self._on_result("retried")
-                self._again(notice, count, at)
+                self._again(notice, entry)
                 self._pause(pauses.next())
                 continue
             else:
                 self._on_result("written")
             pauses.reset()
 
-    def _next(self) -> tuple[Notice, int, float] | None:
+    def _next(self) -> tuple[Notice, _Entry] | None:
         with self._changed:
             while not self._stopping:
-                if self._waiting:
-                    notice, (count, at) = self._waiting.popitem(last=False)
-                    return notice, count, at
-                self._changed.wait()
+                now = self._monotonic()
+                for notice, entry in self._waiting.items():
+                    if entry.due <= now:
+                        return notice, self._waiting.pop(notice)
+                due = min((each.due for each in self._waiting.values()), default=None)
+                self._changed.wait(None if due is None else due - now)
             return None
 
-    def _again(self, notice: Notice, count: int, at: float) -> None:
+    def _least(self) -> Notice:
+        """Choose what to drop: the oldest notice of a pod. Notices of the node are told once."""
+        pods = (each for each in self._waiting if each.subject.kind == "Pod")
+        return next(pods, next(iter(self._waiting)))
+
+    def _refused(self, notice: Notice, entry: _Entry, error: Rejected | Gone) -> None:
+        """Try again later what the API server may take later; drop everything else."""
+        passes = isinstance(error, Rejected) and error.status in _MAY_PASS
+        if not passes or entry.tries + 1 >= _MOST_TRIES:
+            log.info("event not written", extra={"reason": str(error)})
+            self._on_result("dropped")
+            return
+        log.info("event waits", extra={"reason": str(error)})
+        self._on_result("retried")
+        pause = pause_after(entry.tries + 1, *_BACKOFF_SECONDS)
+        self._again(notice, replace(entry, tries=entry.tries + 1, due=self._monotonic() + pause))
+
+    def _again(self, notice: Notice, entry: _Entry) -> None:
         with self._changed:
-            more, last = self._waiting.pop(notice, (0, at))
-            self._waiting[notice] = (count + more, last)
+            more = self._waiting.pop(notice, _Entry(at=entry.at))
+            self._waiting[notice] = replace(entry, count=entry.count + more.count, at=more.at)
             self._waiting.move_to_end(notice, last=False)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._stopping, seconds)
 
-    def _write(self, notice: Notice, count: int, at: float) -> None:
+    def _write(self, notice: Notice, entry: _Entry) -> None:
+        count = entry.count
         namespace = notice.subject.namespace or "default"  # where events of nodes live
-        event = describe(notice, node=self._node, count=count, at=at)
+        event = describe(notice, node=self._node, count=count, at=entry.at)
         known = self._told.get(notice)
         if known is None:
             try:
@@ -176,7 +219,12 @@ class EventQueue:
                     raise
                 # Told before this agent was started: how often is not known any more.
                 patch = {"lastTimestamp": event["lastTimestamp"]}
-                self._api.patch_event(namespace, event["metadata"]["name"], patch)
+                try:
+                    self._api.patch_event(namespace, event["metadata"]["name"], patch)
+                except Rejected as gone:
+                    if gone.status != _NOT_FOUND:
+                        raise
+                    raise _ExpiredError from gone
         else:
             count += known
             patch = {"count": count, "lastTimestamp": event["lastTimestamp"]}

@@ -19,10 +19,13 @@ log = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS = (0.1, 30.0)
 _MOST_REMEMBERED = 4096
+# For so long the watch may show a pod without what was just written to it. After that somebody has
+# taken the record away, and it is written again.
+_REMEMBERED_SECONDS = 60.0
 
-# Trying again cannot help: malformed, gone, a successor of the same name, against a rule.
-# Anything else may pass: permissions come after the agent (401, 403), servers recover.
-_FINAL = frozenset({400, 404, 409, 410, 413, 422})
+# Only a pod that is gone needs no record. Anything else may pass: permissions come after the agent
+# (401, 403), an admin corrects the policy that refuses a patch (422), servers recover.
+_NOT_FOUND, _CONFLICT = 404, 409
 
 
 class PatchApi(Protocol):
@@ -30,6 +33,10 @@ class PatchApi(Protocol):
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to a pod."""
+        ...
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod; ``None`` when there is none."""
         ...
 
 
@@ -107,13 +114,13 @@ class PatchQueue:
         self._stopping = False
         self._patches: dict[PodId, Json] = {}
         self._tries: dict[PodId, tuple[int, float]] = {}
-        self._written: dict[PodId, Json] = {}
+        self._written: dict[PodId, tuple[Json, float]] = {}
 
     def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
         """Queue a pod's allocation; the same one again is ignored."""
         patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
         with self._changed:
-            if self._written.get(view.id) == patch or self._patches.get(view.id) == patch:
+            if self._patches.get(view.id, self._just_written(view.id)) == patch:
                 return
             self._patches[view.id] = patch
             self._tries[view.id] = (0, self._clock())
@@ -136,18 +143,34 @@ class PatchQueue:
             pod, patch = due
             try:
                 self._api.patch_pod(pod.namespace, pod.name, patch)
-            except (Rejected, Gone) as error:
-                if isinstance(error, Rejected) and error.status not in _FINAL:
+            except (Rejected, Gone, Unavailable) as error:
+                if not self._is_gone(pod, error):
                     self._put_off(pod, error)
                     continue
                 log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
                 self._done(pod, patch)
                 self._on_result("dropped")
-            except Unavailable as error:
-                self._put_off(pod, error)
             else:
                 self._done(pod, patch)
+                with self._changed:
+                    self._remember(pod, patch)
                 self._on_result("written")
+
+    def _is_gone(self, pod: PodId, error: Exception) -> bool:
+        """Tell whether a failed write can never succeed, because its pod is gone.
+
+        A conflict (409) has two causes: a successor has the name now, or somebody else wrote at
+        the same moment. Only the pod as it is now tells them apart.
+        """
+        if not isinstance(error, Rejected):
+            return isinstance(error, Gone)
+        if error.status != _CONFLICT:
+            return error.status == _NOT_FOUND
+        try:
+            found = self._api.get_pod(pod.namespace, pod.name)
+        except Unavailable:
+            return False
+        return found is None or found["metadata"].get("uid") != pod.uid
 
     def _next(self) -> tuple[PodId, Json] | None:
         with self._changed:
@@ -167,9 +190,17 @@ class PatchQueue:
             if self._patches.get(pod) is patch:  # else a newer one came while this was written
                 del self._patches[pod]
                 del self._tries[pod]
-            self._written[pod] = patch
-            while len(self._written) > _MOST_REMEMBERED:
-                del self._written[next(iter(self._written))]
+
+    def _just_written(self, pod: PodId) -> Json | None:
+        patch, at = self._written.get(pod, (None, 0.0))
+        return patch if self._clock() - at < _REMEMBERED_SECONDS else None
+
+    def _remember(self, pod: PodId, patch: Json) -> None:
+        """Remember what was written, and nothing else: what was dropped may be queued again."""
+        self._written.pop(pod, None)
+        self._written[pod] = patch, self._clock()
+        while len(self._written) > _MOST_REMEMBERED:
+            del self._written[next(iter(self._written))]
 
     def _put_off(self, pod: PodId, error: Exception) -> None:
         log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})

@@ -307,7 +307,7 @@ def test_while_the_api_is_away_the_oldest_are_dropped_and_the_newest_kept() -> N
     assert len(told.api.stored) <= 257
 
 
-@pytest.mark.parametrize("error", [Rejected(403, "no RBAC rule"), Gone("expired")])
+@pytest.mark.parametrize("error", [Rejected(422, "invalid"), Gone("expired")])
 def test_what_the_api_refuses_is_dropped_and_the_next_one_told(error: Exception) -> None:
     told = Told(error)
     told.tell(notice(1), notice(2))
@@ -316,22 +316,63 @@ def test_what_the_api_refuses_is_dropped_and_the_next_one_told(error: Exception)
     assert told.api.counts() == {"number 2": 1}
 
 
-def test_an_event_that_goes_while_it_is_found_to_exist_is_dropped() -> None:
+def test_an_event_that_goes_while_it_is_found_to_exist_is_created_anew() -> None:
     told = Told(Rejected(409, "exists"), Rejected(404, "gone"))
     told.tell(notice(1))
     with running(told.queue):
-        told.wait("dropped")
+        told.wait("written")
+    assert told.api.counts() == {"number 1": 1}
 
 
-def test_what_may_be_created_but_not_patched_is_dropped_and_not_created_anew() -> None:
+def test_what_may_be_created_but_not_patched_is_not_created_anew() -> None:
     """Only an event that is gone has expired."""
-    told = Told(None, Rejected(403, "no RBAC rule for patch"))
+    told = Told(None, Rejected(422, "a policy refuses patches"))
     with running(told.queue):
         told.tell(REFUSED)
         told.wait("written")
         told.tell(REFUSED)
         told.wait("written", "dropped")
     assert [call for call, _ in told.api.calls] == ["create", "patch"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_permission_that_comes_after_the_agent_is_waited_for(status: int) -> None:
+    """The cards that were left out are told once, in the first second."""
+    told = Told(*[Rejected(status, "no RBAC rule yet")] * 3)
+    told.tell(Notice(Subject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served"))
+    with running(told.queue):
+        told.wait("retried", "retried", "retried", "written")
+    assert told.api.counts() == {"card 3 is not served": 1}
+
+
+def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
+    told = Told(None, Rejected(409, "the object has been modified"))
+    with running(told.queue):
+        told.tell(REFUSED)
+        told.wait("written")
+        told.tell(REFUSED, REFUSED)
+        told.wait("written", "retried", "written")
+    assert told.api.counts() == {REFUSED.message: 3}
+
+
+def test_a_namespace_that_refuses_does_not_hold_up_others_and_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_TRIES", 2)
+    told = Told(Rejected(403, "the namespace is being terminated"), None, Rejected(403, "still"))
+    told.tell(notice(1), notice(2))
+    with running(told.queue):
+        told.wait("retried", "written", "dropped")
+    assert told.api.counts() == {"number 2": 1}
+
+
+def test_what_is_told_of_the_node_once_is_not_dropped_for_what_is_told_of_pods() -> None:
+    node = Notice(Subject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served")
+    told = Told()
+    told.tell(node, *map(notice, range(1000)))
+    with running(told.queue):
+        eventually(lambda: told.queue.pending() == 0, "all is written")
+        eventually(lambda: "card 3 is not served" in told.api.counts(), "the node's too")
 
 
 def test_an_event_told_anew_is_counted_as_written_once() -> None:

@@ -31,6 +31,8 @@ class FakePatchApi:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.patches: list[tuple[str, Json]] = []
+        self.uids: dict[str, str] = {}
+        self.away = False
         self.at: list[float] = []
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
@@ -42,6 +44,12 @@ class FakePatchApi:
         if self.errors:
             raise self.errors.pop(0)
         self.patches.append((f"{namespace}/{name}", patch))
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        if self.away:
+            raise Unavailable("away")
+        uid = self.uids.get(name)
+        return None if uid is None else {"metadata": {"uid": uid}}
 
 
 @contextmanager
@@ -136,8 +144,8 @@ def test_a_pod_that_is_gone_is_given_up_and_its_successor_untouched(
         assert not parse_pod(admin.get(f"{PODS}/a"), NAMES).assigned
 
 
-@pytest.mark.parametrize("error", [Gone("expired"), Rejected(422, "invalid")])
-def test_what_is_refused_is_not_tried_again(error: Exception) -> None:
+@pytest.mark.parametrize("error", [Gone("expired"), Rejected(404, "no such pod")])
+def test_a_pod_that_is_gone_is_not_tried_again(error: Exception) -> None:
     api, results = FakePatchApi(error), list[str]()
     queue = queue_to(api, results)
     with running(queue):
@@ -205,9 +213,52 @@ def test_the_record_of_a_pod_of_init_containers_alone_is_complete_with_the_last(
     assert is_complete(view, {"first": got, "last": got})
 
 
-@pytest.mark.parametrize("status", [401, 403, 408, 423])
+def test_after_a_conflict_with_another_writer_the_record_is_written_all_the_same() -> None:
+    """One 409 says nothing: the pod is read, and it is still the same pod."""
+    api, results = FakePatchApi(*[Rejected(409, "the object has been modified")] * 2), list[str]()
+    queue, view = queue_to(api, results), make_pod("a", asks(30, 8))
+    api.uids["a"] = view.id.uid
+    with running(queue):
+        queue.put(view, GOT)
+        eventually(lambda: results == ["retried", "retried", "written"], "it is written at last")
+    assert [name for name, _ in api.patches] == ["default/a"]
+
+
+@pytest.mark.parametrize("now_there", [None, "another UID"])
+def test_after_a_conflict_with_a_successor_the_record_is_dropped(now_there: str | None) -> None:
+    api, results = FakePatchApi(Rejected(409, "precondition failed: UID")), list[str]()
+    queue = queue_to(api, results)
+    if now_there is not None:
+        api.uids["a"] = now_there
+    with running(queue):
+        queue.put(make_pod("a", asks(30, 8)), GOT)
+        eventually(lambda: results == ["dropped"], "it is given up")
+    assert not api.patches
+
+
+def test_a_conflict_that_cannot_be_explained_now_is_tried_again() -> None:
+    api, results = FakePatchApi(Rejected(409, "conflict")), list[str]()
+    queue = queue_to(api, results)
+    api.away = True
+    with running(queue):
+        queue.put(make_pod("a", asks(30, 8)), GOT)
+        eventually(lambda: results == ["retried", "written"], "it is written at last")
+
+
+def test_what_was_dropped_is_not_taken_for_written() -> None:
+    """The API server may have answered 404 from a cache that lags; the pod is there after all."""
+    api, results = FakePatchApi(Rejected(404, "not found")), list[str]()
+    queue, view = queue_to(api, results), make_pod("a", asks(30, 8))
+    with running(queue):
+        queue.put(view, GOT)
+        eventually(lambda: results == ["dropped"], "it is given up")
+        queue.put(view, GOT)
+        eventually(lambda: results == ["dropped", "written"], "queued again, it is written")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 408, 413, 422, 423])
 def test_what_may_pass_is_tried_again(status: int) -> None:
-    """Permissions may come after the agent."""
+    """Permissions may come after the agent, and a policy may be corrected."""
     api, results = FakePatchApi(), list[str]()
     api.errors = [Rejected(status, "not yet")]
     queue = queue_to(api, results)
@@ -230,6 +281,34 @@ def test_the_same_allocation_is_written_once() -> None:
         queue.put(view, LESS)
         eventually(lambda: results == ["written", "written"], "a correction is written")
     assert len(api.patches) == 2
+
+
+def test_a_record_that_somebody_has_taken_away_is_written_again() -> None:
+    clock, api, results = FakeClock(), FakePatchApi(), list[str]()
+    queue = PatchQueue(api=api, names=NAMES, indices=INDICES, on_result=results.append, clock=clock)
+    view = make_pod("a", asks(30, 8))
+    with running(queue):
+        queue.put(view, GOT)
+        eventually(lambda: results == ["written"], "it is written")
+        clock.now += 59
+        queue.put(view, GOT)  # the watch lags
+        assert queue.pending() == 0
+        clock.now += 2
+        queue.put(view, GOT)
+        eventually(lambda: results == ["written"] * 2, "it is written again")
+
+
+def test_a_correction_that_is_taken_back_while_it_waits_is_not_written() -> None:
+    api, results = FakePatchApi(), list[str]()
+    queue, view = queue_to(api, results), make_pod("a", asks(30, 8))
+    with running(queue):
+        queue.put(view, GOT)
+        eventually(lambda: results == ["written"], "it is written")
+        api.errors = [Unavailable("away")] * 2
+        queue.put(view, LESS)
+        queue.put(view, GOT)
+        eventually(lambda: queue.pending() == 0, "all is written")
+    assert api.patches[-1][1]["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] == "1"
 
 
 def test_a_newer_allocation_replaces_one_that_waits() -> None:

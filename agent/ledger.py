@@ -41,11 +41,13 @@ class Holding:
         ids: device IDs.
         evidence: how it was settled that they are this container's.
         proven: the kubelet's record has shown it.
+        answered: it was given out in an answer to the kubelet that is registered now.
     """
 
     ids: frozenset[str]
     evidence: Evidence
     proven: bool = False
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,13 @@ class Ledger:
         """Note that the kubelet's record shows this holding."""
         held = self._holdings[claim]
         held[resource] = replace(held[resource], proven=True)
+
+    def new_kubelet(self) -> None:
+        """Take in that the plugin has registered anew: nothing was answered to this kubelet."""
+        for holdings in self._holdings.values():
+            for resource, held in holdings.items():
+                if held.answered:
+                    holdings[resource] = replace(held, answered=False)
 
     def release(self, claim: Claim, resource: Resource) -> None:
         """Forget what a container holds of one resource."""
@@ -311,7 +320,8 @@ class Ledger:
         """Forget what ``List`` does not speak of and the kubelet offers all the same.
 
         That is whatever pods hold that are not listed, and the ordinary init containers of
-        those that are (K4): a kubelet that died while serving one does so again.
+        those that are (K4): a kubelet that died while serving one does so again. One that was
+        answered lives: what it offers of these all the same, it has forgotten (K15).
         Containers, not pods: the kubelet writes its checkpoint once a container has all it
         asks for, so one that died in between still books the pod's earlier containers. Of a
         pod that is being served again one resource, which is the one that it is served with.
@@ -325,7 +335,8 @@ class Ledger:
                         self.release_container(claim)
                 elif self._kinds[claim] is ContainerKind.INIT:
                     for resource in self._given_back(claim, offered):
-                        self._drop(claim, resource)
+                        if not self._holdings[claim][resource].answered:
+                            self._drop(claim, resource)
 
     def _given_back(self, claim: Claim, free: AbstractSet[tuple[Resource, str]]) -> list[Resource]:
         """Tell of which resources *claim* has booked places that are free."""

@@ -6,13 +6,15 @@ Pure but for the ledger it is given. README.md, "How", has the whole of it.
 from collections.abc import Callable, Mapping, Sequence
 
 from agent.allocations import grant_of
-from agent.grant import check_request, check_together
+from agent.grant import check_free, check_request, check_together
 from agent.ledger import Claim, Correction, Holding, Ledger
 from agent.podview import Key, PodId, PodView
-from agent.tickets import Resource, TicketBook
+from agent.tickets import Resource, TicketBook, count_of
 from agent.witness import Identified, Snapshot, identify_entries
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+
+_NOTHING: frozenset[str] = frozenset()
 
 
 def proven(ledger: Ledger, resource: Resource, ids: frozenset[str]) -> Claim | None:
@@ -60,6 +62,43 @@ def why_unproven(ledger: Ledger, guessed: Sequence[Claim]) -> str:
     if any(ledger.kind(claim) is ContainerKind.INIT for claim in guessed):
         return "ordinary init containers are not in the kubelet's record"
     return "the kubelet's record shows nobody holding exactly these"
+
+
+def check_unshared(
+    listed: Sequence[Identified], resource: Resource, ids: frozenset[str], guessed: Sequence[Claim]
+) -> None:
+    """Veto an ordinary init container whose places another pod's container holds too (K15).
+
+    Args:
+        listed: what ``List`` showed; nobody in it holds exactly *ids*.
+        resource: of what.
+        ids: the device IDs of the container that is about to start.
+        guessed: whom the ledger has for exactly these, mere guesses left out.
+
+    Raises:
+        GrantError: naming some of the places.
+    """
+    others: set[str] = set()
+    for each in listed:
+        if not _may_be_of(each, resource, len(ids), guessed):
+            held = (one.held.get(resource, _NOTHING) for one in each.listed.containers)
+            others |= ids.intersection(_NOTHING.union(*held))
+    check_free(resource, others)
+
+
+def _may_be_of(each: Identified, resource: Resource, size: int, guessed: Sequence[Claim]) -> bool:
+    """Tell whether the container about to start may be an ordinary init container of a pod.
+
+    Its places go on to the later containers of that pod (K7). Whoever has ended holds nothing.
+    """
+    if each.view is None or each.view.terminal:
+        return True
+    if guessed:
+        return any(claim.pod.key == each.pod.key for claim in guessed)
+    return any(
+        one.kind is ContainerKind.INIT and count_of(one.demand, resource) == size
+        for one in each.view.demand.containers
+    )
 
 
 def believe(

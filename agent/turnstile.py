@@ -23,7 +23,15 @@ from agent.place import Policy
 from agent.podview import PodView
 from agent.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
 from agent.promises import Promises, Reservation
-from agent.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
+from agent.proof import (
+    add_unbooked,
+    believe,
+    check_start,
+    check_unshared,
+    holder,
+    proven,
+    why_unproven,
+)
 from agent.records import Records
 from agent.roster import Roster
 from agent.seating import at_least, seat
@@ -258,6 +266,7 @@ class Turnstile:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
         with self._lock:
             self._lookout.forget_kubelet()
+            self._ledger.new_kubelet()
             self._promises.clear()
         self.refresh()
 
@@ -339,7 +348,7 @@ class Turnstile:
     ) -> None:
         """Book places that were vetted, and tell the API once that is all of its pod's."""
         resolution = reservation.resolution
-        holding = Holding(ids, resolution.evidence)
+        holding = Holding(ids, resolution.evidence, answered=True)
         with self._lock:
             self._lookout.answered(claim)
             self._ledger.record(claim, resolution.container.kind, resource, holding)
@@ -361,6 +370,9 @@ class Turnstile:
             views_of = self._lookout.know().views_of
             found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
             if found is None:
+                sure = [each for each in guessed if not self._by_order(each, resource)]
+                listed = identify_entries(snapshot.pods, views_of, self._ledger.owners)
+                check_unshared(listed, resource, ids, sure)
                 reason = why_unproven(self._ledger, guessed)
                 self._journal.unproven(guessed[0] if guessed else None, ids, reason)
                 return None
@@ -371,3 +383,8 @@ class Turnstile:
         for correction in wrong:
             self._journal.corrected(correction)
         return claim
+
+    def _by_order(self, claim: Claim, resource: Resource) -> bool:
+        """Tell whether it was merely guessed that *claim* got what it is booked for."""
+        held = self._ledger.holding(claim, resource)
+        return held is not None and held.evidence is Evidence.ORDER

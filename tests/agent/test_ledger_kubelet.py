@@ -427,6 +427,14 @@ class AgentAndKubelet(RuleBasedStateMachine):
             if kind is resource and (uid, name) != (pod.uid, step.container.name)
             for each in held
         }
+        # Of ordinary init containers an agent knows what it was asked for itself (K4).
+        others |= {
+            each
+            for (uid, _, kind), held in self.kubelet.held(init=True).items()
+            if kind is resource and uid != pod.uid and uid not in self.lost
+            for each in held
+            if not self.ever_blind
+        }
         try:
             self.turnstile.allocate(resource, step.ids)
         except Refusal as error:

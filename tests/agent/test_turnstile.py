@@ -644,6 +644,38 @@ def test_places_that_nobody_holds_start_unproven(node: Node) -> None:
     assert node.journal.unproven_starts[1][2] == "away"
 
 
+def test_an_init_container_whose_places_another_pod_holds_is_vetoed(node: Node) -> None:
+    """The kubelet forgot whose they are (K15), and the agent that knew has been replaced."""
+    pod = make_pod("a", init(40, 8), asks(30, 8))
+    node.bind(pod)
+    node.record.show(pod)
+    for resource in CORE_FIRST:
+        node.serve(pod, pod.demand.containers[0], resource)
+    other = make_pod("b", asks(60, 4))
+    node.bind(other)
+    node.record.give(other, "main", CORE, ids(0, range(20, 80)))
+    for restarted in (False, True):
+        if restarted:
+            node.restart_agent()
+            node.turnstile.rebuild()
+        with pytest.raises(GrantError) as vetoed:
+            node.turnstile.prestart(CORE, node.got[pod.id, "init", CORE])
+        assert str(vetoed.value) == (
+            "20 places of core are held by another container: GPU-0::20, GPU-0::21, GPU-0::22"
+        )
+        node.turnstile.prestart(MEMORY, node.got[pod.id, "init", MEMORY])
+
+
+def test_an_init_container_of_which_the_agent_knows_nothing_hands_places_on(node: Node) -> None:
+    """Its own pod's containers hold some of them (K7): that is no veto."""
+    pod = admitted(node, make_pod("a", init(40, 8), asks(30, 8)))
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    node.start(pod)
+    assert node.journal.refusals == []
+
+
 # --- rejected pods: fact K8 -----------------------------------------------------------
 
 

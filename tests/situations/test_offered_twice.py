@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent.podresources import PodResources
+from simulator.kubelet.errors import CrashHere
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Moment
 from simulator.node.node import Node
@@ -173,6 +174,42 @@ def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(se
             )
         node.admit([a_pod("next", gpu("c0", 30, 1))])
         assert_right(node, "uid-other", "uid-holder", "uid-next")
+        assert_sound(node)
+
+
+@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
+    seed: int, resource: str
+) -> None:
+    """The record never shows it (K4): it is known by the agent's own answer alone."""
+    with forgetful_node(seed=seed) as (node, hook):
+        hook.forget(node, "holder", "init", resource)
+        node.admit([a_pod("holder", gpu("c0", 5, 1), init=[gpu("init", 40, 12)])])
+        assert len(hook.forgotten) == 1
+        node.admit([a_pod("next", gpu("c0", 60, 20))])
+        assert not places_of(node, "uid-holder") & places_of(node, "uid-next")
+        assert_right(node, "uid-holder", "uid-next")
+        assert_sound(node)
+        node.admit([a_pod("greedy", gpu("c0", 10, 4))])
+        assert said_to(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
+
+
+def test_an_init_container_is_served_anew_by_a_kubelet_that_died_while_it_was() -> None:
+    """What it offers of a listed pod's init container is free again after a registration."""
+    crash: list[str] = ["holder"]
+
+    def hook(moment: Moment) -> None:
+        if moment.when == "before" and moment.what == "Checkpoint" and moment.pod.name in crash:
+            crash.clear()
+            raise CrashHere
+
+    with a_node(cards=1, kubelet={"hook": hook}) as node:
+        node.bind(a_pod("holder", gpu("c0", 5, 1), init=[gpu("init", 100, 32)]))
+        eventually(lambda: node.kubelet.crashed, "the kubelet has died")
+        node.restart_kubelet()
+        node.settle()
+        assert_right(node, "uid-holder")
         assert_sound(node)
 
 

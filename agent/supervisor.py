@@ -28,6 +28,7 @@ from agent.inventory import InventoryPace, InventoryWriter, survey
 from agent.journal import LogJournal
 from agent.kubelet import Endpoint, Registrar
 from agent.ledger import Claim
+from agent.loading import LoadedFirst
 from agent.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.outfit import Injector, Upkeep, outfit
@@ -44,8 +45,9 @@ log = logging.getLogger(__name__)
 
 # All threads together; one may hang in a request that the API server does not answer.
 _JOIN_SECONDS = 3.0
-# How long the kubelet is kept waiting for the API server: what List shows is enough to
-# serve, the pods' specs only make it better.
+# How long the kubelet's calls are kept waiting for the API server: what List shows is enough
+# to answer them, the pods' specs only make it better. PreStartContainer may take 30 s (fact
+# K10), the others as long as they like.
 _SYNC_SECONDS = 10.0
 # How long a running pod waits at most for a record that an agent killed in between owes it.
 _REFRESH_SECONDS = 5.0
@@ -92,6 +94,7 @@ class Agent:
             TicketBook(self._source.inventory, settings.memory_block)
         self._metrics = Metrics()
         self._stop = threading.Event()
+        self._loaded = threading.Event()  # the ledger is what the kubelet's record says
         self._opening = threading.Lock()
         self._desk: _Desk | None = None
         self._unusable = ""  # why cards that were found cannot be served
@@ -163,7 +166,7 @@ class Agent:
         with self._opening:
             self._stop.set()
         self._watch.known.set()  # wakes the registrar where it still waits for the cards,
-        self._pods.synced.set()  # or for the first list
+        self._pods.synced.set()  # and the refresher where it waits for the first list
         self._api.close()
         self._events.stop()
         self._inventory.stop()
@@ -184,9 +187,8 @@ class Agent:
     # --- once the cards are known ------------------------------------------------------
 
     def _serve(self) -> None:
-        """Know the node's cards, then its pods, if they can be soon; then let the kubelet in."""
+        """Know the node's cards, then let the kubelet in; its calls wait until all is loaded."""
         self._watch.known.wait()
-        self._pods.synced.wait(_SYNC_SECONDS)
         inventory = self._watch.inventory
         if inventory is None:
             return  # stopped before there was any
@@ -203,15 +205,23 @@ class Agent:
             self._desk = desk
             for thread in (
                 self._thread("outbox", desk.outbox.run),
-                self._thread("refresher", lambda: self._refresh(desk)),
+                self._thread("refresher", lambda: self._keep_up(desk)),
             ):
                 thread.start()
                 self._threads.append(thread)
-        desk.turnstile.rebuild()
-        desk.upkeep.tick()
+        desk.registrar.run(self._stop)
+
+    def _keep_up(self, desk: _Desk) -> None:
+        """Load the ledger, let calls be answered, then keep it true."""
+        self._pods.synced.wait(_SYNC_SECONDS)
+        try:
+            desk.turnstile.rebuild()
+            desk.upkeep.tick()
+        finally:  # whatever became of it: the kubelet's calls have no deadline of their own
+            self._loaded.set()
         self._inventory.poke()
         memory.freeze()
-        desk.registrar.run(self._stop)
+        self._refresh(desk)
 
     def _make_desk(self, inventory: Inventory) -> _Desk:
         """Make what serves *inventory*.
@@ -248,9 +258,11 @@ class Agent:
             strict=settings.strict_predicate,
         )
 
+        calls = LoadedFirst(turnstile, self._loaded)
+
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
-                resource=resource, book=book, calls=turnstile, board=self._board
+                resource=resource, book=book, calls=calls, board=self._board
             )
 
         registrar = Registrar(
@@ -309,6 +321,8 @@ class Agent:
         if desk is None:
             # What an agent wrote whose driver still worked is true no more.
             return NodeCards(block) if self._unusable or self._watch.status.problem else None
+        if not self._loaded.is_set():
+            return None
         return survey(
             desk.inventory,
             block=block,
@@ -335,6 +349,8 @@ class Agent:
 
     def _why_not_ready(self) -> str:
         if self._registered:
+            if not self._loaded.is_set():
+                return "the node's pods are not known yet"
             return self._desk.upkeep.problem if self._desk is not None else ""
         if self._unusable:
             return self._unusable

@@ -21,6 +21,7 @@ from agent.errors import SettingsError
 from agent.inject import Injection
 from agent.inventory import InventoryPace
 from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.outfit import Upkeep
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent
@@ -31,6 +32,7 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.builders import BLOCK, book
 from tests.agent.fakes import (
+    DEADLINE_S,
     NAMES,
     FakeKubelet,
     Scripted,
@@ -230,13 +232,76 @@ def test_without_a_kubelet_it_lives_and_is_not_ready(
         assert page(agent, "/readyz") == (503, "not registered\n")
 
 
-def test_stopping_before_the_first_list_does_not_register(
+def test_the_kubelet_is_let_in_before_the_api_server_has_answered(
+    settings: Settings, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    """Each GPU pod that it admits without a plugin fails for good (fact K19)."""
+    server.set_outage(Outage.REFUSED)
+    with running(settings) as agent:
+        eventually(lambda: len(kubelet.registered) == 2, "registered")
+        assert page(agent, "/readyz") == (503, "the node's pods are not known yet\n")
+        server.set_outage(Outage.NONE)
+
+
+def test_a_call_that_comes_before_the_pods_are_known_waits_for_them(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    """The pod's wish cannot be seen in ``List``: whoever answers at once overlooks it."""
+    server.apply(make_manifest("a", (30, 8), annotations={NAMES.use_gpu_uuid: "GPU-1"}))
+    server.set_outage(Outage.UNAVAILABLE)
+    with running(settings) as agent:
+        eventually(lambda: len(kubelet.registered) == 2, "registered")
+        given: list[list[str]] = []
+        kubelet_asks = threading.Thread(
+            target=lambda: given.append(allocate(kubelet, "a", "c0", 30, 8)), daemon=True
+        )
+        kubelet_asks.start()
+        kubelet_asks.join(0.3)
+        assert not given
+        server.set_outage(Outage.NONE)
+        kubelet_asks.join(DEADLINE_S)
+        eventually(lambda: recorded(admin, "a"), "the allocation is written")
+        eventually(lambda: ready(agent), "ready")
+    assert len(given) == 1
+    assert recorded(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
+
+
+def test_what_is_free_is_not_told_before_it_is_known(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    """An inventory of a ledger that is not read yet would show every card free."""
+    server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "ready")
+        loaded, agent._loaded = agent._loaded, threading.Event()
+        assert agent._survey() is None
+        agent._loaded = loaded
+        assert agent._survey() is not None
+
+
+def test_stopping_before_the_first_list_is_prompt(
     settings: Settings, server: ApiServer, kubelet: FakeKubelet
 ) -> None:
     server.set_outage(Outage.UNAVAILABLE)
     with running(settings):
         pass
-    assert not kubelet.registered
+
+
+def test_calls_are_answered_though_loading_fails(
+    settings: Settings, server: ApiServer, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of the kubelet has no deadline, and blocks everything else that it does."""
+    server.apply(make_manifest("a", (30, 8)))
+    monkeypatch.setattr(Upkeep, "tick", _fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+    with running(settings) as agent:
+        eventually(lambda: len(kubelet.registered) == 2, "registered")
+        assert allocate(kubelet, "a", "c0", 30, 8)
+        assert page(agent, "/healthz") == (503, "a thread of the agent has died\n")
+
+
+def _fail(_self: object) -> None:
+    raise RuntimeError("a disk that nobody has thought of")
 
 
 def test_a_thread_that_died_is_told_to_the_probe(

@@ -13,7 +13,6 @@ from agent.cardsfile import dump_discovery
 from agent.cardsource import look, none_served
 from agent.errors import SettingsError
 from agent.inject import Injection, parse_extra_devices
-from agent.logs import configure
 from agent.memory import limit_arenas
 from agent.place import Policy
 from agent.settings import (
@@ -31,6 +30,7 @@ from agent.settings import (
 from agent.supervisor import Agent
 from agent.topology_text import describe
 from agent.xids import APPLICATION_XIDS
+from common.logs import configure
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names
 
@@ -249,7 +249,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
     if node_name is None:
         param = next(each for each in context.command.params if each.name == "node_name")
         raise click.MissingParameter(ctx=context, param=param)
-    configure(log_level)
+    configure(log_level, quiet=("watchfiles",))
     limit_arenas()
     # Blocked in every thread started from here on, so that the one wait below gets them.
     signals = {signal.SIGTERM, signal.SIGINT}

@@ -112,7 +112,9 @@ class CdiFile:
                 os.fsync(file)
             beside.replace(self.path)
         except OSError as error:
-            log.error("cannot write %s", self.path, extra={"reason": str(error)})
+            log.error(
+                "cannot write a CDI spec", extra={"path": str(self.path), "reason": str(error)}
+            )
             why = os.strerror(error.errno) if error.errno else "it did not work"
             advice = _ADVICE.get(error.errno or 0, "the agent's log tells more")
             raise EnforcementError(
@@ -156,7 +158,7 @@ def _spec_files(directory: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        log.warning("cannot list %s", directory, extra={"reason": str(error)})
+        log.warning("cannot list CDI specs", extra={"path": str(directory), "reason": str(error)})
         return []
 
 
@@ -181,7 +183,9 @@ def _read(path: Path, state: _State | str) -> Spec | None:
         text = _text(path)
         return parse_spec(json.loads(text) if path.suffix == ".json" else decode_yaml(text))
     except (OSError, ValueError, RecursionError) as error:  # SettingsError is a ValueError
-        log.warning("a CDI spec of the host is left out: %s", path, extra={"reason": str(error)})
+        log.warning(
+            "a CDI spec of the host is left out", extra={"path": str(path), "reason": str(error)}
+        )
         return None
 
 

@@ -42,9 +42,7 @@ class LogJournal:
         log.info(
             call,
             extra={
-                "pod": str(claim.pod),
-                "uid": claim.pod.uid,
-                "container": claim.container,
+                **_named(claim),
                 "resource": resource.value,
                 "evidence": evidence.value,
                 "count": len(ids),
@@ -61,8 +59,7 @@ class LogJournal:
             "refused",
             extra={
                 "call": call,
-                "pod": str(claim.pod) if claim else "",
-                "container": claim.container if claim else "",
+                **_named(claim),
                 "resource": resource.value,
                 "count": size,
                 "reason": reason,
@@ -75,7 +72,7 @@ class LogJournal:
         """The cards that a scheduler chose did not fit; others were taken."""
         log.warning(
             "replaced a scheduler's choice",
-            extra={"claim": str(claim), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
+            extra={**_named(claim), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
         )
 
     def corrected(self, correction: Correction) -> None:
@@ -96,10 +93,17 @@ class LogJournal:
         self._metrics.unproven.inc()
         log.info(
             "unproven",
-            extra={"claim": str(claim or "unknown"), "ids": summarize(ids), "reason": reason},
+            extra={**_named(claim), "ids": summarize(ids), "reason": reason},
         )
 
     def blind(self, reason: str) -> None:
         """The kubelet's record could not be had."""
         self._metrics.blind.inc()
         log.warning("no witness", extra={"reason": reason})
+
+
+def _named(claim: Claim | None) -> dict[str, str]:
+    """Return the fields that name a container; empty where it is not known."""
+    if claim is None:
+        return {"pod": "", "uid": "", "container": ""}
+    return {"pod": str(claim.pod), "uid": claim.pod.uid, "container": claim.container}

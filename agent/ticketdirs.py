@@ -154,10 +154,12 @@ class TicketDirs:
         with self._lock, self._opened("clean") as root:
             for name in folders.names(root):
                 if ticketdisk.is_name(name) and ticketdisk.owner_of(root, name) is None:
-                    log.warning("removing a ticket directory that has no owner: %s", name)
+                    log.warning(
+                        "a ticket directory without an owner is removed", extra={"file": name}
+                    )
                     ticketdisk.move_away(root, name)
                 elif not ticketdisk.is_name(name) and not ticketdisk.is_leftover(name):
-                    log.warning("not ours, left alone: %s", name)
+                    log.warning("a file of others is left alone", extra={"file": name})
             ticketdisk.sweep(root)
 
     # --- what is inside ----------------------------------------------------------------

@@ -102,7 +102,7 @@ def sweep(root: int) -> None:
             try:
                 folders.remove(root, name)
             except OSError as error:
-                log.warning("a leftover stays", extra={"name_": name, "reason": str(error)})
+                log.warning("a leftover stays", extra={"file": name, "reason": str(error)})
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        log.error("cannot %s", doing, extra={"reason": str(error)})
+        log.error("state-dir cannot be used", extra={"doing": doing, "reason": str(error)})
         why = os.strerror(error.errno) if error.errno else "it did not work"
         advice = _ADVICE.get(error.errno or 0, "the agent's log tells more")
         raise EnforcementError(f"state-dir: cannot {doing}: {why}: {advice}") from error

@@ -14,8 +14,8 @@ from typing import Any
 
 from flask import Flask, Response
 
+from common.logs import configure
 from contract.names import Names
-from webhook import logs
 from webhook.server import Server
 from webhook.settings import Settings
 from webhook.tls import Certificate, Files, server_context
@@ -63,7 +63,7 @@ OPPONENTS = {"bare": Bare, "gthread": Threaded}
 def main(arguments: Sequence[str]) -> None:
     """Serve until SIGTERM: NAME PORT CERT KEY WORKERS."""
     name, port, cert, key, workers = arguments
-    logs.configure()
+    configure()
     settings = Settings(
         "127.0.0.1",
         int(port),

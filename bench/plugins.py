@@ -15,7 +15,6 @@ from agent import memory
 from agent.answer import Answer
 from agent.inject import Injection, inject
 from agent.journal import LogJournal
-from agent.logs import configure
 from agent.metrics import Metrics
 from agent.podresources import PodResources
 from agent.podview import PodView
@@ -23,6 +22,7 @@ from agent.server import Calls, DevicePluginService, PluginServer
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
 from bench.load import Load
+from common.logs import configure
 from contract.allocation import Allocation
 from contract.names import Names
 

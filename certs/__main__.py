@@ -1,5 +1,6 @@
 """``python -m certs``: the command line."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
 from certs.rotate import Surroundings, rotate
 from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
+from common.logs import configure
+
+_log = logging.getLogger(__name__)
 
 
 @click.group(no_args_is_help=False, context_settings={"show_default": True})
@@ -162,15 +166,20 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
     Makes what is missing, renews what has spent two thirds of its life, and changes one
     thing after the other so that every API server accepts every webhook at any time. Ends
     where time has to pass: the next run goes on from there. Safe to run at any time, twice
-    at once, and after a run that was killed.
+    at once, and after a run that was killed. Every step is a line of JSON on standard error.
     """
     settings, served = _parse(given)
     if not 0 <= timeout <= LONGEST_SECONDS:
         raise InvalidField("timeout", timeout, f"must be 0 to {LONGEST_SECONDS} seconds")
-    around = Surroundings(_now, _sleep, served, click.echo)
-    with ApiCluster(settings.namespace, kubeconfig) as cluster:
-        until = _now() + timedelta(seconds=timeout) if wait else None
-        click.echo(str(rotate(cluster, settings, around, until=until)))
+    configure()
+    around = Surroundings(_now, _sleep, served, _say)
+    until = _now() + timedelta(seconds=timeout) if wait else None
+    try:
+        with ApiCluster(settings.namespace, kubeconfig) as cluster:
+            rotate(cluster, settings, around, until=until)
+    except CertsError as error:
+        _log.error("rotation failed", extra={"reason": str(error)})
+        raise click.exceptions.Exit(1) from error
 
 
 @cli.command("status", short_help="Show them, and what is done next; changes nothing.")
@@ -191,6 +200,10 @@ def _parse(given: dict[str, Any]) -> tuple[Settings, Callable[[], Served]]:
     if not replicas:
         return settings, dict
     return settings, parse_replicas(replicas, settings.subject.dns[0]).served
+
+
+def _say(message: str, /, **fields: object) -> None:
+    _log.info(message, extra=fields)
 
 
 def _now() -> datetime:

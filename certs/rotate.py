@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from certs.errors import ClusterError, Conflict
 from certs.issue import make_authority, sign_serving
@@ -21,6 +21,7 @@ from certs.objects import (
 )
 from certs.observing import Cluster, Snapshot, observe
 from certs.plan import Observed, Served, decide
+from certs.report import as_event
 from certs.settings import Settings
 from certs.steps import (
     Adopt,
@@ -44,6 +45,14 @@ _MISSING_NAP = timedelta(seconds=5)
 _T = TypeVar("_T")
 
 
+class Say(Protocol):
+    """Writes a line to the log."""
+
+    def __call__(self, message: str, /, **fields: object) -> None:
+        """Write one line."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a run needs beside the API server.
@@ -52,14 +61,14 @@ class Surroundings:
         clock: gives the present.
         sleep: waits for a time.
         served: asks the webhooks what they serve.
-        say: is told each step, in one line.
+        say: takes each step.
         jitter: source of randomness for pauses, so that two runs do not meet again.
     """
 
     clock: Callable[[], datetime]
     sleep: Callable[[timedelta], None]
     served: Callable[[], Served]
-    say: Callable[[str], None]
+    say: Say
     jitter: Jitter = random.random
 
 
@@ -88,7 +97,7 @@ def rotate(
             conflicts += 1
             if conflicts == _CONFLICTS:
                 raise
-            around.say(f"looking again: {error}")
+            around.say("looking again", reason=str(error))
             pause = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=around.jitter)
             around.sleep(timedelta(seconds=pause))
             continue
@@ -99,10 +108,11 @@ def rotate(
         nap = _nap(action, observed, now)
         if until is None or not nap or now + nap > until:
             _need_all(observed)
+            _say(around, action)
             return action
         why = _why(action, observed)
         if why != told:
-            around.say(f"waiting: {why}")
+            around.say("waiting", reason=why)
             told = why
         around.sleep(nap)
 
@@ -124,7 +134,7 @@ def _step(
     assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
     if not isinstance(action, Wait | Done):
         _carry_out(action, snapshot, cluster, settings, now)
-        around.say(str(action))
+        _say(around, action)
     return snapshot.observed, action
 
 
@@ -161,6 +171,11 @@ def _carry_out(
             target = step.configuration
             patch = bundle_patch(target, step.trusted, now)
             cluster.patch_configuration(target.kind, target.name, patch)
+
+
+def _say(around: Surroundings, action: Step | Wait | Done) -> None:
+    message, fields = as_event(action)
+    around.say(message, **fields)
 
 
 def _store(cluster: Cluster, name: str, before: Json | None, obj: Json) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from common.logs import configure
 from contract.errors import ContractError
 from simulator.api.server import Settings as ApiSettings
 from simulator.api.server import run_apiserver
@@ -40,6 +41,10 @@ def _option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
 _PATH = click.Path(path_type=Path)
 
 
+def _log() -> None:
+    configure(quiet=("aiohttp.access",))
+
+
 @main.command()
 @_option("--port", type=click.IntRange(0, 65535), default=8001, help="0 takes a free one.")
 @_option("--manifests", type=_PATH, help="Objects that exist from the start.")
@@ -47,6 +52,7 @@ _PATH = click.Path(path_type=Path)
 @_option("--seed", type=int, default=0, help="Of UIDs and generated names.")
 def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: int) -> None:
     """Serve the Kubernetes API from memory, on 127.0.0.1."""
+    _log()
     objects = read_manifests(manifests) if manifests else []
     run_apiserver(
         ApiSettings(port=port, seed=seed),
@@ -62,6 +68,7 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
 @_option("--workers", type=click.IntRange(1), default=8, help="Bindings at once.")
 def scheduler(server: str, seed: int, workers: int) -> None:
     """Bind pods to nodes that have room, concurrently and not in order."""
+    _log()
     with ApiClient(server, user_agent="scheduler") as client:
         run_scheduler(client, seed=seed, workers=workers)
 
@@ -77,6 +84,7 @@ def scheduler(server: str, seed: int, workers: int) -> None:
 @_option("--seed", type=int, default=0, help="Of every random choice.")
 def kubelet(plugin_wait: float, **settings: Any) -> None:
     """Admit and run pods as a kubelet does, without running anything."""
+    _log()
     run_kubelet(**settings, plugin_wait_s=plugin_wait)
 
 

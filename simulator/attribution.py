@@ -92,7 +92,7 @@ def score_agent(
     """
     said: defaultdict[tuple[str, str], deque[Who]] = defaultdict(deque)
     for line in log:
-        if line.get("event") == "allocate":
+        if line.get("message") == "allocate":
             namespace, _, pod = line["pod"].partition("/")
             said[line["resource"], line["ids"]].append((namespace, pod, line["container"]))
     right, wrong = 0, []

@@ -165,7 +165,7 @@ class Story:
                 ("oldest pending pod of equal cores (core calls only)", oldest),
             ]
         )
-        evidence = Counter(each["evidence"] for each in log if each["event"] == "allocate")
+        evidence = Counter(each["evidence"] for each in log if each["message"] == "allocate")
         self._report.say(
             "evidence: " + ", ".join(f"{count} by {by}" for by, count in evidence.most_common())
         )

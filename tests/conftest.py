@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import functools
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +25,17 @@ def asked_of_api_servers() -> Iterator[Recording]:
     with pytest.MonkeyPatch.context() as patch:
         recording.install(patch)
         yield recording
+
+
+@pytest.fixture(autouse=True)
+def the_root_logger_as_before() -> Iterator[None]:
+    """A program's command line that runs in this process configures the log of the process."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    if root.handlers != handlers:
+        root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
-from webhook import logs
 from webhook.errors import SettingsError
 from webhook.server import serve
 from webhook.settings import Settings
@@ -113,7 +113,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
         names = Names(domain)
     except InvalidName as error:
         raise SettingsError(f"--{error}") from error
-    logs.configure()
+    configure()
     serve(
         Settings(
             host,

@@ -15,7 +15,7 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.bindings import mutate_binding
 from webhook.errors import BadRequest, Unverified
-from webhook.logs import AccessLog, fields
+from webhook.logs import AccessLog
 from webhook.metrics import Metrics
 from webhook.pods import mutate_pod
 from webhook.reviews import Review, check_media, decode_review, encode_review
@@ -99,14 +99,14 @@ class Reviewer:
         except BadRequest as error:
             return self.refuse(route, error.status, str(error))
         except Exception:  # noqa: BLE001 - a mistake of ours: the trace for us, not for the sender
-            _log.exception("failed", extra=fields(path=route))
+            _log.exception("failed", extra={"path": route})
             return self.refuse(route, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL)
 
     def refuse(self, path: str, status: HTTPStatus, reason: str) -> Answer:
         """Answer what is no review: one line, a count, and a line in the log."""
         self.metrics.refused(status.value)
         path = cut(path, _LONGEST_LOGGED)
-        _log.warning("refused", extra=fields(path=path, status=status.value, reason=reason))
+        _log.warning("refused", extra={"path": path, "status": status.value, "reason": reason})
         return Answer(status, TEXT, f"{reason}\n".encode())
 
     def _review(self, route: str, asked: Asked) -> bytes:

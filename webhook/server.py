@@ -27,12 +27,12 @@ from gunicorn.http import RequestParser, wsgi
 from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.workers.base import Worker
 
+from common.logs import JsonFormatter
 from contract.stamps import Stamper, writer_name
 from webhook import express
 from webhook.app import VERIFIED, create_app
 from webhook.connection import Limits, Peer, Reply, State
 from webhook.front import Front
-from webhook.logs import JsonFormatter, fields
 from webhook.metrics import Metrics, share
 from webhook.reviewer import Asked, Reviewer
 from webhook.reviews import LARGEST_BODY
@@ -314,7 +314,7 @@ def _memory_directory() -> str | None:
 
 def _report_listening(arbiter: Any) -> None:
     addresses = [str(listener) for listener in arbiter.LISTENERS]
-    _log.info("listening", extra=fields(addresses=addresses))
+    _log.info("listening", extra={"addresses": addresses})
 
 
 class _JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no type information

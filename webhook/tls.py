@@ -8,7 +8,6 @@ from pathlib import Path
 
 from webhook.errors import SettingsError
 from webhook.expiry import not_after
-from webhook.logs import fields
 
 _log = logging.getLogger(__name__)
 
@@ -79,14 +78,14 @@ class Certificate:
             return self._refuse(str(error))
         self._content, self.context, self._refused = content, context, ""
         self.expires = not_after(content[0])
-        _log.info("certificate loaded", extra=fields(cert=str(self._files.cert)))
+        _log.info("certificate loaded", extra={"cert": str(self._files.cert)})
         return Change.LOADED
 
     def _refuse(self, reason: str) -> Change:
         if reason == self._refused:
             return Change.NONE
         self._refused = reason
-        _log.error("certificate refused, the one before serves on", extra=fields(reason=reason))
+        _log.error("certificate refused, the one before serves on", extra={"reason": reason})
         return Change.REFUSED
 
 

@@ -182,7 +182,7 @@ class Vcuda:
         try:
             ended = self._runtime.succeeded(uid, within=_RUNTIME_WITHIN) if uid else frozenset()
         except Unavailable as error:
-            log.warning("who starts is guessed", extra={"pod_uid": uid, "reason": str(error)})
+            log.warning("who starts is guessed", extra={"uid": uid, "reason": str(error)})
             return candidates[-1]
         left = [each for each in candidates if each.claim.container not in ended]
         return left[0] if left else candidates[-1]

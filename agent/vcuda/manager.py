@@ -217,7 +217,7 @@ def _told(visitor: Visitor | None, claims: Claims, error: Exception) -> dict[str
     container = visitor.container if visitor is not None else None
     return {
         "ticket": visitor.door.digest if visitor is not None else "",
-        "pid": visitor.pid if visitor is not None else 0,
+        "visitor_pid": visitor.pid if visitor is not None else 0,
         "container_id": container.container_id if container is not None else "",
         "claims": claims.shown(),
         "reason": str(error),

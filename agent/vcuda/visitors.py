@@ -75,9 +75,11 @@ def welcome(door: Door, accepted: socket.socket, identify: Identify) -> Visitor 
         except (CgroupError, Unavailable) as error:  # in none that could be believed, then
             log.warning(
                 "a visitor's container cannot be told",
-                extra={"ticket": door.digest, "pid": pid, "reason": str(error)},
+                extra={"ticket": door.digest, "visitor_pid": pid, "reason": str(error)},
             )
         if not presence.lasts():
-            log.info("a visitor was gone at once", extra={"ticket": door.digest, "pid": pid})
+            log.info(
+                "a visitor was gone at once", extra={"ticket": door.digest, "visitor_pid": pid}
+            )
             return None
     return Visitor(door, pid, container)

@@ -89,7 +89,7 @@ class DeviceManager:
         try:
             loaded = self._file.load()
         except CorruptCheckpoint as error:
-            _log.warning("continuing without: %s", error)
+            _log.warning("checkpoint not used", extra={"reason": str(error)})
             loaded = None
         with self._lock:
             self._devices.running_before = running

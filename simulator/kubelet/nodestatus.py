@@ -86,7 +86,7 @@ class NodeStatus:
             try:
                 self._report()
             except ApiError as error:
-                _log.info("node %s: %s", self._name, error)
+                _log.info("node status waits", extra={"node": self._name, "reason": str(error)})
                 self._registered = False
                 pause = _RETRY_S
                 self._stop.wait(pause)

@@ -94,7 +94,7 @@ class PluginClient:
                 for response in self._stub.ListAndWatch(pb.Empty()):
                     yield tuple(read_device(each) for each in response.devices)
         except CallFailed as error:
-            _log.info("ListAndWatch of %s ended: %s", self.resource, error)
+            _log.info("ListAndWatch ended", extra={"resource": self.resource, "reason": str(error)})
 
     def prefer(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int

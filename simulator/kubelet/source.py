@@ -114,7 +114,10 @@ class PodSource:
                 if error.status == 410:
                     version = ""
                     continue
-                _log.warning("pods of %s: %s", self._selector, error)
+                _log.warning(
+                    "no pods from the API server",
+                    extra={"selector": self._selector, "reason": str(error)},
+                )
                 self._stop.wait(pauses.next())
 
     def _list(self) -> str:
@@ -147,4 +150,4 @@ def _pods(objects: Iterable[Json]) -> Iterator[Pod]:
         try:
             yield parse_pod(obj)
         except InvalidPod as error:
-            _log.warning("passed over: %s", error)
+            _log.warning("pod passed over", extra={"reason": str(error)})

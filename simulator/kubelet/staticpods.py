@@ -52,6 +52,6 @@ def create_mirror(api: NodeApi, pod: Pod) -> float | None:
     except ApiError as error:
         if error.status == 409:
             return None
-        _log.info("mirror of %s: %s", pod.full_name, error)
+        _log.info("mirror pod waits", extra={"pod": pod.full_name, "reason": str(error)})
         return _RETRY_S
     return None

@@ -124,7 +124,9 @@ class StatusManager:
                 self._api.patch(f"{shadow.path}/status", patch)
         except ApiError as error:
             if error.status not in (404, 409, 422):
-                _log.info("status of %s: %s", wanted.pod.full_name, error)
+                _log.info(
+                    "pod status waits", extra={"pod": wanted.pod.full_name, "reason": str(error)}
+                )
                 return _RETRY_S
         with self._lock:
             self._written[uid] = wanted

@@ -69,8 +69,9 @@ def test_a_refusal(journal: LogJournal, metrics: Metrics, caplog: pytest.LogCapt
         "refused",
         {
             "call": "allocate",
-            "pod": str(CLAIM.pod),
-            "container": CLAIM.container,
+            "pod": "default/a",
+            "uid": "uid-a",
+            "container": "main",
             "resource": "memory",
             "count": 8,
             "reason": "no card fits",
@@ -97,20 +98,24 @@ def test_a_correction(
 
 
 @pytest.mark.parametrize(
-    ("claim", "text"), [(CLAIM, "default/a container main"), (None, "unknown")]
+    ("claim", "named"), [(CLAIM, ("default/a", "uid-a", "main")), (None, ("", "", ""))]
 )
 def test_a_start_without_proof(
     journal: LogJournal,
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
     claim: Claim | None,
-    text: str,
+    named: tuple[str, str, str],
 ) -> None:
     journal.unproven(claim, ["GPU-0::1"], "nobody holds these")
     assert told(caplog) == (
         "INFO",
         "unproven",
-        {"claim": text, "ids": "GPU-0::1", "reason": "nobody holds these"},
+        {
+            **dict(zip(("pod", "uid", "container"), named, strict=True)),
+            "ids": "GPU-0::1",
+            "reason": "nobody holds these",
+        },
     )
     assert value(metrics, "unproven_starts_total") == 1
 

@@ -231,7 +231,7 @@ def test_the_settings_of_cards_reach_the_agent(
         raise SettingsError("enough")
 
     monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, _which: None)
-    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level, **_more: None)
     monkeypatch.setattr("agent.__main__.Agent", refuse)
     changed = {"--recovery-quiet": "1h30m", "--application-xids": "63, 94"}
     given = [word for word in words(flags | changed) if word not in ("--cards", flags["--cards"])]
@@ -366,7 +366,7 @@ def process(arguments: list[str], log: Path, **env: str) -> Iterator[subprocess.
 
 def events(log: Path) -> list[str]:
     """The events logged so far; every line is JSON."""
-    return [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    return [json.loads(line)["message"] for line in log.read_text().splitlines()]
 
 
 def ended_cleanly(
@@ -446,7 +446,7 @@ def test_main_runs_until_a_signal_comes(
     waited: list[set[int]] = []
     monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, which: blocked.append(which))
     monkeypatch.setattr(signal, "sigwait", waited.append)
-    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level, **_more: None)
     result = CliRunner().invoke(main, words(flags))
     assert (result.exit_code, result.stderr) == (0, "")
     assert blocked == waited == [{signal.SIGTERM, signal.SIGINT}]
@@ -454,7 +454,7 @@ def test_main_runs_until_a_signal_comes(
 
 def test_main_says_what_is_wrong(flags: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, _which: None)
-    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level, **_more: None)
     result = CliRunner().invoke(main, words(flags | {"--memory-block": "0"}))
     assert (result.exit_code, result.stderr) == (
         2,

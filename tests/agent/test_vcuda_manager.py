@@ -195,7 +195,7 @@ def test_a_claim_that_contradicts_the_connection_is_refused_and_told(
         assert _code(site, door, **claims) == DENIED
     (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
     assert record.__dict__["reason"].replace('"', "'") == reason
-    assert record.__dict__["pid"] == ME
+    assert record.__dict__["visitor_pid"] == ME
     assert record.__dict__["container_id"] == ID_A
     assert sorted(each.name for each in door.iterdir()) == before
     assert site.results == ["refused"]

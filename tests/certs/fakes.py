@@ -203,13 +203,16 @@ class World:
         self._serving: list[tuple[datetime, Certificate]] = []
         self._bundles: dict[tuple[Any, int], list[tuple[datetime, tuple[Certificate, ...]]]] = {}
 
+    def say(self, message: str, /, **fields: object) -> None:
+        self.said.append(": ".join([message, *map(str, fields.values())]))
+
     def run(
         self,
         gate: Callable[[], None] = lambda: None,
         *,
         until: datetime | None = None,
     ) -> Wait | Done:
-        around = Surroundings(self.clock, self.clock.sleep, lambda: self.served, self.said.append)
+        around = Surroundings(self.clock, self.clock.sleep, lambda: self.served, self.say)
         return rotate(Gated(self.cluster, gate), self.settings, around, until=until)
 
     def run_to_the_end(self) -> Done:

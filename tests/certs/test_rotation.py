@@ -64,20 +64,34 @@ def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_CERTS_KUBECONFIG", str(kubeconfig))
 
 
+def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The lines of the log since the last look; nothing else was printed."""
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return [json.loads(line) for line in printed.err.splitlines()]
+
+
 @pytest.mark.usefixtures("environment")
 def test_rotate_installs_and_status_tells(
     capsys: pytest.CaptureFixture[str], server: ApiServer
 ) -> None:
     assert main(["rotate"]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    lines = told.out.splitlines()
-    assert len(lines) == 5
-    assert lines[0] == "new authority: is not there"
-    assert lines[3] == "new serving certificate: is not there"
-    assert lines[4].startswith("nothing to do before ")
+    lines = logged(capsys)
+    assert [(each["message"], each.get("reason")) for each in lines] == [
+        ("new authority", "is not there"),
+        ("trust changed", None),
+        ("trust changed", None),
+        ("new serving certificate", "is not there"),
+        ("nothing to do", None),
+    ]
+    assert {each["level"] for each in lines} == {"info"}
+    assert {each["configuration"] for each in lines[1:3]} == {
+        f"{kind.value} gpu-turnstile" for kind in KINDS
+    }
     assert main(["rotate", "--wait"]) == 0
-    assert capsys.readouterr().out.startswith("nothing to do before ")
+    (line,) = logged(capsys)
+    assert line["message"] == "nothing to do"
+    assert datetime.fromisoformat(line["until"]) > datetime.now(UTC) + timedelta(days=50)
     before = len(server.requests)
     assert main(["status"]) == 0
     assert f"secret {TLS}" in capsys.readouterr().out
@@ -91,10 +105,13 @@ def test_rotate_installs_and_status_tells(
 def test_time_that_has_to_pass_is_told_and_waited_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rotate"]) == 0
     assert main(["rotate", "--dns", "hook.example.com", "--replicas", "127.0.0.1:1"]) == 0
-    assert "next step not before" in capsys.readouterr().out
+    assert logged(capsys)[-1]["message"] == "next step later"
     waits = ["--settle", "1", "--wait", "--timeout", "30"]
     assert main(["rotate", "--dns", "hook.example.com", *waits]) == 0
-    assert "new serving certificate: it is to be for" in capsys.readouterr().out
+    (reason,) = (
+        each["reason"] for each in logged(capsys) if each["message"] == "new serving certificate"
+    )
+    assert reason.startswith("it is to be for")
 
 
 @pytest.mark.usefixtures("environment")
@@ -133,8 +150,6 @@ _MISSING = (
         (["rotate", "--settle", "-1"], 1, f"settle: Invalid value: -1: {_SECONDS}"),
         (["rotate", "--timeout", "-1"], 1, f"timeout: Invalid value: -1: {_SECONDS}"),
         (["rotate", "--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
-        (["rotate", "--mutating", "other"], 1, _MISSING),
-        (["rotate", "--mutating", "other", "--wait", "--timeout", "0"], 1, _MISSING),
         (["status", "--output", "xml"], 2, "Invalid value for '--output'"),
     ],
 )
@@ -145,6 +160,17 @@ def test_a_mistake_is_one_line_and_an_exit_status(
     told = capsys.readouterr().err
     assert told.startswith(f"certs: error: {message}")
     assert told.count("\n") == 1
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("more", [[], ["--wait", "--timeout", "0"]], ids=["once", "waiting"])
+def test_a_rotation_that_fails_ends_with_a_line_of_the_log(
+    capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    assert main(["rotate", "--mutating", "other", *more]) == 1
+    line = logged(capsys)[-1]
+    assert (line["level"], line["message"]) == ("error", "rotation failed")
+    assert line["reason"] == _MISSING
 
 
 @pytest.mark.parametrize("command", ["rotate", "status"])
@@ -266,10 +292,13 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
                 client.wait_for(2)
                 mount.update(_secret(api))
 
-            said: list[str] = []
+            said: list[object] = []
             replicas = Replicas("127.0.0.1", hook.port, "localhost")
             around = Surroundings(
-                lambda: datetime.now(UTC) + passed, sleep, replicas.served, said.append
+                lambda: datetime.now(UTC) + passed,
+                sleep,
+                replicas.served,
+                lambda message, /, **fields: said.append((message, fields)),
             )
             done = rotate(api, wanted, around, until=now + timedelta(hours=3))
             client.trusts = _trusted(api)
@@ -282,7 +311,8 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     new = observed.authority.certificate
     assert new not in (None, old)
     assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}
-    assert not any("PRIVATE" in each for each in said)
+    assert "PRIVATE" not in repr(said)
+    assert len(said) > 5
 
 
 def _trusting(obj: Json, pem: bytes) -> Json:

@@ -57,7 +57,7 @@ class Program:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Give the log lines of *event* since the mark."""
-        return [each for each in read_lines(self.log)[self._mark :] if each.get("event") == event]
+        return [each for each in read_lines(self.log)[self._mark :] if each.get("message") == event]
 
     def tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:]

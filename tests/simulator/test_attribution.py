@@ -57,20 +57,20 @@ def test_the_agent_is_right_where_its_log_names_the_container_the_call_was_for()
     calls = [_call("a", "main", ["G::0"]), _call("b", "main", ["G::1"]), _call("c", "x", ["G::2"])]
     log = [
         {
-            "event": "allocate",
+            "message": "allocate",
             "pod": "default/a",
             "container": "main",
             "resource": "core",
             "ids": "0",
         },
         {
-            "event": "allocate",
+            "message": "allocate",
             "pod": "default/a",
             "container": "main",
             "resource": "core",
             "ids": "1",
         },
-        {"event": "prefer", "pod": "default/c", "container": "x", "resource": "core", "ids": "2"},
+        {"message": "prefer", "pod": "default/c", "container": "x", "resource": "core", "ids": "2"},
     ]
     tally, wrong = score_agent(
         calls,

@@ -77,7 +77,7 @@ def _audit(cluster: Cluster, pods: list[Json]) -> None:
     said = {
         (line["resource"], line["ids"], line["pod"], line["container"])
         for line in cluster.agent_log()
-        if line.get("event") == "allocate"
+        if line.get("message") == "allocate"
     }
     words = {NAMES.core: "core", NAMES.memory: "memory"}
     for call, named in wrong:

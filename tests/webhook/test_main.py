@@ -12,7 +12,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What would have been served."""
     served: list[Settings] = []
     monkeypatch.setattr(command, "serve", served.append)
-    monkeypatch.setattr("webhook.logs.configure", lambda: None)
+    monkeypatch.setattr("webhook.__main__.configure", lambda: None)
     return served
 
 
@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(
 def test_files_that_cannot_be_used_stop_the_start(
     certificates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.logs.configure", lambda: None)
+    monkeypatch.setattr("webhook.__main__.configure", lambda: None)
     cert, key = certificates / "tls.crt", certificates / "missing"
     assert command.main(["--cert", str(cert), "--key", str(key)]) == 2
     assert capsys.readouterr().err == (

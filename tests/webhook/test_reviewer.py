@@ -79,7 +79,7 @@ def test_a_bad_request_is_one_line_and_one_in_the_log(
     assert answer == Answer(HTTPStatus.BAD_REQUEST, TEXT, f"{reason}\n".encode())
     (record,) = caplog.records
     fields = {"path": "/mutate/pods", "status": 400, "reason": reason}
-    assert vars(record)["fields"] == fields
+    assert fields.items() <= vars(record).items()
     assert lines == []
 
 

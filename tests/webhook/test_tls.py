@@ -180,7 +180,7 @@ def test_a_broken_pair_is_refused_once_and_the_one_before_serves_on(
         assert certificate.refresh() is Change.NONE
     assert certificate.context is first
     (record,) = caplog.records
-    assert reason in vars(record)["fields"]["reason"]
+    assert reason in vars(record)["reason"]
     mount.replace()
     assert certificate.refresh() is Change.LOADED
     assert certificate.context is not first

@@ -1,0 +1,153 @@
+"""Log lines are JSON objects on standard error, with the same fields in all programs."""
+
+import ast
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.logs import FIELDS, TRACE, JsonFormatter, configure, encode
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("agent", "certs", "simulator", "webhook")
+
+
+@pytest.fixture(autouse=True)
+def libraries_as_before() -> Iterator[None]:
+    yield
+    logging.getLogger("watchfiles").setLevel(logging.NOTSET)
+
+
+def test_a_line_carries_the_message_and_its_fields() -> None:
+    record = logging.makeLogRecord(
+        {
+            "name": "agent.journal",
+            "levelname": "WARNING",
+            "msg": "refused %s",
+            "args": ("it",),
+            "created": 1_767_225_600.25,
+            "process": 7,
+            "pod": "default/a",
+            "path": Path("/x"),
+            "count": 3,
+        }
+    )
+    assert JsonFormatter().format(record) == json.dumps(
+        {
+            "time": "2026-01-01T00:00:00.250+00:00",
+            "level": "warning",
+            "logger": "agent.journal",
+            "pid": 7,
+            "message": "refused it",
+            "pod": "default/a",
+            "path": "/x",
+            "count": 3,
+        },
+        separators=(",", ":"),
+    )
+
+
+def test_a_line_written_without_a_record_looks_the_same() -> None:
+    record = logging.makeLogRecord(
+        {"name": "x", "levelname": "INFO", "msg": "m", "created": 1.5, "process": 7, "uid": "u"}
+    )
+    assert encode(1.5, "info", "x", 7, "m", {"uid": "u"}) == JsonFormatter().format(record)
+
+
+def test_a_line_of_an_exception_is_still_one_line() -> None:
+    try:
+        raise KeyError("why\nnot")
+    except KeyError:
+        record = logging.makeLogRecord({"msg": "call failed", "exc_info": sys.exc_info()})
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert json.loads(line)[TRACE].startswith("Traceback")
+
+
+@given(st.text(), st.text())
+def test_no_value_breaks_a_line_or_adds_another(message: str, value: str) -> None:
+    record = logging.makeLogRecord({"msg": message, "reason": value})
+    line = JsonFormatter().format(record)
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert (found["message"], found["reason"]) == (message, value)
+
+
+def test_a_field_of_a_record_does_not_replace_one_of_every_line() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "m", "levelname": "INFO", "level": "fatal", "time": "never"}
+    )
+    found = json.loads(JsonFormatter().format(record))
+    assert found["level"] == "info"
+    assert found["time"] != "never"
+
+
+def test_the_level_is_kept_to_and_a_chatty_library_is_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure("info", quiet=("watchfiles",))
+    logging.getLogger("agent").debug("too fine")
+    logging.getLogger("watchfiles.main").info("1 change detected")
+    logging.getLogger("agent").info("told", extra={"n": 1})
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert tuple(found) == (*FIELDS, "n")
+    assert {"message": "told", "level": "info", "pid": os.getpid()}.items() <= found.items()
+
+
+def test_debug_tells_more(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("debug")
+    logging.getLogger("agent").debug("finer")
+    assert json.loads(capsys.readouterr().err)["message"] == "finer"
+
+
+def test_configuring_twice_does_not_write_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    configure()
+    logging.getLogger("webhook").info("once")
+    assert json.loads(capsys.readouterr().err)["message"] == "once"
+
+
+def _calls() -> list[tuple[str, ast.Call]]:
+    """Every call of a logger in our programs, with its place."""
+    return [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", node)
+        for program in PROGRAMS
+        for path in sorted((ROOT / program).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) in {"log", "_log"}
+    ]
+
+
+def test_values_are_fields_and_never_part_of_a_message() -> None:
+    """Who looks for a message finds all lines of its kind."""
+    calls = _calls()
+    assert {place.partition("/")[0] for place, _ in calls} == set(PROGRAMS)
+    for place, call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        own = 2 if call.func.attr == "log" else 1
+        assert len(call.args) == own, place
+        assert not isinstance(call.args[own - 1], ast.JoinedStr | ast.BinOp), place
+
+
+def test_no_field_has_the_name_of_one_that_every_line_has() -> None:
+    given = [
+        (place, key.value)
+        for place, call in _calls()
+        for keyword in call.keywords
+        for dictionary in ast.walk(keyword.value)
+        if isinstance(dictionary, ast.Dict)
+        for key in dictionary.keys
+        if isinstance(key, ast.Constant)
+    ]
+    assert ("reason") in {key for _, key in given}
+    assert [each for each in given if each[1] in {*FIELDS, TRACE}] == []

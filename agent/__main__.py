@@ -6,6 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent.deferred import defer
+
+# Nothing is imported before it is needed to register with the kubelet: while no plugin is
+# registered, every GPU pod that comes to the node fails (fact K19).
+defer(
+    "asyncio",  # gRPC's other half, which the agent does not use
+    "grpc.aio",
+    "kubernetes",  # models, OAuth, streams, leader election
+    "kubernetes.config",
+    "kubernetes.utils",
+    "watchfiles",  # when the kubelet is watched, after the first registration
+    "yaml",  # cards files and the host's CDI specs
+)
+
 import click
 
 from agent.cards import Discovery

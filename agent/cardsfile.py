@@ -58,7 +58,7 @@ def dump_discovery(found: Discovery) -> str:
     ]
     document = write_inventory(found.inventory)
     document["links"] = [_Line(link) for link in document["links"]]
-    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
+    text = yaml.dump(document, Dumper=_dumper(), sort_keys=False, width=120)
     return "\n".join(lines) + "\n" + text
 
 
@@ -66,14 +66,19 @@ class _Line(dict[str, Any]):
     """A mapping that is written on one line."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """A dumper that knows such a line."""
+def _dumper() -> "type[yaml.SafeDumper]":
+    """Make a dumper that knows such a line."""
 
+    class Dumper(yaml.SafeDumper):
+        pass
 
-_Dumper.add_representer(
-    _Line,
-    lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True),
-)
+    Dumper.add_representer(
+        _Line,
+        lambda dumper, line: dumper.represent_mapping(
+            "tag:yaml.org,2002:map", line, flow_style=True
+        ),
+    )
+    return Dumper
 
 
 def _comment(text: str) -> str:

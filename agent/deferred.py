@@ -1,9 +1,12 @@
-"""Packages whose ``__init__`` runs when something in it is asked for, not before.
+"""Modules that run when something in them is asked for, not when they are imported.
 
 A large library's ``__init__`` often imports all of the library. A program that needs two
 small modules of it pays for the rest, in time at its start and in memory for its life. Once
 :func:`defer` has named the package, ``import package.module`` imports that module
 alone; every other use of the package works as it always does, only later.
+
+Not every package bears it: where one of its modules says ``from . import another``, that asks
+the package for something, and its ``__init__`` would import a module that is half imported.
 
 ``importlib.util.LazyLoader`` does the same for modules. It cannot do it for packages: an
 import of a submodule reads the package's ``__path__``, which already loads it.
@@ -12,18 +15,19 @@ import of a submodule reads the package's ``__path__``, which already loads it.
 import importlib.util
 import sys
 import threading
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_RUNNING = "_deferred_init_is_running"
+_RUNNING = "_deferred_is_running"
 _lock = threading.RLock()
 
 
 class _Deferred(ModuleType):
-    """A package that has not run its ``__init__`` yet."""
+    """A module or package that has not run yet."""
 
     def __getattr__(self, name: str) -> Any:
-        """Run ``__init__``, then look again; called for what the package does not have yet."""
+        """Run the module, then look again; called for what it does not have yet."""
         with _lock:
             namespace = self.__dict__
             if type(self) is not _Deferred:  # another thread has run it meanwhile
@@ -40,20 +44,32 @@ class _Deferred(ModuleType):
         return getattr(self, name)
 
 
-def defer(*packages: str) -> None:
-    """Let the ``__init__`` of *packages* wait; name a package before those inside it.
+def defer(*modules: str) -> None:
+    """Let *modules* wait; name a package before those inside it.
 
-    Packages that are imported already, or not installed, are left as they are.
+    Modules that are imported already, or not installed, are left as they are. No package is
+    imported to find what is inside it.
     """
-    for name in packages:
+    for name in modules:
         if name in sys.modules:
             continue
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None or spec.submodule_search_locations is None:
+        spec = _find(name)
+        if spec is None or spec.loader is None:
             continue
         module = importlib.util.module_from_spec(spec)
         module.__class__ = _Deferred
         sys.modules[name] = module
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, module)
+        parent = sys.modules.get(name.rpartition(".")[0])
+        if parent is not None:
+            setattr(parent, name.rpartition(".")[2], module)
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Find a module as an import would, without importing the packages around it."""
+    parent = name.rpartition(".")[0]
+    if not parent:
+        return importlib.util.find_spec(name)
+    package = _find(parent)
+    if package is None or package.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(name, package.submodule_search_locations)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from watchfiles import watch
+import watchfiles
 
 from agent.kubeletapi import deviceplugin_pb2 as api
 from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
@@ -92,7 +92,7 @@ class Registrar:
         """Look at every change in the directory for as long as it is the same directory."""
         directory = _identity(self._dir)
         self._ensure(stop)
-        changes = watch(
+        changes = watchfiles.watch(
             self._dir,
             watch_filter=None,
             debounce=50,

@@ -8,21 +8,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.answer import Answer
 from agent.cards import Inventory
 from agent.cdifile import CdiFile
-from agent.cgroups import Cgroups
-from agent.cri import Cri
-from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
-from agent.enforcement.vcuda import Entitled, Vcuda
 from agent.errors import EnforcementError
 from agent.grant import Grant
 from agent.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.ports import Enforcer
 from agent.settings import Enforcement, Settings
-from agent.vcuda.ports import Hardware
+
+if TYPE_CHECKING:
+    from agent.enforcement.vcuda import Entitled
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ def outfit(
     inventory: Inventory,
     *,
     driver: Callable[[], str],
-    entitled: Entitled,
+    entitled: "Entitled",
     on_registered: Callable[[str], None] = lambda _result: None,
 ) -> tuple[Enforcer, Works]:
     """Make the enforcer that the settings name, and what keeps it going.
@@ -152,7 +151,13 @@ def outfit(
         entitled: tells what a container may use.
         on_registered: told how each registration at the virtual manager ended.
     """
+    # Of enforcers only the one that is used is imported: the rest would lengthen every start.
     if settings.enforcement is Enforcement.VCUDA:
+        from agent.cgroups import Cgroups  # noqa: PLC0415
+        from agent.cri import Cri  # noqa: PLC0415
+        from agent.enforcement.vcuda import Vcuda  # noqa: PLC0415
+        from agent.vcuda.ports import Hardware  # noqa: PLC0415
+
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
         cri = Cri(settings.cri_socket)
         vcuda = Vcuda(
@@ -170,6 +175,8 @@ def outfit(
 
         return vcuda, Works(vcuda.open, lambda: vcuda.alive, close)
     if settings.enforcement is Enforcement.HAMI_CORE:
+        from agent.enforcement.hami import HamiCore  # noqa: PLC0415
+
         hami = HamiCore(
             state_dir=settings.state_dir,
             library_dir=settings.hami_library_dir,

@@ -2,7 +2,8 @@
 
 Credentials, TLS, proxies and connections are the official client's. Its typed methods and
 models are not used: to import them takes longer than everything else at the agent's start,
-and to build typed objects of every pod on every event costs more than all else it does.
+and to build typed objects of every pod on every event costs more than all else it does. The
+modules are named one by one, because the program defers their packages (``agent.__main__``).
 """
 
 from collections.abc import Mapping
@@ -11,18 +12,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.incluster_config import load_incluster_config
 
-from agent.deferred import defer
 from agent.errors import SettingsError, Unavailable
-
-# Each of these imports everything that it offers: models, OAuth, streams, leader election.
-defer("kubernetes", "kubernetes.config", "kubernetes.utils")
-
-from kubernetes.client.configuration import Configuration  # noqa: E402
-from kubernetes.client.exceptions import ApiException  # noqa: E402
-from kubernetes.client.rest import RESTClientObject  # noqa: E402
-from kubernetes.config.config_exception import ConfigException  # noqa: E402
-from kubernetes.config.incluster_config import load_incluster_config  # noqa: E402
 
 Timeout = float | tuple[float, float]
 """Seconds for all of a request, or for the connection and for each read."""

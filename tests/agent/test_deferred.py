@@ -44,6 +44,15 @@ def test_a_module_is_imported_without_what_its_packages_import(ran: list[str]) -
     assert ran == []
 
 
+def test_a_module_inside_a_package_waits_though_the_package_does_not(ran: list[str]) -> None:
+    defer("deferred_probe.inner")
+    assert ran == []
+    package = importlib.import_module("deferred_probe")
+    assert ran == ["deferred_probe"]
+    assert package.inner.VALUE == 8
+    assert ran == list(PACKAGES)
+
+
 def test_what_only_the_init_defines_is_there_when_it_is_asked_for(ran: list[str]) -> None:
     defer(*PACKAGES)
     package = importlib.import_module("deferred_probe")
@@ -96,6 +105,9 @@ def test_threads_that_ask_at_once_all_get_it_and_it_runs_once(ran: list[str]) ->
 
 def test_a_package_that_is_imported_already_or_absent_is_left_alone(ran: list[str]) -> None:
     before = importlib.import_module("deferred_probe")
-    defer(*PACKAGES, "no_such_package_anywhere", "json.decoder")
+    defer(*PACKAGES, "no_such_package_anywhere", "no_such_package.inside", "json.nothing")
+    assert not {"no_such_package_anywhere", "no_such_package.inside", "json.nothing"} & {
+        *sys.modules
+    }
     assert sys.modules["deferred_probe"] is before
     assert ran == list(PACKAGES)

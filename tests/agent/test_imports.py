@@ -1,4 +1,4 @@
-"""What the agent imports before it is registered: nothing that it does not need for that.
+"""What the agent has imported when it registers: nothing that it does not need for that.
 
 An agent that was killed leaves its node without a plugin until its successor has registered,
 and every GPU pod that is admitted meanwhile fails for good (fact K19). Half of that time
@@ -6,19 +6,69 @@ went into imports once.
 """
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import trustme
 
-_LIST = "import json, sys\nimport agent.__main__\nprint(json.dumps(sorted(sys.modules)))"
+from tests.agent.fakes import FakeKubelet, eventually, short_dir, write_cards
+
+# The agent's own command line in a pod, with a service account; it tells what has run, a
+# deferred module has not, at the moment at which the kubelet knows both resources.
+_PROGRAM = """
+import json, sys
+import agent.__main__ as program
+from agent.deferred import _Deferred
+from agent.turnstile import Turnstile
+from kubernetes.config import incluster_config
+
+incluster_config.SERVICE_TOKEN_FILENAME, incluster_config.SERVICE_CERT_FILENAME = sys.argv[1:3]
+
+def registered(self):
+    ran = [name for name, module in sys.modules.items() if type(module) is not _Deferred]
+    print(json.dumps(sorted(ran)), flush=True)
+
+Turnstile.registered = registered
+program.main(sys.argv[3:])
+"""
 
 
 @pytest.fixture(scope="module")
-def imported() -> frozenset[str]:
-    """The modules that are there when the agent's own code begins to run."""
-    done = subprocess.run([sys.executable, "-c", _LIST], capture_output=True, check=True, text=True)
-    return frozenset(json.loads(done.stdout))
+def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """The modules that have run when a real agent has registered."""
+    made = tmp_path_factory.mktemp("pod")
+    (made / "token").write_text("token")
+    trustme.CA().cert_pem.write_to_path(made / "ca.crt")
+    cards = write_cards(made / "cards.yaml")
+    with short_dir() as folder, FakeKubelet(folder) as kubelet:
+        kubelet.start()
+        command = [
+            *(sys.executable, "-c", _PROGRAM, str(made / "token"), str(made / "ca.crt")),
+            *("--node-name", "n1", "--cards", str(cards)),
+            *("--plugin-dir", str(kubelet.plugin_dir)),
+            *("--pod-resources-socket", str(kubelet.pod_resources)),
+            *("--http-host", "127.0.0.1", "--http-port", "0"),
+        ]
+        # Nobody is there: the API server is not needed to register.
+        away = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+        with (
+            (made / "out").open("wb") as out,
+            subprocess.Popen(
+                command, cwd=Path(__file__).parents[2], env=os.environ | away, stdout=out
+            ) as process,
+        ):
+            try:
+                eventually(
+                    lambda: (made / "out").read_bytes().endswith(b"\n") or process.poll(),
+                    "the agent registers",
+                    within=60,
+                )
+            finally:
+                process.kill()
+    return frozenset(json.loads((made / "out").read_text()))
 
 
 @pytest.mark.parametrize(
@@ -40,12 +90,52 @@ def imported() -> frozenset[str]:
         "kubernetes.leaderelection",
         "kubernetes.stream",
         "kubernetes.watch",
+        # The half of gRPC that the agent never uses.
+        "asyncio",
+        "asyncio.base_events",
+        "grpc.aio",
+        "grpc.aio._channel",
+        # For after the first registration.
+        "anyio",
+        "watchfiles",
+        "watchfiles.main",
+        # For an enforcer that is not the one chosen.
+        "agent.cgroups",
+        "agent.cri",
+        "agent.criapi.runtime_pb2",
+        "agent.enforcement.hami",
+        "agent.enforcement.vcuda",
+        "agent.vcuda.manager",
+        "agent.vcudaapi.vcuda_pb2",
+        # For other programs.
+        "cryptography",
+        "flask",
+        "gunicorn",
+        "rich",
     ],
 )
-def test_the_agent_does_not_import_at_its_start(module: str, imported: frozenset[str]) -> None:
+def test_the_agent_registers_without_having_imported(module: str, imported: frozenset[str]) -> None:
     assert module not in imported
 
 
-def test_what_it_needs_of_the_official_client_is_there(imported: frozenset[str]) -> None:
+def test_what_it_needs_is_there(imported: frozenset[str]) -> None:
     """Else the names above would be absent for another reason."""
-    assert {"kubernetes.client.rest", "kubernetes.config.incluster_config"} <= imported
+    assert {
+        "agent.supervisor",
+        "grpc",
+        "kubernetes.client.rest",
+        "kubernetes.config.incluster_config",
+        "pynvml",
+        "yaml",  # reads the cards file here
+    } <= imported
+
+
+def test_with_cards_from_the_driver_no_yaml_is_read() -> None:
+    script = (
+        "import sys, agent.__main__\nfrom agent.deferred import _Deferred\n"
+        "print(type(sys.modules['yaml']) is _Deferred)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "True\n"

@@ -269,7 +269,7 @@ def test_a_directory_that_cannot_be_watched_is_looked_at_again(
         yield from ()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("agent.kubelet.watch", no_watches)
+    monkeypatch.setattr("agent.kubelet.watchfiles.watch", no_watches)
     with registering(kubelet.plugin_dir) as running:
         eventually(lambda: "cannot watch the plugin directory" in caplog.text, "it says so")
         kubelet.start()
@@ -385,7 +385,7 @@ def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(
         kubelet.stop()
         kubelet.socket.unlink(missing_ok=True)
 
-    monkeypatch.setattr("agent.kubelet.watch", watch_and_tell)
+    monkeypatch.setattr("agent.kubelet.watchfiles.watch", watch_and_tell)
     kubelet.start()
     running = Running(kubelet.plugin_dir)
     _when_first_served(running, go)

@@ -28,6 +28,7 @@ from agent.cardsource import look, none_served
 from agent.errors import SettingsError
 from agent.inject import Injection, parse_extra_devices
 from agent.memory import limit_arenas
+from agent.openfiles import raise_limit
 from agent.place import Policy
 from agent.settings import (
     CDI_DIR,
@@ -265,6 +266,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
         raise click.MissingParameter(ctx=context, param=param)
     configure(log_level, quiet=("watchfiles",))
     limit_arenas()
+    raise_limit()
     # Blocked in every thread started from here on, so that the one wait below gets them.
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)

@@ -1,14 +1,19 @@
 """The agent's own HTTP pages."""
 
+import contextlib
 import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 import urllib3
 
 from agent.errors import SettingsError
-from agent.http import StatusServer, probe
-from tests.agent.fakes import eventually
+from agent.http import Page, StatusServer, paced, probe
+from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
 @pytest.fixture
@@ -91,3 +96,168 @@ def test_a_client_that_says_nothing_holds_nobody_up(
 ) -> None:
     with socket.create_connection(("127.0.0.1", pages[0].port)):
         eventually(lambda: get(pages[0], "/readyz").status == 200, "others are served")
+
+
+# --- clients that are slow, many, or hostile ------------------------------------------------
+
+
+@contextlib.contextmanager
+def clients(port: int, count: int, sends: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that send something and then nothing."""
+    with contextlib.ExitStack() as held:
+        made = []
+        for _ in range(count):
+            made.append(held.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+            with contextlib.suppress(OSError):  # the server may have let it go already
+                made[-1].sendall(sends)
+        yield made
+
+
+def read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+def test_hundreds_of_slow_clients_cost_no_threads_and_hold_no_probe_up(
+    pages: tuple[StatusServer, dict[str, bool]],
+) -> None:
+    server, _ = pages
+    before = threading.active_count()
+    with clients(server.port, 300, b"GET /readyz HTTP/1.1\r\nHost:"):
+        assert get(server, "/readyz").status == 200
+        assert threading.active_count() == before
+
+
+def test_no_more_connections_than_allowed_stay_open() -> None:
+    """The oldest give way: they are of no use, and a probe comes and goes within milliseconds."""
+    server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, connections=4)
+    try:
+        with clients(server.port, 20, b"GET ") as made:
+
+            def ended(connection: socket.socket) -> bool:
+                connection.setblocking(False)
+                try:
+                    return connection.recv(1) == b""
+                except BlockingIOError:
+                    return False
+                except OSError:
+                    return True
+
+            eventually(lambda: sum(map(ended, made)) == 16, "all but the newest are closed")
+            assert not any(map(ended, made[-4:]))
+            assert get(server, "/readyz").status == 200
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("sends", [b"", b"GET /readyz HTTP/1.1\r\n"])
+def test_a_client_that_trickles_is_cut_off_in_time(sends: bytes) -> None:
+    """A timeout for each byte would never be reached: the whole connection has a deadline."""
+    server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, deadline=0.5)
+    try:
+        with clients(server.port, 1, sends) as (connection,):
+            connection.settimeout(0.1)
+            until = time.monotonic() + DEADLINE_S
+            while time.monotonic() < until:
+                try:
+                    connection.sendall(b"x")
+                    if connection.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+            else:
+                pytest.fail("still connected")
+    finally:
+        server.stop()
+
+
+def test_scrapes_that_hang_hold_no_probe_up() -> None:
+    going_on = threading.Event()
+
+    def hanging() -> tuple[int, str, bytes]:
+        assert going_on.wait(60)
+        return 200, "text/plain", b"up 1\n"
+
+    pages: dict[str, Page] = {"/readyz": probe(lambda: ""), "/metrics": hanging}
+    server = StatusServer("127.0.0.1", 0, pages)
+    try:
+        request = b"GET /metrics HTTP/1.0\r\n\r\n"
+        before = threading.active_count()
+        with clients(server.port, 20, request) as made:
+            for _ in range(5):
+                assert get(server, "/readyz").status == 200
+            assert threading.active_count() == before
+            going_on.set()
+            for each in made:
+                assert read_all(each).endswith(b"up 1\n")
+    finally:
+        going_on.set()
+        server.stop()
+
+
+def test_clients_that_do_not_read_their_answer_hold_nobody_up() -> None:
+    page = (200, "text/plain", b"x" * (8 << 20))
+    server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: ""), "/metrics": lambda: page})
+    try:
+        with clients(server.port, 10, b"GET /metrics HTTP/1.0\r\n\r\n"):
+            assert get(server, "/readyz").status == 200
+            assert len(get(server, "/metrics").data) == 8 << 20
+    finally:
+        server.stop()
+
+
+def test_every_answer_is_the_last_of_its_connection(
+    pages: tuple[StatusServer, dict[str, bool]],
+) -> None:
+    request = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"
+    with clients(pages[0].port, 1, request * 2) as (connection,):
+        answer = read_all(connection)
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b"Connection: close\r\n" in answer
+
+
+def test_a_page_is_made_again_as_often_as_takes_a_tenth_of_a_cpu() -> None:
+    clock, made = FakeClock(), list[float]()
+
+    def costly() -> tuple[int, str, bytes]:
+        made.append(clock.now)
+        clock.now += 0.02
+        return 200, "text/plain", str(len(made)).encode()
+
+    page = paced(costly, clock=clock)
+    start = clock.now
+    bodies = []
+    while clock.now < start + 1:
+        bodies.append(page()[2])
+        clock.now += 0.01
+    assert len(made) <= 6
+    assert bodies[-1] == str(len(made)).encode()
+
+
+_SCRIPT = """
+import resource, sys
+from agent.http import StatusServer, probe
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")})
+print(server.port, flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+def test_a_process_that_runs_out_of_descriptors_still_answers_probes() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with clients(port, 100, b"GET "):
+            with urllib3.PoolManager(retries=False, timeout=10) as pool:
+                answer = pool.request("GET", f"http://127.0.0.1:{port}/readyz")
+            assert answer.status == 200
+        process.communicate(timeout=20)
+    assert process.returncode == 0

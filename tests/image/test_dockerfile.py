@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import tomllib
 
 import pytest
@@ -37,6 +38,22 @@ def test_the_last_stage_takes_one_thing_from_the_first_and_builds_nothing(
     assert copy.flags == {"from": first.name}
     assert copy.words == ["/opt/gpu-turnstile", "/opt/gpu-turnstile"]
     assert not [each for each in last.all("RUN") if re.search(r"pip\s|apt|install", each.text)]
+
+
+def test_the_standard_library_is_compiled_before_the_root_becomes_read_only(
+    stages: list[Stage],
+) -> None:
+    """The base image brings it without bytecode, and a container can keep none."""
+    last = stages[-1]
+    (run,) = (each for each in last.all("RUN") if "compileall" in each.text)
+    removing, compiling = run.text.split(" && ")
+    assert removing.startswith("rm ")
+    program, folder = shlex.split(compiling)[:3], shlex.split(compiling)[-1]
+    assert program == ["python", "-m", "compileall"]
+    assert folder == "/usr/local/lib/python3*"
+    assert "--invalidation-mode unchecked-hash" in compiling  # the same in every build
+    (user,) = last.all("USER")
+    assert last.instructions.index(run) < last.instructions.index(user)
 
 
 def test_what_has_no_place_in_it_is_not_in_it(stages: list[Stage]) -> None:

@@ -4,6 +4,9 @@ Bursts of the simulated kubelet, one a seed, on a node with our agent. With faul
 burst is being admitted: the agent is restarted with nothing remembered, the kubelet is killed
 and restarted, pods are deleted, ``List`` is rate limited far below what the agent would like,
 and the agent's watch is behind. A third run has no ``List`` at all.
+
+Then the adversary: nodes whose kubelet is a model of its own, with faults that no simulated node
+has; see :mod:`bench.adversary`.
 """
 
 from collections import Counter
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from random import Random
 
+from bench.adversary.soak import soak as soak_by_adversary
 from bench.bursts import Json, draw_burst
 from bench.result import Cell, Goal, Result, Table
 from simulator.node.judge import Verdict
@@ -110,6 +114,7 @@ def run(
         for scenario in scenarios:
             tasks = [pool.submit(soak, scenario, seed, pods) for seed in range(seeds)]
             totals[scenario] = sum((task.result() for task in tasks), Outcome())
+    tables, goals, figures = soak_by_adversary(seeds=seeds, processes=processes)
     rows: list[tuple[Cell, ...]] = [
         (
             scenario.name,
@@ -143,12 +148,15 @@ def run(
                 rows,
                 _NOTES,
             ),
+            *tables,
         ),
         (
             Goal("named wrongly where List can be asked", 0, wrong),
             Goal("places given to two pods", 0, sum(each.doubled for each in totals.values())),
+            *goals,
         ),
-        {
+        figures
+        | {
             scenario.name: {
                 "evidence": dict(total.evidence),
                 "agent": dict(total.counts),

@@ -1,0 +1,49 @@
+"""``python -m bench.adversary``: more nodes than the soak has, or all that happens on one."""
+
+import logging
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+import click
+
+from bench.adversary.run import run
+from bench.adversary.soak import FORMS, one
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--first", default=0, help="The first seed.")
+@click.option("--seeds", type=click.IntRange(1), default=500, help="How many seeds.")
+@click.option("--rounds", type=click.IntRange(1), default=80, help="Bursts on each node.")
+@click.option("--list", "form", type=click.Choice([*FORMS, "both"]), default="both")
+@click.option("--processes", type=click.IntRange(1), default=1, help="How many run at once.")
+@click.option("--trace", is_flag=True, help="Print all that happens with the first seed.")
+def main(  # noqa: PLR0913 -- one argument per flag
+    *, first: int, seeds: int, rounds: int, form: str, processes: int, trace: bool
+) -> None:
+    """Look for findings; exit with 1 when there are any."""
+    forms = {name: active for name, active in FORMS.items() if form in (name, "both")}
+    if trace:
+        logging.disable(logging.CRITICAL)
+        for active_only in forms.values():
+            run(first, active_only=active_only, rounds=rounds, trace=click.echo)
+        return
+    kinds: Counter[str] = Counter()
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        tasks = {
+            pool.submit(one, seed, active_only, rounds): (seed, name)
+            for seed in range(first, first + seeds)
+            for name, active_only in forms.items()
+        }
+        for task in as_completed(tasks):
+            seed, name = tasks[task]
+            for each in task.result().findings:
+                kinds[each.kind] += 1
+                click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")
+    click.echo(f"{len(tasks)} nodes: {dict(kinds) or 'no findings'}")
+    sys.exit(bool(kinds))
+
+
+if __name__ == "__main__":
+    main()

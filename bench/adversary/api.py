@@ -1,0 +1,124 @@
+"""The API server: pods by name, a watch that may lag, GETs and PATCHes that may fail."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from agent.api import Gone, Rejected
+from agent.errors import Unavailable
+from agent.outbox import allocation_patch
+from agent.podview import PodView
+from bench.adversary.pods import NAMES, Json, Pod
+from contract.allocation import Allocation
+
+
+@dataclass
+class Api:
+    """Pods on one node.
+
+    Attributes:
+        away: nothing is answered.
+        failing: so many GETs fail from now on.
+        log: all events of the watch.
+        patches: what the agent wants to write.
+        on_get: told of every GET before it is answered.
+    """
+
+    away: bool = False
+    failing: int = 0
+    log: list[tuple[str, Json]] = field(default_factory=list)
+    patches: list[Json] = field(default_factory=list)
+    on_get: Callable[[str], None] = lambda _outcome: None
+    indices: dict[str, int] = field(default_factory=dict)
+    _pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
+
+    # --- what happens to pods -----------------------------------------------------------
+
+    def pods(self) -> list[Pod]:
+        """Return the pods there are."""
+        return list(self._pods.values())
+
+    def has(self, pod: Pod) -> bool:
+        """Tell whether *pod* is there: it, not another of its name."""
+        return self._pods.get(pod.key) is pod
+
+    def free(self, name: str) -> bool:
+        """Tell whether a name can be given to a new pod."""
+        return ("default", name) not in self._pods
+
+    def add(self, pod: Pod) -> None:
+        """Create a pod, bound here."""
+        self._pods[pod.key] = pod
+        self._tell("ADDED", pod)
+
+    def changed(self, pod: Pod) -> None:
+        """Tell watchers of a pod that was changed."""
+        if self.has(pod):
+            self._tell("MODIFIED", pod)
+
+    def remove(self, pod: Pod) -> None:
+        """Delete a pod at once."""
+        if self.has(pod):
+            del self._pods[pod.key]
+            self._tell("DELETED", pod)
+
+    def _tell(self, kind: str, pod: Pod) -> None:
+        obj = pod.manifest()
+        obj["metadata"]["resourceVersion"] = str(len(self.log) + 1)
+        self.log.append((kind, obj))
+
+    # --- what the agent asks (agent.pods.PodApi) ----------------------------------------
+
+    def list_pods(self, node: str) -> tuple[list[Json], str]:
+        """List all pods."""
+        if self.away:
+            raise Unavailable("API server: away")
+        return [each.manifest() for each in self._pods.values() if node], str(len(self.log))
+
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+        """Not here: a watch is pumped by its host."""
+        raise NotImplementedError
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod, as it is now."""
+        if self.away:
+            self.on_get("away")
+            raise Unavailable("API server: away")
+        if self.failing:
+            self.failing -= 1
+            self.on_get("failed")
+            raise Unavailable("API server: timed out")
+        self.on_get("answered")
+        pod = self._pods.get((namespace, name))
+        return pod.manifest() if pod is not None else None
+
+    # --- what the agent writes (agent.ports.Outbox) -------------------------------------
+
+    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+        """Queue what a pod's containers got."""
+        patch = allocation_patch(view, allocations, names=NAMES, indices=self.indices)
+        patch["metadata"] |= {"namespace": view.id.namespace, "name": view.id.name}
+        self.patches.append(patch)
+
+    def write(self) -> list[tuple[Pod, dict[str, str]]]:
+        """Carry out what is queued; return what was written on which pod."""
+        if self.away:
+            return []
+        written = []
+        for patch in self.patches:
+            try:
+                written.append(self._patch(patch))
+            except (Rejected, Gone):
+                continue
+        self.patches.clear()
+        return written
+
+    def _patch(self, patch: Json) -> tuple[Pod, dict[str, str]]:
+        wanted = patch["metadata"]
+        pod = self._pods.get((wanted["namespace"], wanted["name"]))
+        if pod is None:
+            raise Gone("not found")
+        if wanted["uid"] != pod.manifest()["metadata"]["uid"]:
+            raise Gone("another UID")
+        pod.annotations |= wanted["annotations"]
+        self.changed(pod)
+        return pod, wanted["annotations"]

@@ -1,0 +1,85 @@
+"""What pods look like: drawn at random, so that many are alike and some are strange."""
+
+from random import Random
+
+from bench.adversary.pods import NAMES, Container, Pod, stamps
+from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.demand import ContainerKind
+
+INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
+
+_SHARES = ((10, 2), (10, 2), (10, 4), (20, 2), (30, 4), (50, 8), (90, 12))
+_WHOLE = ((100, 0), (100, 0), (100, 16), (100, 6), (200, 0), (200, 5))
+_UNCHECKED = ((150, 4), (0, 3), (10, 0))
+
+
+def draw_containers(random: Random) -> tuple[Container, ...]:
+    """Draw the containers of a pod that asks for GPUs somewhere."""
+    drawn: list[Container] = []
+    if random.random() < 0.25:
+        drawn.append(_share("init", INIT, random))
+        if random.random() < 0.25:
+            drawn.append(_share("init2", INIT, random))
+    if random.random() < 0.15:
+        drawn.append(_share("sidecar", SIDECAR, random))
+    for number in range(random.choice((1, 1, 1, 2, 2, 3))):
+        name = f"c{number}"
+        if random.random() < 0.12:
+            cores, memory = random.choice(_WHOLE)
+            drawn.append(Container(name, MAIN, cores, memory, random.random() < 0.4))
+        else:
+            drawn.append(_share(name, MAIN, random))
+    for where in (0, len(drawn)):
+        if random.random() < 0.25:
+            kind = MAIN if where or not drawn or drawn[0].kind is MAIN else INIT
+            drawn.insert(where, Container(f"plain{where}", kind))
+    if random.random() < 0.02:
+        cores, memory = random.choice(_UNCHECKED)
+        drawn.append(Container("unchecked", MAIN, cores, memory))
+    return tuple(drawn)
+
+
+def _share(name: str, kind: ContainerKind, random: Random) -> Container:
+    cores, memory = random.choice(_SHARES)
+    return Container(name, kind, cores, memory, random.random() < 0.1)
+
+
+def draw_pod(number: int, name: str, cards: tuple[str, ...], random: Random) -> Pod:
+    """Draw a pod, with what webhook, authors, forgers and other plugins do to it."""
+    if random.random() < 0.06:
+        containers: tuple[Container, ...] = (Container("plain", MAIN),)
+    else:
+        containers = draw_containers(random)
+    pod = Pod("default", name, f"u{number}-{name}", containers, number)
+    if pod.asks and random.random() < 0.95:
+        pod.annotations |= stamps(number, random)
+    if random.random() < 0.12:
+        pod.annotations[NAMES.use_gpu_uuid] = ",".join(random.sample(cards, 2))
+    elif random.random() < 0.05:
+        pod.annotations[NAMES.nouse_gpu_uuid] = random.choice(cards)
+    if pod.asks and random.random() < 0.05:
+        pod.annotations[NAMES.gpu_policy] = random.choice(("binpack", "spread"))
+    if random.random() < 0.08:
+        pod.annotations |= forged(pod, cards, random)
+    pod.refused_before = random.random() < 0.04
+    pod.refused_after = random.random() < 0.06
+    pod.other_fails = random.random() < 0.6
+    return pod
+
+
+def forged(pod: Pod, cards: tuple[str, ...], random: Random) -> dict[str, str]:
+    """Make a record of a pod that was copied from elsewhere, with cards unknown here or known."""
+    named = random.choice((("GPU-elsewhere",), (random.choice(cards),)))
+    records = {
+        each.name: Allocation(named, each.cores, each.memory, Evidence.TICKET)
+        for each in pod.containers
+        if each.asks or random.random() < 0.5
+    }
+    if len(records) > 1 and random.random() < 0.5:
+        del records[random.choice(sorted(records))]
+    made = {NAMES.gpu_allocation: encode_allocations(records)}
+    if random.random() < 0.5:
+        made[NAMES.gpu_assigned] = "true"
+    if random.random() < 0.5:
+        made[NAMES.predicate_gpu_idx(0)] = random.choice(("0", "1", "7"))
+    return made

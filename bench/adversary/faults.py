@@ -1,0 +1,289 @@
+"""What can happen to a node."""
+
+from random import Random
+
+from agent.tickets import Resource
+from bench.adversary.drawing import draw_pod
+from bench.adversary.judge import Call
+from bench.adversary.kubelet import Known, State
+from bench.adversary.pods import NAMES, Pod
+from bench.adversary.starts import prestart
+from bench.adversary.world import World
+from contract.demand import ContainerKind
+
+FORGOTTEN = "places forgotten (K15)"
+
+FAULTS = (
+    "GET away",
+    "GET failed",
+    "List away",
+    "agent handed over",
+    "agent killed",
+    "agent started while the API is away",
+    "called while a deleted pod's container without GPUs is listed",
+    "called while the watch is behind",
+    "card fell ill",
+    "deleted by force",
+    "kubelet died",
+    "kubelet died in the middle of a pod",
+    "name came back with other sizes while the watch is behind",
+    FORGOTTEN,
+    "places of an init container forgotten (K15)",
+    "refused between two resources, new List",
+    "refused between two resources, old List",
+    "static pod",
+    "unknown cards in annotations",
+    "whole cards, refused by another plugin",
+)
+"""What a soak must have seen."""
+
+
+class Faults:
+    """Does things to a world, each when it is told to."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        """Do it to *world*; all choices are made at *random*."""
+        self.world = world
+        self._random = random
+        self._count = 0
+
+    def note(self, fault: str) -> None:
+        """Count a fault."""
+        self.world.faults[fault] += 1
+        self.world.trace(f"* {fault}")
+
+    def _some(self, *states: State) -> Known | None:
+        known = self.world.kubelet.known
+        found = [each for _, each in sorted(known.items()) if each.state in states]
+        return self._random.choice(found) if found else None
+
+    # --- pods -----------------------------------------------------------------------------
+
+    def bind_a_burst(self) -> None:
+        """Bind as many pods as a scheduler sees room for, or some of them."""
+        if self.world.api.away:
+            return
+        for _ in range(self._random.choice((1, 2, 4, 8, 12))):
+            self._count += 1
+            self._bind(f"p{self._count}")
+
+    def _bind(self, name: str) -> None:
+        world = self.world
+        pod = draw_pod(self._count, name, world.cards, self._random)
+        bound = [each for each in world.api.pods() if each.phase not in ("Failed", "Succeeded")]
+        room = len(world.cards) * 100 - sum(map(_cores, bound))
+        if _cores(pod) > room or not world.api.free(name):
+            return
+        if "GPU-elsewhere" in pod.annotations.get(NAMES.gpu_allocation, ""):
+            self.note("unknown cards in annotations")
+        world.judge.meet(pod)
+        world.api.add(pod)
+        world.kubelet.bind(pod)
+        world.trace(f"* bound {pod.uid} {[(c.name, c.cores, c.memory) for c in pod.containers]}")
+
+    def _a_pod(self) -> Pod | None:
+        """Choose a pod that its owner can delete now."""
+        pods = [each for each in self.world.api.pods() if not each.static]
+        if not pods or self.world.api.away:
+            return None
+        return self._random.choice(sorted(pods, key=lambda each: each.uid))
+
+    def come_back(self) -> None:
+        """Delete a pod and make another of its name, with other sizes."""
+        pod = self._a_pod()
+        if pod is None:
+            return
+        self._force(pod)
+        self._count += 1
+        self._bind(pod.name)
+        if self.world.host.behind:
+            self.note("name came back with other sizes while the watch is behind")
+
+    def delete_by_force(self) -> None:
+        """Delete a pod with a grace period of 0 (K20)."""
+        pod = self._a_pod()
+        if pod is not None:
+            self._force(pod)
+
+    def _force(self, pod: Pod) -> None:
+        self.note("deleted by force")
+        self.world.trace(f"  {pod.uid}")
+        self.world.api.remove(pod)
+        self.world.kubelet.deleted_by_force(pod, keeps=self._random.random() < 0.5)
+
+    def delete(self) -> None:
+        """Delete a pod as usual: it ends some time later."""
+        pod = self._a_pod()
+        if pod is None:
+            return
+        known = self.world.kubelet.known.get(pod.uid)
+        if known is not None and known.state is State.RUNNING:
+            pod.deleting = True
+            self.world.api.changed(pod)
+
+    def clean_up(self) -> None:
+        """Delete ended pods, as their owners do."""
+        world = self.world
+        for pod in world.api.pods():
+            if pod.phase in ("Failed", "Succeeded") and not world.api.away and not pod.static:
+                world.api.remove(pod)
+                world.kubelet.forget(pod)
+
+    def static_pod(self) -> None:
+        """Add a pod that the kubelet reads from a file; its mirror comes or does not."""
+        world = self.world
+        self._count += 1
+        pod = draw_pod(self._count, f"static{self._count}-node", world.cards, self._random)
+        pod.static, pod.annotations = True, {}
+        self.note("static pod")
+        world.kubelet.statics.append(pod)
+        world.kubelet.bind(pod)
+        if self._random.random() < 0.5 and not world.api.away:
+            pod.mirror_uid = f"mirror-{pod.uid}"
+            world.api.add(pod)
+        world.judge.meet(pod)
+
+    def end_one(self) -> None:
+        """Let a pod end."""
+        zombie = self._some(State.ZOMBIE) if self._random.random() < 0.3 else None
+        known = zombie or self._some(State.RUNNING)
+        if known is not None:
+            self._end(known)
+
+    def _end(self, known: Known) -> None:
+        world = self.world
+        if known.pod.static:
+            if world.api.away:
+                return
+            if known.pod in world.kubelet.statics:
+                world.kubelet.statics.remove(known.pod)
+            world.api.remove(known.pod)
+        world.trace(f"* ends: {known.pod.uid}")
+        world.kubelet.end(known)
+
+    def start_one(self) -> None:
+        """Start the next container of a pod."""
+        known = self._some(State.STARTING)
+        if known is None or self.world.call is not None:
+            return
+        if prestart(self.world, known, known.to_start[0]):
+            self.world.kubelet.started(known)
+
+    def restart_container(self) -> None:
+        """Start a container of a running pod once more."""
+        known = self._some(State.RUNNING)
+        if known is None or self.world.call is not None:
+            return
+        main = [each for each in known.pod.containers if each.kind is not ContainerKind.INIT]
+        prestart(self.world, known, self._random.choice(main))
+
+    # --- what is said to whom -------------------------------------------------------------
+
+    def deliver(self) -> None:
+        """Let the agent's watch catch up by some events, or all."""
+        self.world.host.deliver(self._random.choice((1, 1, 2, 4, 100)))
+
+    def write_statuses(self) -> None:
+        """Let the kubelet tell the API server of some changes, or all."""
+        self.world.kubelet.write_statuses(self._random.choice((1, 2, 100)))
+
+    def write_patches(self) -> None:
+        """Let the agent's records arrive."""
+        self.world.api.write()
+
+    def look(self) -> None:
+        """Let somebody else ask for ``List``."""
+        self.world.kubelet.look()
+
+    def refresh(self) -> None:
+        """Let the agent's own second pass."""
+        if self.world.call is None:
+            self.world.refresh()
+
+    def fail_a_get(self) -> None:
+        """Let the next GET fail."""
+        self.world.api.failing = 1
+
+    def api(self) -> None:
+        """Let the API server go away, or come back."""
+        api = self.world.api
+        api.away = not api.away
+        if self._random.random() < 0.5:
+            self.deliver()  # the watch notices now, or later
+
+    def list(self) -> None:
+        """Let ``List`` go away."""
+        self.world.kubelet.blind = True
+        self.note("List away")
+
+    def may_see_again(self) -> None:
+        """Let ``List`` come back, sooner or later."""
+        if self._random.random() < 0.2:
+            self.world.kubelet.blind = False
+
+    def forget(self, call: Call | None) -> None:
+        """K15: another pod ends and somebody asks for the list, while places are in flight."""
+        world = self.world
+        known = [
+            each
+            for uid, each in sorted(world.kubelet.known.items())
+            if each.state in (State.RUNNING, State.ENDED) and uid in world.devices.books
+        ]
+        if not known or call is None:
+            return
+        other, before = self._random.choice(known), world.devices.allocated
+        if other.state is State.RUNNING:
+            self._end(other)
+        world.kubelet.look()
+        if world.devices.allocated is not before:
+            init = call.container.kind is ContainerKind.INIT
+            self.note("places of an init container forgotten (K15)" if init else FORGOTTEN)
+
+    def health(self) -> None:
+        """Let a card fall ill, or the one that is ill get well."""
+        world = self.world
+        if world.ill:
+            card = world.ill.pop()
+            for resource in Resource:
+                world.devices.healthy[resource] |= world.book.by_card(resource)[card]
+        else:
+            card = self._random.choice(world.cards)
+            self.note("card fell ill")
+            world.ill.add(card)
+            world.could.clear()
+            for resource in Resource:
+                world.devices.healthy[resource] -= world.book.by_card(resource)[card]
+
+    # --- agents and kubelets --------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        """Replace the agent by a successor that is ready at once."""
+        if self.world.call is None:
+            self.note("agent handed over")
+            self._restart_agent()
+
+    def kill_agent(self) -> None:
+        """Kill the agent and start another."""
+        if self.world.call is None:
+            self.note("agent killed")
+            self._restart_agent()
+
+    def _restart_agent(self) -> None:
+        if self.world.api.away:
+            self.note("agent started while the API is away")
+        self.world.start_agent()
+
+    def restart_kubelet(self) -> None:
+        """Let the kubelet die and come up, and the agent register with it, at once or later."""
+        self.note("kubelet died")
+        self.world.kubelet.restart()
+        self.world.could.clear()
+        if self._random.random() < 0.9:
+            self.world.register()
+
+
+def _cores(pod: Pod) -> int:
+    """Count cores as a scheduler does."""
+    init = [each.cores for each in pod.containers if each.kind is ContainerKind.INIT]
+    rest = [each.cores for each in pod.containers if each.kind is not ContainerKind.INIT]
+    return max(sum(rest), *init, 0)

@@ -1,0 +1,187 @@
+"""The agent: its turnstile and its pod cache, started and killed at will.
+
+The cache follows its watch in a thread of its own, as in the agent; but that thread moves only
+when it is told to, and whoever tells it waits until it has come to rest again.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+from agent.answer import Answer
+from agent.errors import Unavailable
+from agent.pods import PodCache
+from agent.podview import PodView
+from agent.ports import Journal, RecordSource
+from agent.tickets import TicketBook
+from agent.turnstile import Turnstile
+from bench.adversary.api import Api
+from bench.adversary.pods import NAMES, NODE, Json
+
+_PATIENCE_S = 60.0
+
+
+class _Rest(threading.Event):
+    """A stop signal whose waits end when the host says so, whatever time they were for."""
+
+    def __init__(self, rest: Callable[[], object]) -> None:
+        super().__init__()
+        self._rest = rest
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 -- an Event's
+        if not self.is_set():
+            self._rest()
+        return self.is_set()
+
+
+class Watch:
+    """Moves one :class:`agent.pods.PodCache` along the API server's events, one by one."""
+
+    def __init__(self, api: Api, clock: Callable[[], float]) -> None:
+        """Make a cache; it knows nothing yet."""
+        self._api = api
+        self._orders: SimpleQueue[str] = SimpleQueue()
+        self._at_rest = threading.Semaphore(0)
+        self._stop = _Rest(self._wait_for_orders)
+        self._open = False
+        self._at = 0
+        self.cache = PodCache(api=self, node=NODE, names=NAMES, clock=clock)
+        self._thread = threading.Thread(
+            target=lambda: self.cache.run(self._stop), name="watch", daemon=True
+        )
+
+    def start(self) -> None:
+        """List, if the API server answers."""
+        self._thread.start()
+        self._until_rest()
+
+    @property
+    def behind(self) -> int:
+        """Count the events that the cache has not been told of."""
+        return len(self._api.log) - self._at
+
+    def deliver(self, count: int) -> None:
+        """Tell the cache of the next events; of none while the API server is away."""
+        if self._api.away:
+            if self._open:
+                self._order("break")
+            return
+        while not self._open:
+            self._order("go")
+        for _ in range(min(count, self.behind)):
+            self._order("next")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._orders.put("break")
+        self._thread.join(_PATIENCE_S)
+
+    def _order(self, word: str) -> None:
+        self._orders.put(word)
+        self._until_rest()
+
+    def _until_rest(self) -> None:
+        if not self._at_rest.acquire(timeout=_PATIENCE_S):
+            raise RuntimeError("the pod cache did not come to rest")
+
+    def _wait_for_orders(self) -> str:
+        self._at_rest.release()
+        return self._orders.get()
+
+    # --- agent.pods.PodApi --------------------------------------------------------------
+
+    def list_pods(self, node: str) -> tuple[list[Json], str]:
+        """List the pods, and note from where the watch goes on."""
+        found = self._api.list_pods(node)
+        self._at = len(self._api.log)
+        return found
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod."""
+        return self._api.get_pod(namespace, name)
+
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+        """Yield an event whenever there is an order to."""
+        if not node or not resource_version or self._api.away:
+            raise Unavailable("API server: away")
+        self._open = True
+        try:
+            while self._wait_for_orders() == "next":
+                self._at += 1
+                yield self._api.log[self._at - 1]
+        finally:
+            self._open = False
+        raise Unavailable("API server: connection reset")
+
+
+class Host:
+    """The agent of one node."""
+
+    def __init__(  # noqa: PLR0913 -- the agent's surroundings, by keyword
+        self,
+        *,
+        book: TicketBook,
+        api: Api,
+        record: RecordSource,
+        journal: Journal,
+        unhealthy: Callable[[str], str],
+        clock: Callable[[], float],
+        guarded: Callable[[str, Callable[[], object]], None],
+    ) -> None:
+        """Run no agent yet."""
+        self._guarded = guarded
+        self._book = book
+        self._api = api
+        self._record = record
+        self._journal = journal
+        self._unhealthy = unhealthy
+        self._clock = clock
+        self.watch: Watch | None = None
+        self.turnstile: Turnstile
+
+    def start(self) -> None:
+        """Start an agent in the place of the one there is; registering is left to the caller."""
+        if self.watch is not None:
+            self.watch.stop()
+        self._api.patches.clear()
+        watch = Watch(self._api, self._clock)
+        self.watch = watch
+        turnstile = Turnstile(
+            book=self._book,
+            pods=watch.cache,
+            record=self._record,
+            outbox=self._api,
+            journal=self._journal,
+            answer=lambda _grant: Answer(),
+            unhealthy=self._unhealthy,
+        )
+        self.turnstile = turnstile
+        watch.start()  # before there is a desk nothing is booked, and nobody is told
+        watch.cache.subscribe(
+            lambda view: self._guarded("catch up", lambda: turnstile.catch_up(view))
+        )
+        turnstile.rebuild()
+
+    def stop(self) -> None:
+        """End it."""
+        if self.watch is not None:
+            self.watch.stop()
+
+    def knows(self, uids: set[str]) -> bool:
+        """Tell whether the agent has been shown a pod."""
+        return any(each.id.uid in uids for each in self.views())
+
+    def views(self) -> list[PodView]:
+        """Return the pods that the agent knows."""
+        return list(self.watch.cache.views()) if self.watch is not None else []
+
+    def deliver(self, count: int = 1_000_000) -> None:
+        """Let the watch catch up by so many events."""
+        if self.watch is not None:
+            self.watch.deliver(count)
+
+    @property
+    def behind(self) -> int:
+        """Count the events that the agent has not been told of."""
+        return self.watch.behind if self.watch is not None else 0

@@ -1,0 +1,83 @@
+"""What the agent says, kept for the judge."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from agent.ledger import Claim, Correction
+from agent.tickets import Resource
+from contract.allocation import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One thing that the agent said.
+
+    Attributes:
+        word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven`` or ``blind``.
+        claim: which container it named.
+        evidence: by what, where it decided.
+        text: the rest, for people.
+    """
+
+    word: str
+    claim: Claim | None
+    evidence: Evidence | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        """Write on one line."""
+        return " ".join(filter(None, (self.word, str(self.claim), self.evidence, self.text)))
+
+
+@dataclass
+class Memory:
+    """A :class:`agent.ports.Journal` that keeps what was said since it was last asked."""
+
+    said: list[Said] = field(default_factory=list)
+
+    def take(self) -> list[Said]:
+        """Return what was said, and forget it."""
+        said, self.said = self.said, []
+        return said
+
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
+        """Keep a decision."""
+        self.said.append(Said("decided", claim, evidence, f"{call} {len(ids)} {resource}"))
+
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
+        """Keep a refusal."""
+        self.said.append(Said("refused", claim, None, f"{call} {size} {resource}: {reason}"))
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        """Keep that other cards were taken than chosen."""
+        self.said.append(Said("replaced", claim, None, f"{chosen} by {cards}"))
+
+    def corrected(self, correction: Correction) -> None:
+        """Keep a correction."""
+        text = f"it was {correction.proven}, {len(correction.ids)} {correction.resource}"
+        self.said.append(Said("corrected", correction.guessed, None, text))
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+        """Keep that a container starts without proof."""
+        self.said.append(Said("unproven", claim, None, f"{len(ids)}: {reason}"))
+
+    def blind(self, reason: str) -> None:
+        """Keep that there was no record to be had."""
+        self.said.append(Said("blind", None, None, reason))
+
+    def __getattr__(self, word: str) -> object:
+        """Keep what other versions of the agent say besides."""
+        if word.startswith("_"):
+            raise AttributeError(word)
+        return lambda *args, **_kwargs: self.said.append(
+            Said(word, next((each for each in args if isinstance(each, Claim)), None))
+        )

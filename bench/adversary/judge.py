@@ -1,0 +1,173 @@
+"""Who was right: what the agent said and did, against the truth."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agent.tickets import Resource, card_of
+from bench.adversary.journal import Said
+from bench.adversary.pods import Container, Pod
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that must not be.
+
+    Attributes:
+        kind: in one word, see :class:`Judge`.
+        step: when.
+        text: what happened.
+    """
+
+    kind: str
+    step: int
+    text: str
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the kubelet, and what the agent had to go by.
+
+    Attributes:
+        pod, container: whom it is made for.
+        resource: of what.
+        known: the agent had been shown the pod before it answered.
+        seen: ``List`` could be had in this call.
+        reachable: the API server has the pod, and could be had in this call.
+        alike: containers of the pod that hold exactly the same places (K7).
+        said: what the agent said in it.
+    """
+
+    pod: Pod
+    container: Container
+    resource: Resource
+    known: bool = False
+    seen: bool = True
+    reachable: bool = True
+    alike: set[str] = field(default_factory=set)
+    said: list[Said] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Write the truth on one line."""
+        return (
+            f"{self.container.count(self.resource)} {self.resource} for {self.pod.uid} "
+            f"container {self.container.name} ({self.container.cores}, {self.container.memory})"
+        )
+
+
+class Judge:
+    """Collects findings.
+
+    Kinds: ``wrong`` another container was named, ``bystander`` one that never asked for GPUs was
+    named, ``witness`` a guess was called more, ``twice`` a place was given twice, ``refused``
+    a pod was refused that could have run, ``failed`` the agent failed instead of answering,
+    ``veto`` a start was vetoed without reason, ``wish`` a container started on a card that its
+    author had ruled out, ``record`` a pod carries what is not so, ``free`` what is free is told
+    wrongly, ``unknown`` a running container is not known.
+    """
+
+    def __init__(self) -> None:
+        """Have found nothing."""
+        self.trace: Callable[[str], None] = lambda _line: None
+        self.findings: list[Finding] = []
+        self.excused: Counter[str] = Counter()
+        self.verdicts: Counter[str] = Counter()
+        self.evidence: Counter[str] = Counter()
+        self.step = 0
+        self._pods: dict[str, Pod] = {}
+
+    def meet(self, pod: Pod) -> None:
+        """Know a pod, so that it can be found by what the agent calls it."""
+        self._pods.update(dict.fromkeys(pod.uids, pod))
+
+    def pod(self, uid: str) -> Pod | None:
+        """Find a pod by its UID."""
+        return self._pods.get(uid)
+
+    def find(self, kind: str, text: str) -> None:
+        """Note a finding."""
+        self.trace(f"! step {self.step}: {kind}: {text}")
+        self.findings.append(Finding(kind, self.step, text))
+
+    # --- names ----------------------------------------------------------------------------
+
+    def named(self, call: Call) -> bool:
+        """Judge whom the agent named in one call; return whether it named another."""
+        another = False
+        for each in call.said:
+            if each.word == "corrected":
+                self.verdicts["corrected"] += 1
+            if each.word not in ("decided", "refused", "replaced") or each.claim is None:
+                continue
+            if each.evidence is not None:
+                self.evidence[each.evidence.value] += 1
+            right = self.right(call, each)
+            if right:
+                self.verdicts["right"] += 1
+            elif call.seen and (call.known or call.reachable):
+                self.verdicts["wrong"] += 1
+                self.find("wrong", f"{call}: {each}")
+            else:
+                self.verdicts["guessed wrongly"] += 1
+            if not right:
+                another = True
+                self._bystander(call, each)
+            if each.evidence is Evidence.WITNESS and not (call.seen and call.known):
+                self.find("witness", f"{call}: {each}")
+        return another
+
+    @staticmethod
+    def right(call: Call, said: Said) -> bool:
+        """Tell whether the container named is the one that a call is for."""
+        claim = said.claim
+        if claim is None or claim.container not in {call.container.name, *call.alike}:
+            return False
+        # The agent knows no UID of a pod that only the kubelet has left.
+        uids = {*call.pod.uids, ""}
+        return claim.pod.key == call.pod.key and claim.pod.uid in uids
+
+    def _bystander(self, call: Call, said: Said) -> None:
+        claim = said.claim
+        pod = self._pods.get(claim.pod.uid) if claim is not None else None
+        if claim is None or pod is None:
+            return
+        if not any(each.name == claim.container and each.asks for each in pod.containers):
+            self.find("bystander", f"{call}: {said}")
+
+    # --- places ---------------------------------------------------------------------------
+
+    def twice(self, call: Call, ids: Sequence[str], held: set[str]) -> None:
+        """Judge what was given: *held* are the places of others."""
+        both = sorted(held.intersection(ids))
+        if both:
+            self.find("twice", f"{call}: {len(both)} of {len(ids)} places, {both[0]} among them")
+
+    def cards(self, call: Call, ids: Sequence[str], other: frozenset[str]) -> None:
+        """Judge the cards of what was given, with what the container holds already."""
+        count = len({card_of(each) for each in ids})
+        cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
+        cards = {card_of(each) for each in cores}
+        stray = {card_of(each) for each in memory} - cards
+        if call.pod.invalid:
+            return
+        if 0 < call.container.cores < 100 and count > 1:
+            self.find("split", f"{call}: a share on {count} cards")
+        if cards and stray:
+            self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
+
+    def started(self, pod: Pod, container: Container, cards: set[str], *, known: bool) -> None:
+        """Judge a container that starts on these cards."""
+        against = sorted(each for each in cards if not pod.wished(each))
+        if against and known:
+            self.find("wish", f"{pod.uid} {container.name} starts on {against}: {pod.annotations}")
+
+    def recorded(self, pod: Pod, held: dict[str, set[str]], record: dict[str, set[str]]) -> None:
+        """Judge the record on a pod: container -> cards."""
+        for name, cards in record.items():
+            container = next((each for each in pod.containers if each.name == name), None)
+            if container is None or not container.asks:
+                self.find("record", f"{pod.uid} has a record for {name}, which never asked")
+            elif container.kind is not ContainerKind.INIT and held.get(name, cards) != cards:
+                self.find("record", f"{pod.uid} {name}: on {sorted(held[name])}, told {cards}")

@@ -1,0 +1,80 @@
+"""Whether a pod can still be placed: an exact search over cards. Knows all, guesses nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from agent.tickets import Resource
+from bench.adversary.pods import Container
+from contract.demand import CORES_PER_CARD, ContainerKind, Demand
+
+Places = Mapping[str, Mapping[Resource, int]]
+"""Card -> places by resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A container that lacks something.
+
+    Attributes:
+        container: which.
+        lacking: what it is still to get.
+        cards: the cards that it is bound to by what it holds.
+    """
+
+    container: Container
+    lacking: frozenset[Resource]
+    cards: frozenset[str] = frozenset()
+
+
+def fits(tasks: Sequence[Task], free: Places, left: Places) -> bool:
+    """Tell whether there are cards for all containers, one after the other.
+
+    Args:
+        tasks: in the kubelet's order.
+        free: by card that may be used, what nobody holds.
+        left: by card, what ordinary init containers of the pod have left over (K7).
+    """
+    if not tasks:
+        return True
+    first, *rest = tasks
+    demand = Demand(first.container.cores, first.container.memory)
+    return any(
+        fits(rest, *after)
+        for cards in combinations(sorted(free), demand.cards)
+        if first.cards <= {*cards}
+        for after in _placed(first, cards, demand, free, left)
+    )
+
+
+def _placed(
+    task: Task, cards: tuple[str, ...], demand: Demand, free: Places, left: Places
+) -> Iterator[tuple[Places, Places]]:
+    """Yield what is free and left over once a container is on *cards*, if it can be."""
+    now_free = {card: dict(places) for card, places in free.items()}
+    now_left = {card: dict(places) for card, places in left.items()}
+    for resource in task.lacking:
+        if resource is Resource.MEMORY:
+            parts = dict(zip(cards, demand.memory_per_card(), strict=True))
+        else:
+            parts = dict.fromkeys(cards, min(demand.cores, CORES_PER_CARD))
+        asked = sum(parts.values())
+        stock = {card: places.get(resource, 0) for card, places in left.items()}
+        if asked >= sum(stock.values()):  # all that is left over is handed on
+            if any(count > parts.get(card, 0) for card, count in stock.items()):
+                return
+            handed = stock
+        else:  # some of it, which may be the right places
+            if any(part > stock.get(card, 0) for card, part in parts.items()):
+                return
+            handed = parts
+        for card, part in parts.items():
+            reused = handed.get(card, 0)
+            fresh = part - reused
+            if fresh > now_free[card][resource]:
+                return
+            now_free[card][resource] -= fresh
+            kept = fresh if task.container.kind is ContainerKind.INIT else -reused
+            places = now_left.setdefault(card, {})
+            places[resource] = places.get(resource, 0) + kept
+    yield now_free, now_left

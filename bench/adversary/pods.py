@@ -1,0 +1,173 @@
+"""Pods as they truly are, and as the API server shows them."""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from agent.tickets import Resource
+from contract.demand import ContainerKind, read_pod_demand
+from contract.names import Names
+from contract.stamps import OrderStamp
+
+Json = dict[str, Any]
+
+NAMES = Names()
+NODE = "node"
+OTHER_PLUGIN = "example.com/other"
+"""A resource of another vendor's device plugin."""
+
+_BEGAN = 1_736_928_000
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod.
+
+    Attributes:
+        name: unique in its pod.
+        kind: how the kubelet books it.
+        cores: how many it asks for.
+        memory: how many blocks it asks for.
+        other: it asks another vendor's plugin for something, too.
+    """
+
+    name: str
+    kind: ContainerKind
+    cores: int = 0
+    memory: int = 0
+    other: bool = False
+
+    def count(self, resource: Resource) -> int:
+        """Return how many places of *resource* it asks for."""
+        return self.cores if resource is Resource.CORE else self.memory
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for GPUs."""
+        return bool(self.cores or self.memory)
+
+
+@dataclass(slots=True)
+class Pod:
+    """One pod.
+
+    Attributes:
+        namespace, name, uid: its identity.
+        containers: in the kubelet's order, those without GPUs included.
+        number: counts pods; a later one is newer.
+        annotations: as the API server has them now.
+        static: only the kubelet knows it, from a file.
+        mirror_uid: UID of the static pod's mirror in the API; empty while there is none.
+        refused_before: another admission plugin refuses it before any device plugin is asked.
+        refused_after: one that is asked after the device plugins refuses it.
+        other_fails: the other vendor's plugin fails.
+        phase: as the API server has it.
+        deleting: its deletion was asked for.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    containers: tuple[Container, ...]
+    number: int
+    annotations: dict[str, str] = field(default_factory=dict)
+    static: bool = False
+    mirror_uid: str = ""
+    refused_before: bool = False
+    refused_after: bool = False
+    other_fails: bool = False
+    phase: str = "Pending"
+    deleting: bool = False
+    _invalid: bool | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def uids(self) -> set[str]:
+        """The UIDs by which it may rightly be named."""
+        return {self.uid, self.mirror_uid} - {""}
+
+    @property
+    def asks(self) -> bool:
+        """Whether any container asks for GPUs."""
+        return any(each.asks for each in self.containers)
+
+    @property
+    def with_init(self) -> bool:
+        """Whether an ordinary init container asks for GPUs."""
+        return any(each.asks and each.kind is ContainerKind.INIT for each in self.containers)
+
+    @property
+    def invalid(self) -> bool:
+        """Whether no webhook would have let it pass."""
+        if self._invalid is None:
+            self._invalid = bool(read_pod_demand(self.manifest()["spec"], NAMES)[1])
+        return self._invalid
+
+    def container(self, name: str) -> Container:
+        """Find a container by name."""
+        return next(each for each in self.containers if each.name == name)
+
+    def wished(self, card: str) -> bool:
+        """Tell whether its author lets it use *card*."""
+        use = self.annotations.get(NAMES.use_gpu_uuid)
+        nouse = self.annotations.get(NAMES.nouse_gpu_uuid)
+        if self.static and not self.mirror_uid:
+            return True  # nobody else can know
+        return not (use and card not in use.split(",")) and not (nouse and card in nouse.split(","))
+
+    def manifest(self) -> Json:
+        """Return the pod as the API server shows it."""
+        created = _BEGAN + self.number // 4
+        metadata: Json = {
+            "namespace": self.namespace,
+            "name": self.name,
+            "uid": self.mirror_uid if self.static else self.uid,
+            "creationTimestamp": _rfc3339(created),
+            "annotations": dict(self.annotations),
+        }
+        if self.static:
+            metadata["annotations"] |= {
+                "kubernetes.io/config.mirror": self.uid,
+                "kubernetes.io/config.hash": self.uid,
+            }
+        if self.deleting:
+            metadata["deletionTimestamp"] = _rfc3339(created + 1000)
+        init = [_container(each) for each in self.containers if each.kind is not ContainerKind.MAIN]
+        main = [_container(each) for each in self.containers if each.kind is ContainerKind.MAIN]
+        spec: Json = {"nodeName": NODE, "containers": main}
+        if init:
+            spec["initContainers"] = init
+        return {"metadata": metadata, "spec": spec, "status": {"phase": self.phase}}
+
+
+def _container(each: Container) -> Json:
+    limits = {NAMES.core: each.cores, NAMES.memory: each.memory, OTHER_PLUGIN: int(each.other)}
+    made: Json = {
+        "name": each.name,
+        "resources": {"limits": {name: str(count) for name, count in limits.items() if count}},
+    }
+    if each.kind is ContainerKind.SIDECAR:
+        made["restartPolicy"] = "Always"
+    return made
+
+
+def _rfc3339(second: int) -> str:
+    minutes, seconds = divmod(second - _BEGAN, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"2025-01-15T{8 + hours:02}:{minutes:02}:{seconds:02}Z"
+
+
+def stamps(number: int, random: Random) -> dict[str, str]:
+    """Make what webhook and scheduler write; a few places out of order, as replicas do."""
+    at = (_BEGAN * 1000 + number * 250 + random.randrange(2000)) * 1_000_000
+    return {
+        NAMES.gpu_assigned: "false",
+        NAMES.predicate_time: str(at),
+        NAMES.admission_order: OrderStamp(at - 1000, "adversary", 0).encode(),
+        NAMES.bind_order: OrderStamp(at, "adversary", 0).encode(),
+        NAMES.predicate_node: NODE,
+    }

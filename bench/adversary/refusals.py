@@ -1,0 +1,103 @@
+"""Refusals: whether a pod could have run, and whether anybody could have known."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from agent.errors import PlacementError, Refusal
+from agent.tickets import Resource, card_of
+from bench.adversary.devices import Offer
+from bench.adversary.judge import Call
+from bench.adversary.oracle import Task, fits
+from bench.adversary.pods import NAMES
+from contract.demand import ContainerKind
+
+if TYPE_CHECKING:
+    from bench.adversary.world import World
+
+
+def refused(world: "World", call: Call, error: Refusal, *, fit: bool) -> None:
+    """Judge the refusal of a call.
+
+    Args:
+        world: the node.
+        call: which call.
+        error: what the agent said.
+        fit: whether there is a place for all that the pod still lacks.
+    """
+    pod = call.pod
+    cornered = not fit and pod.uid in world.could and isinstance(error, PlacementError)
+    if not fit and not cornered:
+        world.judge.verdicts["rightly refused"] += 1
+        return
+    excuse = _excuse(world, call)
+    if not excuse and cornered and hidden(world):
+        excuse = "an init container that an agent before served and did not record (K4)"
+    if excuse:
+        world.judge.excused[excuse] += 1
+    else:
+        world.judge.find("cornered" if cornered else "refused", f"{call}: {error}")
+
+
+def _excuse(world: "World", call: Call) -> str:
+    """Say why nobody could have known better; empty when somebody could."""
+    pod = call.pod
+    if pod.invalid:
+        return "no webhook would have passed it"
+    if pod.deleting or not (pod.static or world.api.has(pod)):
+        return "it was being deleted"
+    if not call.known and not call.reachable:
+        return "nobody could tell its spec"
+    if pod.uid in world.confused or _in_another_name(world, call):
+        return "another was named in its calls"  # which is a finding, or without List none
+    return ""
+
+
+def _in_another_name(world: "World", call: Call) -> bool:
+    return any(
+        each.word == "refused" and each.claim is not None and not world.judge.right(call, each)
+        for each in world.memory.said
+    )
+
+
+def hidden(world: "World") -> bool:
+    """Tell whether pods hold what no agent can know of that has started since (K4)."""
+    for uid in (world.lost | world.confused) & world.devices.books.keys():
+        pod = world.judge.pod(uid)
+        for name, held in world.devices.books[uid].items():
+            if pod is None or not held or pod.container(name).kind is not ContainerKind.INIT:
+                continue
+            if not world.api.has(pod) or uid in world.confused:
+                return True
+            if f'"{name}"' not in pod.annotations.get(NAMES.gpu_allocation, ""):
+                return True
+    return False
+
+
+def could_run(world: "World", call: Call, offer: Offer) -> bool:
+    """Tell whether a pod's containers from here on have places, by an exact search."""
+    pod, devices = call.pod, world.devices
+    if pod.invalid:
+        return False
+    tasks = []
+    for container in pod.containers[pod.containers.index(call.container) :]:
+        held = devices.of(pod.uid, container.name)
+        lacking = frozenset(r for r in Resource if container.count(r) and r not in held)
+        cards = frozenset(card_of(device_id) for ids in held.values() for device_id in ids)
+        if lacking:
+            tasks.append(Task(container, lacking, cards))
+    free: dict[str, dict[Resource, int]] = {}
+    left: dict[str, dict[Resource, int]] = {}
+    for resource in Resource:
+        if resource is offer.resource:
+            reusable = frozenset(offer.must)
+            offered = frozenset(offer.available) - reusable
+        else:
+            reusable = frozenset(devices.reusable[resource])
+            offered = frozenset(devices.healthy[resource] - devices.allocated[resource])
+        counts = Counter(map(card_of, offered - devices.held(resource)))
+        handed_on = Counter(map(card_of, reusable))
+        for card in world.cards:
+            if pod.wished(card) and card not in world.ill:
+                free.setdefault(card, {})[resource] = counts[card]
+            left.setdefault(card, {})[resource] = handed_on[card]
+    return fits(tasks, free, left)

@@ -1,0 +1,114 @@
+"""Many nodes in many processes: what became of them, as tables and goals."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from typing import Any
+
+from bench.adversary.faults import FAULTS
+from bench.adversary.run import Outcome, run
+from bench.result import Cell, Goal, Table
+
+FORMS: Mapping[str, bool] = {"new List": True, "old List": False}
+"""By name, whether ``List`` shows active pods only (K8)."""
+
+KINDS = (
+    ("wrong", "another container named"),
+    ("bystander", "a container named that asks for no GPU"),
+    ("witness", "a guess called witness"),
+    ("twice", "places given twice"),
+    ("split", "a container on cards that do not go together"),
+    ("refused", "refused though it fits"),
+    ("cornered", "refused though it fitted when it was first asked for"),
+    ("failed", "calls and threads ended by an exception"),
+    ("veto", "starts vetoed without reason"),
+    ("wish", "started against its author's wish"),
+    ("record", "records that differ"),
+    ("free", "free places told wrongly on a quiet node"),
+    ("unknown", "running containers not known on a quiet node"),
+)
+"""Kinds of findings, and what they are called in tables."""
+
+_NOTES = (
+    "guessed wrongly: List could not be had, or the pod's spec could not; evidence is order.",
+    "rightly refused: an exact search over cards finds no place. excused: see the JSON.",
+)
+
+
+def soak(
+    *, seeds: int = 50, rounds: int = 40, processes: int = 2
+) -> tuple[Sequence[Table], Sequence[Goal], dict[str, Any]]:
+    """Run so many nodes with each form of ``List``.
+
+    Args:
+        seeds: nodes of each form.
+        rounds: bursts on each node.
+        processes: how many run at once.
+
+    Returns:
+        Tables, goals, and figures for the JSON.
+    """
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        tasks = {
+            form: [pool.submit(one, seed, active_only, rounds) for seed in range(seeds)]
+            for form, active_only in FORMS.items()
+        }
+        totals = {
+            form: sum((task.result() for task in each), Outcome()) for form, each in tasks.items()
+        }
+    return tables(totals, seeds), goals(totals), figures(totals)
+
+
+def one(seed: int, active_only: bool, rounds: int) -> Outcome:  # noqa: FBT001 -- from a pool
+    """Run one node, in a process of its own kind."""
+    return run(seed, active_only=active_only, rounds=rounds)
+
+
+def tables(totals: Mapping[str, Outcome], seeds: int) -> list[Table]:
+    """Write what became of the nodes."""
+    words = ("calls", "right", "wrong", "guessed wrongly", "corrected", "refused")
+    rows: list[tuple[Cell, ...]] = [
+        (
+            form,
+            *(total.verdicts[word] for word in words),
+            total.verdicts["rightly refused"],
+            total.excused.total(),
+            len(total.findings),
+        )
+        for form, total in totals.items()
+    ]
+    columns = ("List", *words, "rightly refused", "excused", "findings")
+    happened: list[tuple[Cell, ...]] = [
+        (fault, *(total.faults[fault] for total in totals.values())) for fault in FAULTS
+    ]
+    return [
+        Table(f"Adversary: {seeds} nodes each, a seed each", columns, rows, _NOTES),
+        Table("Adversary: what happened to them", ("fault", *totals), happened),
+    ]
+
+
+def goals(totals: Mapping[str, Outcome]) -> list[Goal]:
+    """Compare with what must be: no finding of any kind, and no fault that never happened."""
+    found = Counter(each.kind for total in totals.values() for each in total.findings)
+    happened = sum((total.faults for total in totals.values()), Counter[str]())
+    never = [fault for fault in FAULTS if not happened[fault]]
+    return [
+        *(Goal(f"adversary: {text}", 0, found[kind]) for kind, text in KINDS),
+        Goal("adversary: kinds of fault that never happened", 0, len(never)),
+    ]
+
+
+def figures(totals: Mapping[str, Outcome]) -> dict[str, Any]:
+    """Give everything, for the JSON."""
+    return {
+        f"adversary, {form}": {
+            "verdicts": dict(total.verdicts),
+            "evidence": dict(total.evidence),
+            "excused": dict(total.excused),
+            "faults": dict(sorted(total.faults.items())),
+            "findings": [asdict(each) for each in total.findings[:200]],
+        }
+        for form, total in totals.items()
+    }

@@ -1,0 +1,216 @@
+"""One node: kubelet, API server and agent, the calls between them, and a judge of each."""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+from agent.cards import Card, Inventory
+from agent.errors import Refusal
+from agent.tickets import Resource, TicketBook
+from bench.adversary.api import Api
+from bench.adversary.devices import CallFailed, Devices, Offer
+from bench.adversary.host import Host
+from bench.adversary.journal import Memory
+from bench.adversary.judge import Call, Judge
+from bench.adversary.kubelet import Kubelet, KubeletDied
+from bench.adversary.pods import Container, Pod
+from bench.adversary.refusals import could_run, refused
+from contract.demand import ContainerKind
+
+BLOCK = 256 << 20
+_BLOCKS = (16, 16, 12, 16)
+_T = TypeVar("_T")
+
+
+class World:
+    """A node and everything that is true of it."""
+
+    def __init__(self, random: Random, *, active_only: bool) -> None:
+        """Start an empty node with an agent.
+
+        Args:
+            random: for all choices.
+            active_only: whether ``List`` is in its new form (K8).
+        """
+        self.random = random
+        self.faults: Counter[str] = Counter()
+        self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None
+        self.trace: Callable[[str], None] = lambda _line: None
+        self.judge = Judge()
+        self.book = _book()
+        self.cards = tuple(each.uuid for each in self.book.inventory.cards)
+        self.ill: set[str] = set()
+        self.now = 0.0
+        self.api = Api(indices={each.uuid: each.index for each in self.book.inventory.cards})
+        self.api.on_get = self._got
+        places = {each: tuple(self.book.tickets(each)) for each in Resource}
+        self.devices = Devices(places, random)
+        self.kubelet = Kubelet(
+            devices=self.devices, api=self.api, active_only=active_only, port=self, random=random
+        )
+        self.kubelet.on_list = lambda: self.strike("list", self.call)
+        self.memory = Memory()
+        self.host = Host(
+            book=self.book,
+            api=self.api,
+            record=self.kubelet,
+            journal=self.memory,
+            unhealthy=lambda uuid: "xid" if uuid in self.ill else "",
+            clock=lambda: self.now,
+            guarded=self.guarded,
+        )
+        self.call: Call | None = None
+        self.could: set[str] = set()  # pods that could be placed when they were first asked for
+        self.lost: set[str] = set()  # pods that were there before the agent started
+        self.misled = False  # the last call was settled without List
+        self.confused: set[str] = set()  # pods in whose calls another was named
+        self.devices.sources_ready = True
+        self.start_agent()
+
+    # --- the agent ------------------------------------------------------------------------
+
+    def start_agent(self) -> None:
+        """Replace the agent by one that knows nothing yet, and register it."""
+        self.trace("agent starts")
+        self.guarded("start", self.host.start)
+        self.lost = set(self.devices.books) | set(self.kubelet.known)
+        self.register()
+
+    def register(self) -> None:
+        """Let the agent register with the kubelet."""
+        self.devices.connected = True
+        self.guarded("registered", self.host.turnstile.registered)
+
+    def refresh(self) -> None:
+        """Let the agent look after what has ended and what it owes."""
+        self.now += 1.0
+        self.guarded("refresh", self.host.turnstile.refresh)
+
+    def guarded(self, what: str, do: Callable[[], object]) -> None:
+        """Do what a thread of the agent does; it must not end by an exception."""
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001 -- the judge's finding
+            self.judge.find("failed", f"{what}: {error!r}")
+
+    def _got(self, outcome: str) -> None:
+        self.faults[f"GET {outcome}"] += 1
+
+    # --- the kubelet's calls (bench.adversary.devices.Port) -------------------------------
+
+    def active(self) -> set[str]:
+        """Return the UIDs of ``GetActivePods``."""
+        return set(self.kubelet.active())
+
+    def ask_other(self, pod: Pod, container: Container) -> None:
+        """Ask the other vendor's plugin."""
+        if not pod.other_fails:
+            return
+        held = self.devices.of(pod.uid, container.name)
+        lacking = {each for each in Resource if container.count(each)} - held.keys()
+        if held and lacking:
+            form = "new" if self.kubelet.active_only else "old"
+            self.faults[f"refused between two resources, {form} List"] += 1
+        if container.cores >= 100:
+            self.faults["whole cards, refused by another plugin"] += 1
+        self.trace(f"other plugin fails for {pod.uid} {container.name}")
+        raise CallFailed("example.com/other: no")
+
+    def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
+        """Ask the agent which places it prefers."""
+        call = self._begin(pod, container, offer.resource)
+        if could_run(self, call, offer):
+            self.could.add(pod.uid)
+        available, must = list(offer.available), list(offer.must)
+        return self._settle(
+            call,
+            lambda: self.host.turnstile.prefer(offer.resource, available, must, offer.size),
+            lambda: could_run(self, call, offer),
+        )
+
+    def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
+        """Tell the agent which places a container gets."""
+        call = self._begin(pod, container, resource)
+        self.strike("flight", call)
+        held = self.held_by_others(pod, container, resource)
+        self._settle(
+            call,
+            lambda: self.host.turnstile.allocate(resource, ids),
+            lambda: not held.intersection(ids),
+        )
+        other = self.devices.of(pod.uid, container.name).get(resource.other, frozenset())
+        self.judge.twice(call, ids, held)
+        if pod.uid not in self.confused:
+            self.judge.cards(call, ids, other)
+
+    def _begin(self, pod: Pod, container: Container, resource: Resource) -> Call:
+        call = Call(pod, container, resource)
+        self.strike("call", call)
+        self.now += 0.02
+        self.memory.take()
+        call.seen = not self.kubelet.blind
+        call.reachable = not self.api.away and self.api.has(pod)
+        call.known = self.host.knows(pod.uids)
+        if self.host.behind and not call.known:
+            self.faults["called while the watch is behind"] += 1
+        zombies = [each for each in self.kubelet.known.values() if each.state.name == "ZOMBIE"]
+        if any(not each.asks for zombie in zombies for each in zombie.pod.containers):
+            self.faults["called while a deleted pod's container without GPUs is listed"] += 1
+        return call
+
+    def _settle(self, call: Call, ask: Callable[[], _T], fit: Callable[[], bool]) -> _T:
+        self.call = call
+        self.trace(f"-> {call}")
+        self.judge.verdicts["calls"] += 1
+        try:
+            return ask()
+        except Refusal as error:
+            self.trace(f"   refused: {error}")
+            self.judge.verdicts["refused"] += 1
+            refused(self, call, error, fit=fit())
+            raise CallFailed(f"gpu-turnstile: {error}") from error
+        except (CallFailed, KubeletDied):
+            raise
+        except Exception as error:
+            self.judge.find("failed", f"{call}: {error!r}")
+            raise CallFailed("gpu-turnstile failed on this node") from error
+        finally:
+            call.said = self.memory.take()
+            call.seen = call.seen and not self.kubelet.blind
+            call.known = call.known or self.host.knows(call.pod.uids)
+            for each in call.said:
+                self.trace(f"   {each}")
+            self.misled = not call.seen  # the next List puts everything right
+            if self.judge.named(call):
+                self.confused.add(call.pod.uid)
+            self.call = None
+
+    def held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
+        """Return the places that others hold, this pod's ordinary init containers not counted."""
+        held = self.devices.held(resource, but=pod.uid)
+        for name, resources in self.devices.books.get(pod.uid, {}).items():
+            if name != container.name and pod.container(name).kind is not ContainerKind.INIT:
+                held |= resources.get(resource, frozenset())
+        return held
+
+
+def _book() -> TicketBook:
+    return TicketBook(
+        Inventory(
+            tuple(
+                Card(
+                    uuid=f"GPU-{index}",
+                    index=index,
+                    minor=index,
+                    model="Fake",
+                    memory=blocks * BLOCK,
+                    numa=None,
+                    bus_id="",
+                    device=f"/dev/nvidia{index}",
+                )
+                for index, blocks in enumerate(_BLOCKS)
+            )
+        ),
+        BLOCK,
+    )

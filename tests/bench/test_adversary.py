@@ -1,0 +1,273 @@
+"""The adversary: its kubelet does what is known of kubelets, and its judge finds what is wrong."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import PlacementError
+from agent.ledger import Claim
+from agent.podview import PodId
+from agent.tickets import Resource
+from agent.turnstile import Turnstile
+from bench.adversary.api import Api
+from bench.adversary.devices import CallFailed, Devices, Offer
+from bench.adversary.journal import Said
+from bench.adversary.judge import Call, Judge
+from bench.adversary.kubelet import Known, Kubelet, State
+from bench.adversary.oracle import Task, fits
+from bench.adversary.pods import Container, Pod
+from bench.adversary.run import run
+from contract.allocation import Evidence
+from contract.demand import ContainerDemand, ContainerKind, Demand
+from tests.agent.brute_force import can_be_placed
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, patient
+
+PLACES = {each: tuple(f"{card}::{n}" for card in "AB" for n in range(100)) for each in Resource}
+BOTH = frozenset(Resource)
+
+
+# --- the exact search -----------------------------------------------------------------
+
+_rooms = st.fixed_dictionaries(
+    {
+        card: st.fixed_dictionaries({CORE: st.integers(0, 100), MEMORY: st.integers(0, 6)})
+        for card in ("A", "B", "C")
+    }
+)
+_demands = st.tuples(st.sampled_from([10, 50, 90, 100, 200]), st.integers(1, 5))
+
+
+@patient
+@given(free=_rooms, demands=st.lists(_demands, min_size=1, max_size=4))
+def test_the_search_agrees_with_that_of_the_agents_own_tests(
+    free: Mapping[str, Mapping[Resource, int]], demands: list[tuple[int, int]]
+) -> None:
+    tasks = [Task(Container(f"c{n}", MAIN, *each), BOTH) for n, each in enumerate(demands)]
+    others = [ContainerDemand(f"c{n}", MAIN, n, Demand(*each)) for n, each in enumerate(demands)]
+    left = {card: dict.fromkeys(Resource, 0) for card in free}
+    assert fits(tasks, free, {}) == can_be_placed(others, free, left)
+
+
+def test_what_a_container_holds_binds_it_to_its_card() -> None:
+    free = {"A": {CORE: 50, MEMORY: 0}, "B": {CORE: 50, MEMORY: 5}}
+    container = Container("c", MAIN, 10, 2)
+    assert fits([Task(container, BOTH)], free, {})
+    assert not fits([Task(container, frozenset({MEMORY}), frozenset("A"))], free, {})
+
+
+def test_what_an_init_container_left_over_is_handed_on() -> None:
+    free = {"A": {CORE: 0, MEMORY: 0}, "B": {CORE: 100, MEMORY: 5}}
+    left = {"A": {CORE: 10, MEMORY: 2}}
+    assert fits([Task(Container("c", MAIN, 10, 2), BOTH)], free, left)
+    assert not fits([Task(Container("c", MAIN, 20, 2), BOTH)], free, left)
+
+
+# --- the kubelet ----------------------------------------------------------------------
+
+
+class Plugin:
+    """Gives the first places that are offered; can be told to fail at one resource."""
+
+    def __init__(self) -> None:
+        self.kubelet: Kubelet
+        self.fails: Resource | None = None
+        self.in_flight: Callable[[], None] = lambda: None
+        self.offers: list[Offer] = []
+
+    def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
+        self.offers.append(offer)
+        free = [each for each in sorted(offer.available) if each not in offer.must]
+        return [*offer.must, *free][: offer.size]
+
+    def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
+        if resource is self.fails:
+            raise CallFailed("no")
+        self.in_flight()
+
+    def ask_other(self, pod: Pod, container: Container) -> None:
+        raise AssertionError
+
+    def active(self) -> set[str]:
+        return set(self.kubelet.active())
+
+
+def a_kubelet(*, active_only: bool = True, seed: int = 0) -> tuple[Kubelet, Plugin]:
+    plugin = Plugin()
+    devices = Devices(PLACES, Random(seed))
+    devices.sources_ready = True
+    kubelet = Kubelet(
+        devices=devices, api=Api(), active_only=active_only, port=plugin, random=Random(seed)
+    )
+    plugin.kubelet = kubelet
+    return kubelet, plugin
+
+
+def admit(kubelet: Kubelet, name: str, *containers: Container) -> Known:
+    pod = Pod("default", name, f"u-{name}", containers, len(kubelet.known))
+    kubelet.api.add(pod)
+    kubelet.bind(pod)
+    kubelet.admit_next()
+    return kubelet.known[pod.uid]
+
+
+def listed(kubelet: Kubelet) -> dict[str, int]:
+    """Pod name -> places that ``List`` shows."""
+    return {each.name: len(each.all_held()) for each in kubelet.look().pods}
+
+
+def a_share(name: str = "c", kind: ContainerKind = MAIN) -> Container:
+    return Container(name, kind, 10, 2)
+
+
+def test_a_pod_refused_between_two_resources_is_in_the_old_list_alone() -> None:
+    for active_only in (True, False):
+        kubelet, plugin = a_kubelet(active_only=active_only)
+        plugin.fails = MEMORY
+        assert admit(kubelet, "p", a_share()).state is State.REJECTED
+        assert ("p" in listed(kubelet)) is not active_only
+
+
+def test_k21_what_it_had_got_stays_listed_while_it_is_the_last_that_was_admitted() -> None:
+    shown = set()
+    for seed in range(8):  # which resource comes first is chance (K1)
+        kubelet, plugin = a_kubelet(active_only=False, seed=seed)
+        plugin.fails = MEMORY
+        admit(kubelet, "p", a_share())
+        shown.add(listed(kubelet)["p"])
+        plugin.fails = None
+        admit(kubelet, "q", a_share())
+        assert listed(kubelet) == {"p": 0, "q": 12}
+    assert shown == {0, 10}
+
+
+def test_k20_a_pod_deleted_by_force_is_listed_until_it_has_ended() -> None:
+    kubelet, _ = a_kubelet()
+    known = admit(kubelet, "p", a_share(), Container("plain", MAIN))
+    kubelet.api.remove(known.pod)
+    kubelet.deleted_by_force(known.pod, keeps=True)
+    assert listed(kubelet) == {"p": 12}
+    kubelet.end(known)
+    assert listed(kubelet) == {}
+
+
+def test_k15_places_in_flight_are_offered_again_once_another_pod_has_ended() -> None:
+    kubelet, plugin = a_kubelet()
+    other = admit(kubelet, "other", a_share())
+
+    def another_ends() -> None:
+        if other.state is not State.ENDED:
+            kubelet.end(other)
+            kubelet.look()
+
+    plugin.in_flight = another_ends
+    known = admit(kubelet, "p", a_share())
+    held = {each for ids in kubelet.devices.of("u-p", "c").values() for each in ids}
+    assert held
+    assert known.state is State.STARTING
+    plugin.offers.clear()
+    admit(kubelet, "q", a_share())
+    assert any(held.intersection(each.available) for each in plugin.offers)
+
+
+def test_k7_the_places_of_an_init_container_are_handed_on_without_asking() -> None:
+    kubelet, plugin = a_kubelet()
+    admit(kubelet, "p", a_share("init", INIT), a_share())
+    assert len(plugin.offers) == 2
+    assert kubelet.devices.of("u-p", "init") == kubelet.devices.of("u-p", "c")
+    assert listed(kubelet) == {"p": 12}
+
+
+def test_k11_a_kubelet_that_restarts_keeps_the_books_and_lists_what_it_has_come_to() -> None:
+    kubelet, _ = a_kubelet()
+    for name in ("p", "q"):
+        known = admit(kubelet, name, a_share())
+        kubelet.started(known)
+    kubelet.restart()
+    assert listed(kubelet) == {}
+    kubelet.admit_next()
+    assert list(listed(kubelet).values()) == [12]
+    assert not kubelet.devices.sources_ready
+    kubelet.admit_next()
+    assert len(kubelet.devices.held(CORE)) == 20
+    assert kubelet.devices.sources_ready
+
+
+# --- the judge ------------------------------------------------------------------------
+
+
+def test_everything_falls_from_the_seed() -> None:
+    assert run(3, active_only=True, rounds=6) == run(3, active_only=True, rounds=6)
+
+
+def test_an_agent_that_refuses_what_fits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object) -> NoReturn:
+        raise PlacementError("no card fits")
+
+    monkeypatch.setattr(Turnstile, "prefer", refuse)
+    findings = run(1, active_only=True, rounds=3).findings
+    assert "refused" in {each.kind for each in findings}
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds"),
+    [
+        (("p", "c", Evidence.WITNESS), set()),
+        (("p", "plain", Evidence.WITNESS), {"wrong", "bystander"}),
+        (("q", "c", Evidence.ORDER), {"wrong"}),
+    ],
+)
+def test_whom_the_agent_names_is_compared_with_whom_the_call_is_for(
+    said: tuple[str, str, Evidence], kinds: set[str]
+) -> None:
+    judge, call = a_call()
+    name, container, evidence = said
+    claim = Claim(PodId("default", name, f"u-{name}"), container)
+    call.said = [Said("decided", claim, evidence)]
+    judge.named(call)
+    assert {each.kind for each in judge.findings} == kinds
+
+
+def test_a_container_of_a_pod_that_the_agent_was_never_shown_is_no_witness() -> None:
+    judge, call = a_call()
+    call.known = False
+    call.said = [Said("decided", Claim(PodId("default", "p", ""), "c"), Evidence.WITNESS)]
+    judge.named(call)
+    assert [each.kind for each in judge.findings] == ["witness"]
+
+
+def test_without_list_a_wrong_guess_is_no_finding() -> None:
+    judge, call = a_call()
+    call.seen = False
+    call.said = [Said("decided", Claim(PodId("default", "q", "u-q"), "c"), Evidence.ORDER)]
+    assert judge.named(call)
+    assert judge.findings == []
+
+
+def test_a_place_that_another_holds_is_given_twice() -> None:
+    judge, call = a_call()
+    judge.twice(call, ["A::1", "A::2"], {"A::2", "A::3"})
+    assert [each.kind for each in judge.findings] == ["twice"]
+
+
+def a_call() -> tuple[Judge, Call]:
+    judge = Judge()
+    pods = [
+        Pod("default", name, f"u-{name}", (a_share(), Container("plain", MAIN)), 0)
+        for name in ("p", "q")
+    ]
+    for each in pods:
+        judge.meet(each)
+    return judge, Call(pods[0], pods[0].containers[0], CORE, known=True)
+
+
+def test_an_agent_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object) -> NoReturn:
+        raise KeyError("GPU-elsewhere")
+
+    monkeypatch.setattr(Turnstile, "allocate", fail)
+    findings = run(1, active_only=True, rounds=3).findings
+    assert {each.kind for each in findings} >= {"failed"}

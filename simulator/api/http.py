@@ -7,6 +7,7 @@ because requests, watches and the port all need the library that is imported onl
 import asyncio
 import json
 import math
+import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -39,7 +40,7 @@ class HttpServer:
         clock: gives unix time, the store's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a server is made of, by keyword
         self,
         store: Store,
         operations: Operations,
@@ -47,12 +48,14 @@ class HttpServer:
         faults: Faults,
         bookmark_s: float,
         clock: Callable[[], float],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._store = store
         self._operations = operations
         self._faults = faults
         self._bookmark_s = bookmark_s
         self._clock = clock
+        self._tls = tls
         self._watchers: set[asyncio.Transport] = set()
         self.records: list[RequestRecord] = []
         application = web.Application(client_max_size=_LARGEST_BODY)
@@ -85,7 +88,9 @@ class HttpServer:
     async def listen(self) -> None:
         """Accept connections (again)."""
         if self._site is None:
-            self._site = web.TCPSite(self._runner, *self._address, reuse_address=True)
+            self._site = web.TCPSite(
+                self._runner, *self._address, reuse_address=True, ssl_context=self._tls
+            )
             await self._site.start()
 
     async def refuse(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -50,6 +51,7 @@ class Settings:
         bookmark_s: seconds between two bookmarks of a quiet watch.
         services: where a webhook's service is found: ``name.namespace.svc`` to address.
         clock: gives unix time in seconds.
+        tls: serves HTTPS with it, otherwise HTTP.
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +61,7 @@ class Settings:
     bookmark_s: float = 5.0
     services: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
+    tls: ssl.SSLContext | None = None
 
 
 class ApiServer:
@@ -96,7 +99,8 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Give the base URL."""
-        return f"http://{self._settings.host}:{self._started.result(0)}"
+        scheme = "http" if self._settings.tls is None else "https"
+        return f"{scheme}://{self._settings.host}:{self._started.result(0)}"
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
@@ -179,6 +183,7 @@ class ApiServer:
                 faults=self._faults,
                 bookmark_s=self._settings.bookmark_s,
                 clock=self._settings.clock,
+                tls=self._settings.tls,
             )
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             await self._apply(_namespace(name) for name in _NAMESPACES_AT_START)

@@ -1,0 +1,23 @@
+"""``python -m bench.inpod FOLDER ...``: the agent's command line as in its pod.
+
+The service account's files are in *FOLDER* instead of at their fixed path; all else is as with
+``python -m agent``.
+"""
+
+import sys
+from pathlib import Path
+
+from agent import __main__ as agent  # names what is deferred, before what imports it
+
+
+def main(folder: Path, arguments: list[str]) -> None:
+    """Run the agent."""
+    from kubernetes.config import incluster_config  # noqa: PLC0415 -- see above
+
+    incluster_config.SERVICE_TOKEN_FILENAME = str(folder / "token")
+    incluster_config.SERVICE_CERT_FILENAME = str(folder / "ca.crt")
+    agent.main(arguments, prog_name="python -m agent")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

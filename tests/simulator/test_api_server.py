@@ -1,12 +1,14 @@
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+import trustme
 
 from simulator.api.errors import StatusError
 from simulator.api.faults import Outage
@@ -114,3 +116,17 @@ def test_a_process_serves_until_sigterm(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
         watchdog.cancel()
+
+
+def test_with_a_certificate_it_serves_https(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with ApiServer(Settings(tls=context)) as server:
+        assert server.url.startswith("https://")
+        with ApiClient(server.url, ca_file=str(tmp_path / "ca.crt")) as client:
+            client.create(PODS, pod())
+            server.set_outage(Outage.REFUSED)
+            server.set_outage(Outage.NONE)
+            assert len(client.list(PODS)["items"]) == 1

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
-from agent.podview import PodId, PodView
+from agent.podview import PodId, PodView, is_complete
 from common.backoff import Jitter, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind
@@ -59,26 +59,15 @@ def allocation_patch(
         indices: card UUID -> index.
     """
     annotations = {names.gpu_allocation: encode_allocations(allocations)}
-    if is_complete(view, allocations):
+    if is_complete(view.demand, allocations):
         annotations[names.gpu_assigned] = "true"
     for container in view.demand.containers:
         allocation = allocations.get(container.name)
         if container.kind is ContainerKind.MAIN and allocation is not None:
             annotations[names.predicate_gpu_idx(container.index)] = ",".join(
-                str(indices[card]) for card in allocation.cards
+                str(indices[card]) for card in allocation.cards if card in indices
             )
     return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
-
-
-def is_complete(view: PodView, allocations: Mapping[str, Allocation]) -> bool:
-    """Tell whether these are all of a pod's containers.
-
-    An ordinary init container may be missing once a later container is there: nobody can
-    tell any more what it got (fact K4).
-    """
-    missing = [each for each in view.demand.containers if each.name not in allocations]
-    others = any(each.kind is not ContainerKind.INIT for each in view.demand.containers)
-    return not missing or (others and all(each.kind is ContainerKind.INIT for each in missing))
 
 
 class PatchQueue:
@@ -150,6 +139,9 @@ class PatchQueue:
                 log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
                 self._done(pod, patch)
                 self._on_result("dropped")
+            except Exception as error:  # of one pod, which must not end the writing for all
+                log.exception("allocation failed", extra={"pod": str(pod)})
+                self._put_off(pod, error)
             else:
                 self._done(pod, patch)
                 with self._changed:

@@ -1,5 +1,6 @@
 """The pods of this node: a cache that a watch keeps up, and single look-ups on a miss."""
 
+import contextlib
 import logging
 import random
 import threading
@@ -135,7 +136,11 @@ class PodCache:
 
     def _list(self) -> str:
         items, version = self._api.list_pods(self._node)
-        fresh = {view.id.uid: view for view in (self._parse(item) for item in items)}
+        fresh: dict[str, PodView] = {}
+        for item in items:
+            with _alone(item):
+                view = self._parse(item)
+                fresh[view.id.uid] = view
         with self._lock:
             changed = [view for uid, view in fresh.items() if self._views.get(uid) != view]
             self._views = fresh
@@ -143,7 +148,8 @@ class PodCache:
             self._tuple = tuple(fresh.values())
         self._synced.set()
         for view in changed:
-            self._on_change(view)
+            with _alone({"metadata": {"name": view.id.name, "namespace": view.id.namespace}}):
+                self._on_change(view)
         return version
 
     def _watch(self, version: str, stop: threading.Event) -> None:
@@ -157,7 +163,8 @@ class PodCache:
                 if kind == "DELETED":
                     self._forget(obj)
                 elif kind in ("ADDED", "MODIFIED"):
-                    self._remember(obj)
+                    with _alone(obj):
+                        self._remember(obj)
             short = self._clock() - began < _SHORT_WATCH_SECONDS
             if brought or not short:
                 pauses.reset()
@@ -195,3 +202,14 @@ class PodCache:
         for fault in view.faults:
             log.warning("annotation ignored", extra={"pod": str(view.id), "reason": fault})
         return view
+
+
+@contextlib.contextmanager
+def _alone(obj: Json) -> Iterator[None]:
+    """Keep what is wrong with one pod from ending the thread that follows all pods."""
+    try:
+        yield
+    except Exception:
+        metadata = obj["metadata"]
+        pod = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+        log.exception("pod passed over", extra={"pod": pod})

@@ -1,13 +1,13 @@
 """A pod as the agent sees it: parsed once at the border, frozen, without the rest."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from contract.allocation import Allocation, decode_allocations
-from contract.demand import ContainerKind, PodDemand, read_pod_demand
+from contract.demand import ContainerKind, Demand, PodDemand, read_pod_demand
 from contract.errors import ContractError, quote
 from contract.names import Names
 from contract.stamps import OrderStamp, decode_time
@@ -54,8 +54,9 @@ class PodView:
         terminal: it has succeeded or failed; the kubelet will not admit it any more.
         deleting: its deletion was asked for.
         running: the kubelet has said that it runs.
-        assigned: the agent has recorded its allocation.
-        recorded: the allocation recorded on it, by container name.
+        assigned: the agent has recorded its allocation, and the record is complete.
+        recorded: the allocation recorded on it, by container name; of containers that ask for
+            just that. Whether the cards exist only :mod:`agent.believed` knows.
         wishes: what its author wishes of the cards.
         chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
             agent itself wrote there, with the record, is no choice.
@@ -94,7 +95,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     demand, _ = read_pod_demand(obj.get("spec"), names)
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
-    recorded = _record(annotations.get(names.gpu_allocation), faults)
+    written = _decode(annotations.get(names.gpu_allocation), faults)
+    recorded = _believed(written, demand, names, faults)
     wishes, wrong = read_wishes(annotations, names)
     faults += map(str, wrong)
     return PodView(
@@ -113,10 +115,10 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
         terminal=phase in _TERMINAL,
         deleting=metadata.get("deletionTimestamp") is not None,
         running=phase == "Running",
-        assigned=annotations.get(names.gpu_assigned) == "true",
+        assigned=annotations.get(names.gpu_assigned) == "true" and is_complete(demand, recorded),
         recorded=recorded,
         wishes=wishes,
-        chosen=_chosen(annotations, demand, recorded, names, faults),
+        chosen=_chosen(annotations, demand, written, names, faults),
         # The API server lets nobody but a kubelet make a mirror pod.
         runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
         faults=tuple(faults),
@@ -146,7 +148,20 @@ def _first_time(
     return admitted.time_ns if admitted is not None else 0
 
 
-def _record(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
+def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
+    """Tell whether these are all of a pod's containers.
+
+    An ordinary init container may be missing once a later container is there: nobody can
+    tell any more what it got (fact K4). A pod that asks for nothing has nothing to be recorded.
+    """
+    missing = [each for each in demand.containers if each.name not in allocations]
+    if not missing:
+        return bool(demand)
+    others = any(each.kind is not ContainerKind.INIT for each in demand.containers)
+    return others and all(each.kind is ContainerKind.INIT for each in missing)
+
+
+def _decode(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
     if text is None:
         return {}
     try:
@@ -156,18 +171,46 @@ def _record(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
         return {}
 
 
+def _believed(
+    written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
+) -> Mapping[str, Allocation]:
+    """Keep what is recorded of containers that ask for just that."""
+    recorded = {}
+    for name, allocation in written.items():
+        container = demand.of(name)
+        if container is not None and _is_of(allocation, container.demand):
+            recorded[name] = allocation
+        else:
+            faults.append(
+                f"metadata.annotations[{names.gpu_allocation}]: Invalid value: {quote(name)}: "
+                "must record what the container of this name asks for"
+            )
+    return recorded
+
+
+def _is_of(allocation: Allocation, demand: Demand) -> bool:
+    """Tell whether a record can be of a container that asks for this."""
+    if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
+        return False
+    cards = len(set(allocation.cards))
+    return cards == len(allocation.cards) and cards == (demand.cards if demand.cores else 1)
+
+
 def _chosen(
     annotations: Mapping[str, str],
     demand: PodDemand,
-    recorded: Mapping[str, Allocation],
+    written: Mapping[str, Allocation],
     names: Names,
     faults: list[str],
 ) -> Mapping[int, tuple[int, ...]]:
-    """Read what a scheduler chose for the containers that have no record yet."""
+    """Read what a scheduler chose for the containers that have no record yet.
+
+    A record that is not believed counts here: who wrote it has written the cards beside it too.
+    """
     chosen: dict[int, tuple[int, ...]] = {}
     for container in demand.containers:
         key = names.predicate_gpu_idx(container.index)
-        if container.kind is not ContainerKind.MAIN or container.name in recorded:
+        if container.kind is not ContainerKind.MAIN or container.name in written:
             continue
         text = annotations.get(key)
         if text is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from agent.allocations import grant_of
 from agent.answer import Answer
+from agent.believed import BelievedPods
 from agent.chooser import Guidance
 from agent.entitlement import Entitlement
 from agent.errors import Refusal, Unavailable
@@ -78,6 +79,7 @@ class Turnstile:
             strict: whether a scheduler's choice of cards that does not fit is refused.
         """
         self._book = book
+        self._pods = BelievedPods(pods, book)
         self._shared = SharedRecord(record)
         self._journal = journal
         self._answer = answer
@@ -92,7 +94,7 @@ class Turnstile:
         self._lookout = Lookout(
             ledger=self._ledger,
             roster=roster,
-            pods=pods,
+            pods=self._pods,
             record=record,
             journal=journal,
             lock=self._lock,
@@ -272,6 +274,7 @@ class Turnstile:
 
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
+        view = self._pods.believe(view)
         if view.assigned or view.terminal or not view.demand:
             return
         with self._lock:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.outbox import is_complete
-from agent.podview import PodView, parse_pod
+from agent.podview import PodView, is_complete, parse_pod
 from contract.allocation import Allocation
 from contract.names import Names
 
@@ -54,7 +53,7 @@ class PodsInMemory:
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
         """Be the outbox: what is recorded on a pod shows in it from now on."""
-        complete = is_complete(view, allocations)
+        complete = is_complete(view.demand, allocations)
         self._change(view.id.uid, assigned=complete, recorded=allocations)
 
     def end(self, uid: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from agent import outbox as module
 from agent.api import Api, Gone, Json, Rejected
 from agent.errors import Unavailable
-from agent.outbox import PatchQueue, allocation_patch, is_complete
-from agent.podview import parse_pod
+from agent.outbox import PatchQueue, allocation_patch
+from agent.podview import is_complete, parse_pod
 from contract.allocation import Allocation, Evidence
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
@@ -155,6 +155,15 @@ def test_a_pod_that_is_gone_is_not_tried_again(error: Exception) -> None:
     assert [name for name, _ in api.patches] == ["default/b"]
 
 
+def test_a_fault_of_ours_with_one_pod_does_not_end_the_writing_for_others() -> None:
+    api, results = FakePatchApi(KeyError("unforeseen")), list[str]()
+    queue = queue_to(api, results)
+    with running(queue):
+        queue.put(make_pod("a", asks(30, 8)), GOT)
+        queue.put(make_pod("b", asks(30, 8)), GOT)
+        eventually(lambda: results.count("written") == 2, "both are written")
+
+
 def test_a_failing_pod_does_not_hold_up_another() -> None:
     api, results = FakePatchApi(*[Unavailable("away")] * 3), list[str]()
     queue = queue_to(api, results)
@@ -208,9 +217,9 @@ def test_only_a_complete_record_says_that_the_pod_is_assigned(
 def test_the_record_of_a_pod_of_init_containers_alone_is_complete_with_the_last() -> None:
     view = make_pod("a", init(30, 8, "first"), init(30, 8, "last"))
     got = Allocation(("GPU-0",), 30, 8, Evidence.TICKET)
-    assert not is_complete(view, {"first": got})
-    assert not is_complete(view, {"last": got})
-    assert is_complete(view, {"first": got, "last": got})
+    assert not is_complete(view.demand, {"first": got})
+    assert not is_complete(view.demand, {"last": got})
+    assert is_complete(view.demand, {"first": got, "last": got})
 
 
 def test_after_a_conflict_with_another_writer_the_record_is_written_all_the_same() -> None:

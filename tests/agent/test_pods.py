@@ -14,6 +14,7 @@ from agent.api import Api, Gone, Json, Rejected
 from agent.errors import Unavailable
 from agent.pods import PodCache
 from agent.podview import PodView
+from contract.allocation import Allocation, Evidence, encode_allocations
 from simulator.api.faults import Outage
 from simulator.api.resources import PODS as PODS_RESOURCE
 from simulator.api.server import ApiServer
@@ -21,6 +22,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import NAMES, FakeClock, eventually, make_manifest
 
 PODS = "/api/v1/namespaces/default/pods"
+RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})
 
 
 class FakePodApi:
@@ -89,6 +91,8 @@ def known(cache: PodCache) -> set[str]:
 def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> Json:
     obj = make_manifest(name, (30, 8), uid=uid or f"uid-{name}")
     obj["metadata"]["resourceVersion"] = version
+    if "gpu_assigned" in annotations:  # it counts beside a complete record alone
+        annotations["gpu_allocation"] = RECORD
     obj["metadata"]["annotations"] = {
         f"{NAMES.domain}/{key.replace('_', '-')}": value for key, value in annotations.items()
     }
@@ -165,9 +169,10 @@ def test_pods_are_listed_then_watched(api: Api, server: ApiServer, admin: ApiCli
     with running(cache, api.close):
         assert cache.synced.wait(10)
         assert known(cache) == {"before"}
-        server.apply(make_manifest("after", (20, 4)))
+        server.apply(make_manifest("after", (30, 8)))
         eventually(lambda: known(cache) == {"before", "after"}, "the new pod is told")
-        admin.patch(f"{PODS}/after", {"metadata": {"annotations": {NAMES.gpu_assigned: "true"}}})
+        written = {NAMES.gpu_assigned: "true", NAMES.gpu_allocation: RECORD}
+        admin.patch(f"{PODS}/after", {"metadata": {"annotations": written}})
         eventually(lambda: any(view.assigned for view in cache.views()), "the change is told")
         admin.delete(f"{PODS}/before", grace_period_seconds=0)
         eventually(lambda: known(cache) == {"after"}, "the deletion is told")
@@ -503,3 +508,31 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     assert given[0] is not given[1]
     assert cache.views() == ()
     assert cache.views() is cache.views()
+
+
+def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An exception would end the thread, and with it the agent."""
+    broken = {"metadata": {"name": "b", "namespace": "default", "annotations": 7}}
+    api = FakePodApi(
+        ([entry("a"), broken], "7"),
+        [("ADDED", broken), ("ADDED", entry("c")), ("ADDED", entry("d"))],
+    )
+    cache = cache_of(api)
+
+    def take(view: PodView) -> None:
+        if view.id.name in {"a", "c"}:
+            raise KeyError("GPU-LOST")
+
+    cache.subscribe(take)
+    with running(cache):
+        assert api.over.wait(10)
+        assert known(cache) == {"a", "c", "d"}
+    passed_over = [each for each in caplog.records if each.msg == "pod passed over"]
+    assert [vars(each)["pod"] for each in passed_over] == [
+        "default/b",
+        "default/a",
+        "default/b",
+        "default/c",
+    ]

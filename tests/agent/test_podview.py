@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ TIME = 1_700_000_000_000_000_000
 CREATED = 1_700_000_100_000_000_000
 BOUND = OrderStamp(TIME + 5, "bind", 1)
 ADMITTED = OrderStamp(TIME + 1, "create", 2)
+TWO = Allocation(("GPU-0", "GPU-1"), 200, 4, Evidence.WITNESS)
 RECORD = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)}
 
 POD: dict[str, Any] = {
@@ -98,7 +100,60 @@ def test_a_pod_that_is_being_deleted_says_so() -> None:
     ("text", "assigned"), [("true", True), ("false", False), ("True", False), (None, False)]
 )
 def test_only_true_says_that_the_allocation_is_recorded(text: str | None, assigned: bool) -> None:
-    assert parse_pod(_pod(gpu_assigned=text), NAMES).assigned is assigned
+    pod = _pod(gpu_assigned=text, gpu_allocation=encode_allocations(RECORD))
+    assert parse_pod(pod, NAMES).assigned is assigned
+
+
+def test_an_assignment_without_a_record_is_none() -> None:
+    assert not parse_pod(_pod(gpu_assigned="true"), NAMES).assigned
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"c0": Allocation(("GPU-0",), 49, 4, Evidence.WITNESS)},
+        {"c0": Allocation(("GPU-0",), 50, 5, Evidence.WITNESS)},
+        {"c0": Allocation((), 50, 4, Evidence.WITNESS)},
+        {"c0": Allocation(("GPU-0", "GPU-1"), 50, 4, Evidence.WITNESS)},
+        {"c1": RECORD["c0"]},
+    ],
+)
+def test_a_record_that_the_spec_contradicts_is_not_believed(record: dict[str, Allocation]) -> None:
+    text = encode_allocations(record)
+    view = parse_pod(_pod(gpu_allocation=text, gpu_assigned="true"), NAMES)
+    (name,) = record
+    assert (view.recorded, view.assigned) == ({}, False)
+    (fault,) = view.faults
+    assert fault == (
+        f'metadata.annotations[tencent.com/gpu-allocation]: Invalid value: "{name}": '
+        "must record what the container of this name asks for"
+    )
+
+
+def test_a_card_that_is_named_twice_is_not_two_cards() -> None:
+    pod = _pod(gpu_allocation=encode_allocations({"c0": replace(TWO, cards=("GPU-0", "GPU-0"))}))
+    pod["spec"]["containers"][0]["resources"]["limits"] = {NAMES.core: "200", NAMES.memory: "4"}
+    assert parse_pod(pod, NAMES).recorded == {}
+    pod["metadata"]["annotations"][NAMES.gpu_allocation] = encode_allocations({"c0": TWO})
+    assert parse_pod(pod, NAMES).recorded == {"c0": TWO}
+
+
+def test_one_record_that_is_not_believed_does_not_take_others_with_it() -> None:
+    text = encode_allocations(RECORD | {"other": RECORD["c0"]})
+    view = parse_pod(_pod(gpu_allocation=text, gpu_assigned="true"), NAMES)
+    assert (view.recorded, view.assigned) == (RECORD, True)
+
+
+def test_a_pod_that_asks_for_no_gpu_has_no_record_whatever_it_says() -> None:
+    """It never meets the webhook, which would take these away."""
+    pod = _pod(
+        gpu_allocation=encode_allocations(RECORD),
+        gpu_assigned="true",
+    )
+    pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = "0"
+    del pod["spec"]["containers"][0]["resources"]
+    view = parse_pod(pod, NAMES)
+    assert (view.recorded, view.assigned, view.chosen) == ({}, False, {})
 
 
 @pytest.mark.parametrize(

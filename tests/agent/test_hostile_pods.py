@@ -1,0 +1,219 @@
+"""Whatever a pod brings with it: calls are served or refused, records are written or not.
+
+Nothing else may happen: an exception that nobody foresaw answers a call with INTERNAL, or ends a
+thread of the agent, and with it everybody else's pods on the node.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.errors import Refusal
+from agent.journal import LogJournal
+from agent.metrics import Metrics
+from agent.outbox import PatchQueue
+from agent.podview import PodView, parse_pod
+from agent.tickets import Resource
+from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.names import Names
+from contract.stamps import OrderStamp
+from tests.agent.builders import patient
+from tests.agent.fakes import NAMES, Node, make_manifest
+from tests.agent.test_outbox import FakePatchApi
+
+LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
+
+
+class WholeNode(Node):
+    """A node whose turnstile writes with the real queue and the real journal."""
+
+    def restart_agent(self) -> None:
+        super().restart_agent()
+        self.queue = PatchQueue(
+            api=FakePatchApi(), names=NAMES, indices={f"GPU-{each}": each for each in range(2)}
+        )
+        self.outbox.put = self.queue.put  # type: ignore[method-assign]
+        self.turnstile._journal = LogJournal(Metrics())
+
+    def live(self, view: PodView) -> None:
+        """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""
+        self.bind(view)
+        self.turnstile.catch_up(view)
+        with suppress(Refusal):
+            self.admit(view)
+            for container in view.demand.containers:
+                self.start(view, container.name)
+        self.turnstile.refresh()
+        self.turnstile.catch_up(view)
+        for resource in Resource:
+            self.turnstile.free(resource)
+        for container in view.demand.containers:
+            self.turnstile.entitled(view.id.uid, container.name)
+
+
+def test_a_record_of_a_card_that_this_node_lacks_is_not_believed() -> None:
+    """Copied into a manifest of kube-system, or older than the webhook."""
+    record = encode_allocations({"c0": LOST, "c1": LOST})
+    annotations = {NAMES.gpu_allocation: record, NAMES.gpu_assigned: "true"}
+    manifest = make_manifest("a", (30, 8), (30, 8), annotations=annotations, uid="uid-a")
+    node = WholeNode()
+    view = parse_pod(manifest, NAMES)
+    node.bind(view)
+    node.admit(view)
+    node.turnstile.refresh()
+    node.turnstile.catch_up(view)
+    assert {"GPU-0", "GPU-1"} >= {*node.cards(view, "c0"), *node.cards(view, "c1")} > set()
+    patch = node.queue._patches[view.id]
+    written = json.loads(patch["metadata"]["annotations"][NAMES.gpu_allocation])
+    assert {card for each in written.values() for card in each["cards"]} <= {"GPU-0", "GPU-1"}
+
+
+# --- any annotations ------------------------------------------------------------------------
+
+_counts = st.sampled_from([0, 1, 8, 30, 40, 50, 100, 150, 200, -1, 2**63, 10**30, 0.5, True, "30"])
+_cards = st.lists(
+    st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST", "", "GPU-0::1", "\ud800", 7, None]), max_size=3
+)
+_container_names = st.sampled_from(["c0", "c1", "i0", "other", ""])
+_entry = (
+    st.fixed_dictionaries(
+        {
+            "cards": _cards,
+            "cores": _counts,
+            "memoryBlocks": _counts,
+            "evidence": st.sampled_from(["ticket", "witness", "order", "record", "god", None]),
+        }
+    )
+    | st.none()
+    | st.text(max_size=5)
+)
+_true_entry = st.builds(
+    lambda card, cores, blocks: {
+        "cards": [card],
+        "cores": cores,
+        "memoryBlocks": blocks,
+        "evidence": "witness",
+    },
+    st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST"]),
+    st.sampled_from([30, 50, 100]),
+    st.sampled_from([0, 4, 8]),
+)
+_record = (
+    st.dictionaries(_container_names, _true_entry, max_size=3).map(json.dumps)
+    | st.dictionaries(_container_names, _entry, max_size=3).map(json.dumps)
+    | st.sampled_from(["", "null", "[]", '{"c0":', "[" * 5000, "1" * 5000, '{"c0": NaN}'])
+    | st.text(max_size=20)
+)
+_stamp = (
+    st.builds(
+        lambda time, count: OrderStamp(time, "create", count).encode(),
+        st.sampled_from([1, 10**18, 2**62]),
+        st.integers(0, 9),
+    )
+    | st.text(max_size=30)
+    | st.sampled_from(["9" * 400, "-1", "0"])
+)
+_indices = st.text("0123456789,- ", max_size=12) | st.sampled_from(["0", "1", "0,1", "7", "0,0"])
+_words = st.sampled_from(["true", "false", "", "spread", "binpack", "0", "50", "9" * 30, "GPU-0"])
+
+
+def _annotations(names: Names) -> st.SearchStrategy[dict[str, str]]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            names.gpu_allocation: _record,
+            names.gpu_assigned: _words,
+            names.admission_order: _stamp,
+            names.bind_order: _stamp,
+            names.predicate_time: _stamp,
+            names.predicate_gpu_idx(0): _indices,
+            names.predicate_gpu_idx(1): _indices,
+            names.gpu_policy: _words,
+            names.core_limit: _words,
+            names.use_gpu_uuid: _words | st.text(max_size=5),
+            names.nouse_gpu_uuid: _words,
+            names.use_gpu_type: _words | st.text(max_size=5),
+            "kubernetes.io/config.mirror": _words,
+            "kubernetes.io/config.hash": _words,
+        },
+    )
+
+
+_limits = st.tuples(
+    st.sampled_from(["30", "50", "100", "150", "200", "0", "-1", "1.5", "9" * 12, "1k"]),
+    st.sampled_from(["8", "4", "0", "40", "-3", "1Ki"]),
+)
+
+
+def _pod(number: int, drawn: Mapping[str, Any]) -> dict[str, Any]:
+    def container(name: str, limits: tuple[str, str] | None) -> dict[str, Any]:
+        if limits is None:
+            return {"name": name}
+        asked = dict(zip((NAMES.core, NAMES.memory), limits, strict=True))
+        return {"name": name, "resources": {"limits": asked}}
+
+    manifest = make_manifest(f"p{number}", annotations=drawn["annotations"], uid=f"uid-{number}")
+    manifest["spec"]["initContainers"] = [
+        container(f"i{index}", each) for index, each in enumerate(drawn["inits"])
+    ]
+    manifest["spec"]["containers"] = [
+        container(f"c{index}", each) for index, each in enumerate(drawn["mains"])
+    ]
+    manifest["status"] = {"phase": drawn["phase"]}
+    return manifest
+
+
+_pods = st.lists(
+    st.fixed_dictionaries(
+        {
+            "annotations": _annotations(NAMES),
+            "inits": st.lists(st.none() | _limits, max_size=1),
+            "mains": st.lists(st.none() | _limits, min_size=1, max_size=2),
+            "phase": st.sampled_from(["Pending", "Pending", "Running", "Failed"]),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.fixture
+def formatted() -> Iterator[None]:
+    """Every line of the log is formatted and encoded, as in the agent's own process."""
+
+    class Strict(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            formatter.format(record).encode()
+
+    from common.logs import JsonFormatter  # noqa: PLC0415 -- used by this fixture alone
+
+    formatter = JsonFormatter()
+    handler, root = Strict(), logging.getLogger("agent")
+    root.addHandler(handler)
+    yield
+    root.removeHandler(handler)
+
+
+@settings(
+    patient, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)  # the log's handler is the same for all
+@given(drawn=_pods, restarted=st.booleans(), strict=st.booleans())
+def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
+    drawn: list[dict[str, Any]], restarted: bool, strict: bool, formatted: None
+) -> None:
+    node = WholeNode(strict=strict)
+    for number, each in enumerate(drawn):
+        node.live(parse_pod(_pod(number, each), NAMES))
+    if restarted:
+        node.restart_agent()
+        node.turnstile.rebuild()
+        node.turnstile.registered()
+        for view in node.pods.views():
+            node.turnstile.catch_up(view)
+        node.live(parse_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))

@@ -256,12 +256,6 @@ def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
     assert [each for each in sorted(pieces) if not is_ours(each)] == []
 
 
-@every_page
-def test_every_log_message_is_logged(page: Path) -> None:
-    for message in re.findall(r'"message": "([^"]+)"', prose(page)):
-        assert any([message] == each for each in templates()), message
-
-
 # --- the cluster ----------------------------------------------------------------------------
 
 _KINDS = "deployment|daemonset|cronjob|job|secret|service|mutatingwebhookconfiguration"

@@ -1,5 +1,6 @@
 """``python -m agent``: the node agent's command line."""
 
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ defer(
     "watchfiles",  # when the kubelet is watched, after the first registration
     "yaml",  # cards files and the host's CDI specs
 )
+# From Python 3.12 on each log record looks for an asyncio task, which would import it.
+logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]
 
 import click
 

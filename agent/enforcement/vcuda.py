@@ -11,6 +11,7 @@ libraries in its driver directory cannot do without the file that says there is 
 import contextlib
 import logging
 import os
+import resource
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -77,6 +78,9 @@ class Vcuda:
         self._runtime = runtime
         self._dirs = TicketDirs(state_dir / "tickets")
         self._upstream = upstream_of(state_dir)
+        if limits is None:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            limits = Limits(files=files if files > 0 else Limits().files)
         self._relay = Relay(upstream=self._upstream, identify=peers.container_of, limits=limits)
         self._manager = VirtualManager(
             dirs=self._dirs,
@@ -200,13 +204,14 @@ class Vcuda:
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
         """Listen at a ticket's door, having done something in its directory; the lock is held."""
+        owner = self._dirs.owner(digest)
         with contextlib.ExitStack() as held:
             folder = self._dirs.open(digest)
             held.callback(os.close, folder)
             first(folder)
             held.pop_all()  # the descriptor is the relay's from here on
         try:
-            self._relay.open(digest, folder)
+            self._relay.open(digest, folder, (owner.uid or str(owner)) if owner else "")
         except OSError as error:
             raise EnforcementError(
                 f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"

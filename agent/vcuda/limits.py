@@ -12,7 +12,11 @@ class Limits:
 
     Attributes:
         door: connections that are served at one door at a time.
-        overall: connections that are served at a time.
+        pod: connections that are served at all doors of one pod at a time.
+        overall: connections that are served at a time, where there are descriptors for them.
+        files: descriptors that this process may have.
+        reserve: how many of them are left to the rest of the agent: the kubelet's and the API
+            server's connections, probes, NVML.
         bytes: what one connection may carry, either way.
         seconds: how long one may last.
         burst: connections that may come to a door at once.
@@ -21,7 +25,10 @@ class Limits:
     """
 
     door: int = 4
+    pod: int = 16
     overall: int = 512
+    files: int = 1 << 20
+    reserve: int = 384
     bytes: int = 64 * 1024
     seconds: float = 15.0
     burst: int = 64

@@ -12,19 +12,23 @@ from agent.vcuda.limits import Account
 class Listener:
     """A door and its socket. The selector's keys carry it as their data."""
 
-    def __init__(self, door: Door, account: Account, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, door: Door, account: Account, selector: selectors.BaseSelector, pod: str = ""
+    ) -> None:
         """Bind the door's socket; the selector is not told before ``attend``.
 
         Args:
             door: taken over.
             account: what its visitors have used up.
             selector: told when somebody is waited for.
+            pod: whose door it is; its digest where nobody knows.
 
         Raises:
             OSError: a socket cannot be made there; the door is closed.
         """
         self.door = door
         self.account = account
+        self.pod = pod or door.digest
         self.attending = False
         self._selector = selector
         try:

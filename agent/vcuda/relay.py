@@ -7,7 +7,7 @@ a socket with a name that is never used twice. By that name, which the server ca
 
 One thread serves all doors. What a visitor can use up is bounded: bytes and seconds for one
 connection, connections at one door (the next wait in the kernel's queue, so a container can
-only keep itself waiting) and how often they come.
+only keep itself waiting) and at all doors of a pod, and how often they come.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from agent.vcuda.doors import Door
 from agent.vcuda.limits import Account, Limits
 from agent.vcuda.links import Link, connect
 from agent.vcuda.listeners import Listener
+from agent.vcuda.shares import Shares
 from agent.vcuda.visitors import Identify, Visitor, welcome
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Relay:
         self._upstream = str(upstream)
         self._identify = identify
         self._limits = limits or Limits()
+        self._shares = Shares(self._limits)
         self._clock = clock
         self._prefix = f"gpu-turnstile-{token or secrets.token_hex(8)}-"
         self._count = 0
@@ -70,12 +72,13 @@ class Relay:
 
     # --- what others call ----------------------------------------------------------------
 
-    def open(self, digest: str, folder: int) -> None:
+    def open(self, digest: str, folder: int, pod: str = "") -> None:
         """Listen in a ticket's directory.
 
         Args:
             digest: the ticket.
             folder: a descriptor of the directory, taken over.
+            pod: whose it is, where that is known.
 
         Raises:
             OSError: a socket cannot be made there, or the directory is gone already.
@@ -90,7 +93,7 @@ class Relay:
                 door.close()
             else:
                 account = Account(self._limits, self._clock())
-                listener = Listener(door, account, self._selector)
+                listener = Listener(door, account, self._selector, pod)
                 if before is not None:
                     self._end(before)
                 self._listeners[digest] = listener
@@ -158,7 +161,7 @@ class Relay:
 
     def _attend(self, listener: Listener) -> None:
         """Let somebody in exactly while another connection may be served."""
-        room = len(self._links) < self._limits.overall
+        room = self._shares.may_enter(listener.pod, len(self._listeners))
         listener.attend(wanted=listener.account.open(self._clock()) and room)
 
     def _check(self) -> None:
@@ -204,6 +207,8 @@ class Relay:
                 self._woken.recv(4096)
         elif isinstance(served, Listener):
             if served.attending:
+                self._attend(served)  # others came in since the selector was asked
+            if served.attending:
                 self._accept(served)
         elif not served.closed:
             try:
@@ -237,6 +242,11 @@ class Relay:
 
     def _pass_in(self, listener: Listener, accepted: socket.socket, visitor: Visitor) -> None:
         """Connect a visitor to the gRPC server, which must be able to ask for it by then."""
+        busiest = self._shares.gives_way(listener.pod, len(self._listeners))
+        if busiest is not None:
+            oldest = next(link for link, at in self._links.items() if at.pod == busiest)
+            log.warning("a visitor gave way", extra={"ticket": self._links[oldest].door.digest})
+            self._drop(oldest)
         self._count += 1
         name = f"{self._prefix}{self._count}"
         self._visitors[name] = visitor
@@ -253,10 +263,12 @@ class Relay:
             raise
         self._links[link] = listener
         listener.account.served += 1
+        self._shares.entered(listener.pod)
 
     def _drop(self, link: Link) -> None:
         listener = self._links.pop(link)
         listener.account.served -= 1
+        self._shares.left(listener.pod)
         del self._visitors[link.name]
         link.close()
 

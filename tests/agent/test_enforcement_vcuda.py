@@ -186,12 +186,12 @@ def test_one_door_that_cannot_be_listened_at_does_not_stop_the_others(
     real = Relay.open
     failed: list[str] = []
 
-    def fails_once(relay: Relay, digest: str, folder: int) -> None:
+    def fails_once(relay: Relay, digest: str, folder: int, pod: str = "") -> None:
         if not failed:
             failed.append(digest)
             os.close(folder)
             raise OSError(errno.ENOSPC, "no space")
-        real(relay, digest, folder)
+        real(relay, digest, folder, pod)
 
     with monkeypatch.context() as patch:
         patch.setattr(Relay, "open", fails_once)

@@ -210,3 +210,65 @@ def test_a_relay_out_of_descriptors_serves_once_it_has_some(
     with site.connect(T1) as connection:
         assert site.peer(connection)
     assert failed.is_set()
+
+
+def test_the_doors_of_one_pod_share_its_budget_and_others_are_served(
+    make: Callable[..., RelaySite],
+) -> None:
+    """A pod of a hundred containers would else take every descriptor of the agent."""
+    site = make(Limits(door=4, pod=6, overall=100, seconds=60, check=0.05))
+    doors = [f"{number:020}" for number in range(10)]
+    for digest in doors:
+        site.ticket(digest, "greedy")
+    site.ticket(T1, "modest")
+    idle = [site.connect(digest) for digest in doors for _ in range(4)]
+    try:
+        with site.connect(T1) as connection:
+            site.peer(connection)
+        eventually(lambda: site.upstream.open == 6, "the budget is used")
+        assert site.upstream.most <= 7
+    finally:
+        for each in idle:
+            each.close()
+
+
+def test_who_has_least_is_served_though_others_hold_all_connections(
+    make: Callable[..., RelaySite],
+) -> None:
+    """The pods that hold most give up their oldest connection, not those that just begin."""
+    site = make(Limits(door=4, pod=4, overall=8, seconds=60, check=0.05))
+    doors = {f"{number:020}": f"idle-{number}" for number in range(4)}
+    for digest, pod in doors.items():
+        site.ticket(digest, pod)
+    idle = [site.connect(digest) for digest in doors for _ in range(4)]
+    try:
+        eventually(lambda: site.upstream.open == 8, "all connections are taken")
+        for number in range(3):
+            digest = f"{100 + number:020}"
+            site.ticket(digest, f"late-{number}")
+            with site.connect(digest) as connection:
+                site.peer(connection)
+        eventually(lambda: site.upstream.open <= 8, "no more than that stay")
+    finally:
+        for each in idle:
+            each.close()
+
+
+def test_connections_leave_descriptors_to_the_rest_of_the_agent(
+    make: Callable[..., RelaySite],
+) -> None:
+    """Five doors cost ten descriptors; of thirty left a connection costs three."""
+    site = make(Limits(door=4, pod=8, files=60, reserve=20, seconds=60, check=0.05))
+    doors = [f"{number:020}" for number in range(5)]
+    for digest in doors:
+        site.ticket(digest, digest)
+    idle = [site.connect(digest) for digest in doors for _ in range(4)]
+    try:
+        eventually(lambda: site.upstream.open == 10, "as many as there are descriptors for")
+        for each in idle:
+            each.close()
+        eventually(lambda: site.upstream.open == 0, "all are gone")
+        assert site.upstream.most <= 11
+    finally:
+        for each in idle:
+            each.close()

@@ -69,10 +69,10 @@ class RelaySite:
         self.thread = threading.Thread(target=self.relay.run, daemon=True)
         self.thread.start()
 
-    def ticket(self, digest: str) -> Path:
+    def ticket(self, digest: str, pod: str = "") -> Path:
         path = self.folder / digest
         path.mkdir(exist_ok=True)
-        self.relay.open(digest, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        self.relay.open(digest, os.open(path, os.O_RDONLY | os.O_DIRECTORY), pod)
         return path
 
     def connect(self, digest: str) -> socket.socket:

@@ -4,11 +4,12 @@ Reads the ledger for the container that is asking and those after it, and says w
 found for each. Pure.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.free import free_places, left_over
 from agent.ledger import Claim, Ledger
+from agent.offers import Kept
 from agent.place import CardState, Need, need_of, why_not
 from agent.plan import Plan, Room, Task
 from agent.podview import PodView
@@ -33,6 +34,36 @@ class Guidance:
 
 
 NO_GUIDANCE = Guidance()
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """What may be taken although the ledger does not say so.
+
+    A plan that heeds all of it is safe. None of it is certain, so nobody is refused for it.
+
+    Attributes:
+        hidden: pods that the kubelet may book more for than its record shows.
+        reserved: places by card that are planned for another pod.
+        kept: places by card that the kubelet may not offer, nobody knows why; several such
+            lists, of which less and less is doubtful.
+        trusting: what any pod holds that the kubelet does not list is free: the next call
+            for a container's other resource brings what is offered of that.
+    """
+
+    hidden: tuple[PodView, ...] = ()
+    reserved: Mapping[Resource, Mapping[str, int]] = field(default_factory=dict)
+    kept: tuple[Kept, ...] = ()
+    trusting: bool = False
+
+    def fewer(self) -> "Iterator[Beliefs]":
+        """Give these, and then fewer and fewer of them."""
+        for kept in self.kept:
+            yield replace(self, kept=(kept,))
+            yield Beliefs(kept=(kept,))
+        yield replace(self, kept=())
+        yield Beliefs()
+        yield Beliefs(trusting=True)
 
 
 class Chooser:
@@ -132,41 +163,42 @@ class Chooser:
         fits = all(card in states and not why_not(need, states[card]) for card in cards)
         return plan if fits and bound <= {*cards} else None
 
-    def limited(
-        self, tasks: Sequence[Task], reserved: Mapping[Resource, Mapping[str, int]]
-    ) -> list[Task]:
+    def limited(self, tasks: Sequence[Task], beliefs: Beliefs) -> list[Task]:
         """Leave out of the kubelet's offer what is planned for another pod."""
-        taken = reserved.get(self._resource, {})
+        taken = beliefs.reserved.get(self._resource, {})
         if not taken:
             return list(tasks)
         offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
         return [replace(tasks[0], offer=(self._resource, offer)), *tasks[1:]]
 
-    def rooms(
-        self,
-        hidden: Iterable[PodView],
-        reserved: Mapping[Resource, Mapping[str, int]],
-        *,
-        alone: bool,
-    ) -> list[Room]:
+    def rooms(self, beliefs: Beliefs, *, alone: bool) -> list[Room]:
         """Give the cards as the pod finds them.
 
         Args:
-            hidden: pods by whose records places may be taken.
-            reserved: places that are planned for another pod.
+            beliefs: what may be taken of them.
             alone: only the container that is asking is to be placed: of the resource that it
                 asks for, what the kubelet offers is all that counts.
         """
         free: dict[Resource, Mapping[str, int]] = {}
         left: dict[Resource, Mapping[str, int]] = {}
+        believed: Kept = beliefs.kept[0] if beliefs.kept else {}
         for each in Resource:
             asked = each is self._resource
             if asked and alone:
                 free[each] = self._offer
             else:
-                found = free_places(self._ledger, self._book, each, hidden=hidden)
-                taken = reserved.get(each, {})
-                free[each] = {card: max(n - taken.get(card, 0), 0) for card, n in found.items()}
+                found = free_places(
+                    self._ledger,
+                    self._book,
+                    each,
+                    hidden=beliefs.hidden,
+                    trusting=beliefs.trusting,
+                )
+                taken, kept = beliefs.reserved.get(each, {}), believed.get(each, {})
+                free[each] = {
+                    card: max(n - taken.get(card, 0) - kept.get(card, 0), 0)
+                    for card, n in found.items()
+                }
             # Of what is asked for the kubelet has said what it hands on.
             left[each] = (
                 per_card(self._must)

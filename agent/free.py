@@ -10,15 +10,18 @@ from agent.tickets import Resource, TicketBook, card_of, per_card
 from contract.demand import ContainerKind
 
 
-def free_places(
+def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
     ledger: Ledger,
     book: TicketBook,
     resource: Resource,
     *,
     hidden: Iterable[PodView] = (),
     reusable_by: PodId | None = None,
+    trusting: bool = False,
 ) -> dict[str, int]:
     """Count the places of each card that nobody holds.
+
+    A pod that this kubelet knew and lists no more holds nothing, whatever the API shows.
 
     Args:
         ledger: who holds what.
@@ -26,17 +29,23 @@ def free_places(
         resource: which places.
         hidden: pods by whose records places may be taken of which the ledger knows nothing.
         reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
+        trusting: count what any pod holds that the kubelet does not list as free.
     """
     pod = reusable_by or PodId("", "", "")
     held = ledger.count(resource)
     free = {
         card: len(places) - held.get(card, 0) for card, places in book.by_card(resource).items()
     }
+    for other in ledger.unlisted:
+        if other != pod and (trusting or ledger.over(other)):
+            for each in _held_by(other, resource, ledger):
+                if card_of(each) in free:
+                    free[card_of(each)] += 1
     for each in _held_by(pod, resource, ledger):
         if card_of(each) in free and not ledger.taken(resource, each, but_reusable_by=pod):
             free[card_of(each)] += 1
     for view in hidden:
-        if not view.recorded or view.terminal or view.id == pod:
+        if not view.recorded or view.terminal or view.id == pod or ledger.over(view.id):
             continue
         for card, count in _beyond_book(view, resource, ledger).items():
             if card in free:

@@ -75,6 +75,25 @@ class Ledger:
         self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
         self._counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
         self._changed: set[PodId] = set()
+        self._known: set[PodId] = set()
+        self._listed: set[PodId] | None = None  # not known of this kubelet
+
+    @property
+    def known(self) -> AbstractSet[PodId]:
+        """Pods that this kubelet was answered for or has listed."""
+        return self._known
+
+    @property
+    def unlisted(self) -> AbstractSet[PodId]:
+        """Pods that hold places and that the last ``List`` did not show.
+
+        A kubelet that has just restarted may not have come to them (K11).
+        """
+        return frozenset() if self._listed is None else self._by_pod.keys() - self._listed
+
+    def over(self, pod: PodId) -> bool:
+        """Tell whether this kubelet knew a pod and lists it no more: it ended or was rejected."""
+        return self._listed is not None and pod in self._known and pod not in self._listed
 
     @property
     def owners(self) -> Mapping[tuple[Resource, str], PodId]:
@@ -145,6 +164,10 @@ class Ledger:
         """Book *holding*, in place of what the container held of *resource* before."""
         self._drop(claim, resource)
         self._changed.add(claim.pod)
+        if holding.answered:
+            self._known.add(claim.pod)
+            if self._listed is not None:
+                self._listed.add(claim.pod)
         self._kinds[claim] = kind
         self._holdings.setdefault(claim, {})[resource] = holding
         self._by_pod.setdefault(claim.pod, set()).add(claim)
@@ -161,6 +184,8 @@ class Ledger:
 
     def new_kubelet(self) -> None:
         """Take in that the plugin has registered anew: nothing was answered to this kubelet."""
+        self._known.clear()
+        self._listed = None
         for holdings in self._holdings.values():
             for resource, held in holdings.items():
                 if held.answered:
@@ -240,6 +265,8 @@ class Ledger:
                 self.give_way(claim, resource, ids)
                 kind = self._kinds.get(claim, ContainerKind.MAIN)
                 self.record(claim, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
+        self._known = {pod for pod in self._known if pod in live or pod in self._by_pod} | listed
+        self._listed = listed
         return corrections
 
     def check(self) -> None:
@@ -281,6 +308,9 @@ class Ledger:
         for claim in sorted(nameless):
             pod = by_key.get(claim.pod.key)
             if pod is not None:
+                for pods in (self._known, self._listed or set()):
+                    if claim.pod in pods:
+                        pods.add(pod)
                 kind, holdings = self._kinds[claim], dict(self._holdings[claim])
                 self.release_container(claim)
                 for resource, held in holdings.items():

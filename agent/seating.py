@@ -1,22 +1,22 @@
 """Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from agent.chooser import NO_GUIDANCE, Chooser, Guidance
+from agent.chooser import NO_GUIDANCE, Beliefs, Chooser, Guidance
 from agent.errors import PlacementError
 from agent.free import offered_by_card, within_reach
 from agent.ledger import Claim, Ledger
 from agent.links import Links
 from agent.place import Policy, pick
-from agent.plan import Plan, Task, make_plan
-from agent.podview import PodId, PodView
+from agent.plan import Plan, Room, Task, make_plan
+from agent.podview import PodId
 from agent.tickets import Resource, Ticket, TicketBook, count_of
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 
-_NONE: Mapping[Resource, Mapping[str, int]] = {}
+_NO_BELIEFS = Beliefs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     available: AbstractSet[str],
     must: Sequence[Ticket] = (),
     plan: Plan | None = None,
-    hidden: Iterable[PodView] = (),
-    reserved: Mapping[Resource, Mapping[str, int]] = _NONE,
+    beliefs: Beliefs = _NO_BELIEFS,
     guidance: Guidance = NO_GUIDANCE,
     sure: bool = True,
 ) -> Seating:
@@ -70,8 +69,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         available: the IDs the kubelet offers; a place outside them is never chosen.
         must: places the kubelet hands on (``must_include``).
         plan: what was planned when an earlier call of its pod was answered.
-        hidden: pods that the kubelet may book more for than its record shows.
-        reserved: places by card that are planned for another pod.
+        beliefs: what may be taken although the ledger does not say so.
         guidance: what others want.
         sure: it is known that this pod is asking; one that is only guessed is not refused
             for a container that comes later.
@@ -95,9 +93,7 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     found = chooser.planned(task, plan)
     if found is None:
         later = _tasks_after(container, pod, chooser, sure=sure)
-        found = _find_plan(
-            chooser, [task, *later], hidden, reserved, links=links, policy=policy, sure=sure
-        )
+        found = _find_plan(chooser, [task, *later], beliefs, links=links, policy=policy, sure=sure)
     cards = found[container.name].cards
     within = {card: book.among(resource, card, offered) for card in cards}
     tickets = pick(container.demand, resource, cards, free=within, must=must)
@@ -127,22 +123,25 @@ def _tasks_after(
 def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
     chooser: Chooser,
     tasks: Sequence[Task],
-    hidden: Iterable[PodView],
-    reserved: Mapping[Resource, Mapping[str, int]],
+    beliefs: Beliefs,
     *,
     links: Links,
     policy: Policy,
     sure: bool,
 ) -> Plan:
-    """Plan with all that is known, then without what is only said; first for the whole pod."""
-    hidden = tuple(each for each in hidden if each.id != chooser.pod)
+    """Plan with all that is believed, then with less of it; first for the whole pod."""
+    hidden = tuple(each for each in beliefs.hidden if each.id != chooser.pod)
+    beliefs = replace(beliefs, hidden=hidden)
     inits = any(each.container.kind is ContainerKind.INIT for each in tasks)
     refusal: PlacementError | None = None
     for together in (tasks, tasks[:1]):
-        # A record may be stale, and a plan may never be carried out: nobody is refused for one.
-        for views, held in ((hidden, reserved), ((), _NONE)):
-            rooms = chooser.rooms(views, held, alone=len(together) == 1)
-            given = chooser.limited(together, held)
+        tried: list[tuple[list[Room], list[Task]]] = []
+        for less in beliefs.fewer():
+            rooms = chooser.rooms(less, alone=len(together) == 1)
+            given = chooser.limited(together, less)
+            if (rooms, given) in tried:
+                continue
+            tried.append((rooms, given))
             for certain in (True, False):
                 try:
                     found = make_plan(given, rooms, links=links, policy=policy, certain=certain)
@@ -154,8 +153,6 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
                     refusal = None  # given up, which says nothing
                 if not inits and not any(room.left for room in rooms):
                     break
-            if not views and not held:
-                break
         if refusal is not None and (sure or len(tasks) == 1):
             raise refusal
     raise refusal or PlacementError("no place was found")

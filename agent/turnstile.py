@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from agent.allocations import grant_of
 from agent.answer import Answer
 from agent.believed import BelievedPods
-from agent.chooser import Guidance
+from agent.chooser import Beliefs, Guidance
 from agent.entitlement import Entitlement
 from agent.errors import Refusal, Unavailable
 from agent.free import free_places
@@ -20,6 +20,7 @@ from agent.grant import Grant, check_free, check_request, check_together, transl
 from agent.ledger import Claim, Holding, Ledger
 from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout
+from agent.offers import Offers
 from agent.place import Policy
 from agent.podview import PodView
 from agent.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
@@ -109,6 +110,7 @@ class Turnstile:
             lock=self._lock,
         )
         self._promises = Promises()
+        self._offers = Offers(book)
 
     # --- the three calls -------------------------------------------------------------
 
@@ -130,6 +132,7 @@ class Turnstile:
             with self._lock:
                 resolution, view = self._lookout.resolve(resource, size, must, scene)
                 claim = Claim(resolution.pod, resolution.container.name)
+                self._offers.heard(resource, offered, self._ledger, self._unhealthy)
                 container = resolution.container
                 if view is None:
                     container = at_least(container, self._book)
@@ -146,9 +149,12 @@ class Turnstile:
                     available=offered,
                     must=must_tickets,
                     plan=self._promises.plan(claim.pod),
-                    hidden=self._lookout.roster.hidden,
-                    reserved=self._promises.reserved(
-                        resolution, live=self._lookout.roster.live, ledger=self._ledger
+                    beliefs=Beliefs(
+                        tuple(self._lookout.roster.hidden),
+                        self._promises.reserved(
+                            resolution, live=self._lookout.roster.live, ledger=self._ledger
+                        ),
+                        self._offers.kept_back(resource, self._ledger),
                     ),
                     guidance=self._guided(view),
                     sure=resolution.evidence is not Evidence.ORDER,
@@ -269,6 +275,7 @@ class Turnstile:
         with self._lock:
             self._lookout.forget_kubelet()
             self._ledger.new_kubelet()
+            self._offers.registered(self._ledger)
             self._promises.clear()
         self.refresh()
 
@@ -355,6 +362,7 @@ class Turnstile:
         with self._lock:
             self._lookout.answered(claim)
             self._ledger.record(claim, resolution.container.kind, resource, holding)
+            self._offers.answered(self._ledger)
             self._promises.fulfilled(claim.pod, self._ledger)
             self._records.tell(reservation.view, parts=True)
 

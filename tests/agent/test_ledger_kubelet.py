@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -40,6 +41,7 @@ from simulator.kubelet.errors import AdmissionFailure, CallFailed
 from simulator.kubelet.numa import Device
 from simulator.kubelet.podresources import snapshot
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Container, Pod
+from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient, view
 from tests.agent.fakes import NAMES, FakeJournal, FakePods, make_book
 
@@ -156,12 +158,19 @@ class Kubelet:
             for resource, holding in resources.items()
         }
 
-    def room(self, resource: Resource) -> Counter[str]:
-        """Count the places by card that nobody has, forgotten by the kubelet (K15) or not."""
+    def room(self, resource: Resource, *, spare: str) -> Counter[str]:
+        """Count the places by card that nobody but one pod has, forgotten (K15) or not."""
         [name] = [each for each, kind in KINDS.items() if kind is resource]
-        taken = self.devices.allocated.get(name, set()) | {
+        own = {
             each
-            for holdings in self.devices.pods.values()
+            for resources in self.devices.pods.get(spare, {}).values()
+            if name in resources
+            for each in resources[name].ids
+        }
+        taken = (self.devices.allocated.get(name, set()) - own) | {
+            each
+            for uid, holdings in self.devices.pods.items()
+            if uid != spare
             for resources in holdings.values()
             if name in resources
             for each in resources[name].ids
@@ -170,7 +179,7 @@ class Kubelet:
         return Counter(ticket.card for each, ticket in tickets if each not in taken)
 
 
-_asks = st.tuples(st.sampled_from([5, 10, 30, 100]), st.sampled_from([1, 2, 4]))
+_asks = st.tuples(st.sampled_from([5, 10, 30, 100]), st.sampled_from([1, 2, 4])) | st.just((100, 0))
 _kinds = st.sampled_from([INIT, SIDECAR])
 _shapes = st.tuples(
     st.lists(st.tuples(_kinds, _asks), max_size=2),
@@ -200,6 +209,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         self.count = 0
         self.late: list[PodView] = []
         self.behind: list[PodView] = []
+        self.demands: dict[str, list[ContainerDemand]] = {}
         self.known: dict[str, Pod] = {}  # every pod there was, as the API gives it to a kubelet
         self.ever_blind = False
         self.lost: set[str] = (
@@ -220,6 +230,8 @@ class AgentAndKubelet(RuleBasedStateMachine):
             answer=lambda grant: Answer(),
         )
         self.lost = set(self.kubelet.pods) | set(self.kubelet.saved)
+        served = {*self.kubelet.devices.pods, *self.kubelet.saved}
+        self.ended_unknown = served - ({*self.kubelet.active()} | self.bound)
         self.turnstile.rebuild()
 
     @property
@@ -256,13 +268,15 @@ class AgentAndKubelet(RuleBasedStateMachine):
             self.pods.add(bound)
         else:
             self.behind.append(bound)
-        limits = [{NAMES.core: ask[0], NAMES.memory: ask[1]} for _, ask in shape]
+        asked = [{NAMES.core: ask[0], NAMES.memory: ask[1]} for _, ask in shape]
+        limits = [{name: count for name, count in each.items() if count} for each in asked]
         containers = tuple(
             Container(each.name, each.kind, limit)
             for each, limit in zip(demands, limits, strict=True)
         )
         created = "2025-01-15T08:00:00Z"
         pod = Pod(bound.id.uid, "default", name, created, containers, annotations=fate)
+        self.demands[pod.uid] = demands
         self.serve([pod], twists)
 
     @rule(shape=_shapes, seen=st.booleans())
@@ -404,7 +418,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     def prefer(self, pod: Pod, step: PreferCall) -> tuple[str, ...]:
         resource = KINDS[step.resource]
-        fits = self.must_fit(pod, step)
+        fits = self.must_fit(pod)
         try:
             preferred = self.turnstile.prefer(
                 resource, step.available, step.must_include, step.size
@@ -438,7 +452,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         try:
             self.turnstile.allocate(resource, step.ids)
         except Refusal as error:
-            self.refused(pod, error, fits=False)
+            self.refused(pod, error, fits=self.must_fit(pod))
             raise CallFailed(str(error)) from error
         assert not others.intersection(step.ids), "a place that another container holds was given"
         _, claim, _, _, ids = self.journal.decisions[-1]
@@ -460,8 +474,8 @@ class AgentAndKubelet(RuleBasedStateMachine):
         """Tell whether nobody can know how far this pod's ordinary init containers are (K4)."""
         return pod.uid in self.lost and any(each.kind is INIT for each in pod.containers)
 
-    def must_fit(self, pod: Pod, step: PreferCall) -> bool:
-        """Tell whether a card has all that a container asks for, so that no refusal is right.
+    def must_fit(self, pod: Pod) -> bool:
+        """Tell whether the whole pod can be placed, by trying every card: no refusal is right.
 
         Only where the agent can know it: it sees, and knows of what ordinary init containers
         hold. These need more than they ask for: room for what comes after them.
@@ -471,20 +485,16 @@ class AgentAndKubelet(RuleBasedStateMachine):
             return False
         if any(each.kind is INIT for each in pod.containers):
             return False
-        if step.container.name != pod.containers[-1].name:
-            return False  # it is refused where one that comes after it would find no place
-        # A kubelet that has just restarted still has the devices of pods that ended before, of
-        # which nobody else knows.
-        if not {*self.kubelet.devices.pods} <= {*self.kubelet.active()} | self.bound:
+        # A kubelet that has just restarted still has the devices of pods that ended before. An
+        # agent that has lived longer knows of them.
+        if {*self.kubelet.devices.pods} & self.ended_unknown:
             return False
-        if self.kubelet.devices.pods.get(pod.uid, {}).get(step.container.name):
-            return True  # it has the one, so it fitted
-        asked = {KINDS[name]: count for name, count in step.container.limits.items()}
-        room = {resource: self.kubelet.room(resource) for resource in Resource}
-        return any(
-            all(room[resource][card.uuid] >= asked[resource] for resource in Resource)
-            for card in self.book.inventory.cards
-        )
+        free = {card.uuid: dict.fromkeys(Resource, 0) for card in self.book.inventory.cards}
+        for resource in Resource:
+            for card, count in self.kubelet.room(resource, spare=pod.uid).items():
+                free[card][resource] = count
+        nothing = {card: dict.fromkeys(Resource, 0) for card in free}
+        return can_be_placed(self.demands[pod.uid], free, nothing)
 
     @property
     def bound(self) -> set[str]:
@@ -583,4 +593,47 @@ def test_what_an_ended_pod_held_is_free_though_the_api_still_shows_the_pod() -> 
     history.admit_in_peace([(MAIN, (100, 1))], seen=True)
     history.end(0, told=False)
     history.admit_in_peace([(SIDECAR, (100, 1)), (MAIN, (5, 1))], seen=True)
+    assert [each[3] for each in history.journal.refusals] == []
+
+
+SEEDS = pytest.mark.parametrize("seed", range(8))  # which resource comes first is the dice's
+
+
+@SEEDS
+def test_what_this_kubelet_was_answered_and_lists_no_more_is_free(seed: int) -> None:
+    """Whole cards without memory: what is offered of the memory says nothing of them."""
+    history = AgentAndKubelet()
+    history.start(seed=seed)
+    history.admit_in_peace([(MAIN, (200, 0))], seen=True)
+    history.end(0, told=False)
+    history.admit_in_peace([(MAIN, (50, 1))], seen=True)
+    assert [each[3] for each in history.journal.refusals] == []
+
+
+@SEEDS
+def test_no_card_is_chosen_of_which_a_restarted_kubelet_counts_what_ended_pods_had(
+    seed: int,
+) -> None:
+    """Its checkpoint has them until it knows all pods; the agent had forgotten them rightly."""
+    history = AgentAndKubelet()
+    history.start(seed=seed)
+    history.admit_in_peace([(MAIN, (100, 0))], seen=True)
+    history.end(0, told=True)
+    history.look()
+    history.admit_a_pod([(MAIN, (50, 1))], {}, {0: Twist.KUBELET_DIES}, seen=True)
+    assert [each[3] for each in history.journal.refusals] == []
+
+
+@SEEDS
+def test_what_is_offered_of_one_resource_tells_which_ended_containers_are_still_counted(
+    seed: int,
+) -> None:
+    """Two have ended; the kubelet has written down the one, and died before it wrote the other."""
+    history = AgentAndKubelet()
+    history.start(seed=seed)
+    history.admit_in_peace([(MAIN, (60, 4))], seen=True)
+    history.admit_a_pod([(MAIN, (80, 4))], {FAIL_AFTER: "2"}, {}, seen=True)
+    history.end(0, told=True)
+    history.look()
+    history.admit_a_pod([(MAIN, (90, 4))], {}, {0: Twist.KUBELET_DIES}, seen=True)
     assert [each[3] for each in history.journal.refusals] == []

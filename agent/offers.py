@@ -1,0 +1,130 @@
+"""What the kubelet keeps back: places that it does not offer and that nobody is known to hold.
+
+A kubelet that has just restarted counts the devices of pods that ended meanwhile, until it knows
+all pods (K11). A call tells what is offered of the resource that is asked for, and nothing of
+the other one; that is concluded from what was offered of it last, and from what containers had
+together. Pure.
+
+The structure is not safe to share between threads: its owner locks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+
+from agent.ledger import Claim, Ledger
+from agent.tickets import Resource, TicketBook, card_of
+
+_MOST_ENDED = 64
+_NOTHING: frozenset[str] = frozenset()
+
+_Places = Mapping[Resource, frozenset[str]]
+
+Kept = Mapping[Resource, Mapping[str, int]]
+"""Places that are kept back, by card, by resource."""
+
+
+class Offers:
+    """Remembers what this kubelet has offered last, and what the one before it had booked."""
+
+    def __init__(self, book: TicketBook) -> None:
+        """Start with a kubelet that offers whatever nobody holds.
+
+        Args:
+            book: the node's tickets.
+        """
+        self._book = book
+        self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
+        self._booked: dict[Claim, _Places] = {}  # as of the last answer, and some before
+        self._former: dict[Claim, _Places] = {}  # what this kubelet may count of ended pods
+
+    def registered(self, ledger: Ledger) -> None:
+        """Take in that a kubelet has come anew.
+
+        Its checkpoint is as old as the last container that got all it asked for. What was
+        booked then may have been released since, and is counted all the same.
+        """
+        self._withheld.clear()
+        self._former = {**self._booked, **_bookings(ledger)}
+
+    def answered(self, ledger: Ledger) -> None:
+        """Take in that a call was answered, after which a checkpoint may be written."""
+        current = _bookings(ledger)
+        ended = [claim for claim in self._booked if claim not in current]
+        kept = ended[-_MOST_ENDED:]
+        self._booked = {**{claim: self._booked[claim] for claim in kept}, **current}
+
+    def heard(
+        self,
+        resource: Resource,
+        offered: AbstractSet[str],
+        ledger: Ledger,
+        unhealthy: Callable[[str], str],
+    ) -> None:
+        """Take in what is offered in a call.
+
+        Args:
+            resource: what is asked for.
+            offered: the IDs offered.
+            ledger: who holds what, brought in line with ``List``.
+            unhealthy: why a card, by UUID, is not given out: it is not offered either.
+        """
+        known, held = self._book.cards(resource), ledger.held(resource)
+        if len(offered) + len(held) == len(known) and held.isdisjoint(offered):
+            rest = _NOTHING  # all that nobody holds is offered, as nearly always
+        else:
+            rest = frozenset(known.keys() - offered - held)
+        ill = {card for card in set(map(card_of, rest)) if unhealthy(card)}
+        self._withheld[resource] = frozenset(each for each in rest if card_of(each) not in ill)
+        for claim, places in tuple(self._former.items()):
+            if claim.pod in ledger.known:  # listed: the ledger says what it holds
+                del self._former[claim]
+            elif not offered.isdisjoint(places.get(resource, _NOTHING)):
+                # Of a container all is counted, or nothing.
+                del self._former[claim]
+                if resource.other in self._withheld:
+                    self._withheld[resource.other] -= places.get(resource.other, _NOTHING)
+
+    def kept_back(self, asked: Resource, ledger: Ledger) -> tuple[Kept, ...]:
+        """Count what is probably not to be had, though nobody is known to hold it.
+
+        Args:
+            asked: the resource that is asked for now, of which the offer was heard.
+            ledger: who holds what.
+
+        Returns:
+            The longest list first, then such of which less is doubtful.
+        """
+        other, withheld = asked.other, self._withheld.get(asked, _NOTHING)
+        sure = self._withheld.get(other, _NOTHING)
+        if not (withheld or sure or self._former):
+            return ()
+        explained: set[str] = set()
+        unsure: set[str] = set()
+        for places in self._former.values():
+            mine, its = places.get(asked, _NOTHING), places.get(other, _NOTHING)
+            if mine:
+                explained |= mine
+                sure |= its
+            elif other not in self._withheld:
+                unsure |= its
+        # Whoever is unknown and has places of a card probably has both kinds of them.
+        cards = {card_of(each) for each in withheld - explained}
+        by_card = self._book.by_card(other)
+        suspect = _NOTHING.union(*(by_card[card] for card in cards if other not in self._withheld))
+        held = ledger.held(other)
+        asked_count = Counter(map(card_of, withheld))
+        lists: list[Kept] = []
+        for places_of_other in (sure | suspect | unsure, sure | suspect, sure):
+            count = Counter(map(card_of, places_of_other - held))
+            kept: Kept = {asked: asked_count, other: count}
+            if kept not in lists:
+                lists.append(kept)
+        return tuple(lists)
+
+
+def _bookings(ledger: Ledger) -> dict[Claim, _Places]:
+    return {
+        claim: {resource: held.ids for resource, held in holdings.items()}
+        for claim, _, holdings in ledger.claims()
+    }

@@ -46,6 +46,7 @@ class Chaos:
             (2, faults.list),
             (1, faults.health),
             (1, faults.static_pod),
+            (1, faults.break_watch),
         )
 
     def strike(self, where: str, call: Call | None) -> None:

@@ -104,12 +104,12 @@ class Devices:
     def _derived(self) -> dict[Resource, set[str]]:
         return {each: self.held(each) for each in Resource}
 
-    def held(self, resource: Resource, *, but: str = "") -> set[str]:
-        """Return what pods hold by the books, but for one pod."""
+    def held(self, resource: Resource, *, but: Collection[str] = ()) -> set[str]:
+        """Return what pods hold by the books, but for some pods."""
         return {
             each
             for uid, containers in self.books.items()
-            if uid != but
+            if uid not in but
             for held in containers.values()
             for each in held.get(resource, ())
         }

@@ -33,6 +33,8 @@ FAULTS = (
     "refused between two resources, old List",
     "static pod",
     "unknown cards in annotations",
+    "watch broken",
+    "watch expired",
     "whole cards, refused by another plugin",
 )
 """What a soak must have seen."""
@@ -164,7 +166,7 @@ class Faults:
     def start_one(self) -> None:
         """Start the next container of a pod."""
         known = self._some(State.STARTING)
-        if known is None or self.world.call is not None:
+        if known is None or self.world.proving:
             return
         if prestart(self.world, known, known.to_start[0]):
             self.world.kubelet.started(known)
@@ -172,7 +174,7 @@ class Faults:
     def restart_container(self) -> None:
         """Start a container of a running pod once more."""
         known = self._some(State.RUNNING)
-        if known is None or self.world.call is not None:
+        if known is None or self.world.proving:
             return
         main = [each for each in known.pod.containers if each.kind is not ContainerKind.INIT]
         prestart(self.world, known, self._random.choice(main))
@@ -197,8 +199,14 @@ class Faults:
 
     def refresh(self) -> None:
         """Let the agent's own second pass."""
-        if self.world.call is None:
+        if not self.world.proving:
             self.world.refresh()
+
+    def break_watch(self) -> None:
+        """Let the watch end, and go on from where it was, or list anew."""
+        expired = self._random.random() < 0.5
+        self.note("watch expired" if expired else "watch broken")
+        self.world.host.break_watch(expired=expired)
 
     def fail_a_get(self) -> None:
         """Let the next GET fail."""

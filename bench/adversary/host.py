@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from agent.answer import Answer
+from agent.api import Gone
 from agent.errors import Unavailable
 from agent.pods import PodCache
 from agent.podview import PodView
@@ -71,6 +72,11 @@ class Watch:
         for _ in range(min(count, self.behind)):
             self._order("next")
 
+    def end(self, *, expired: bool) -> None:
+        """Let the watch end."""
+        if self._open:
+            self._order("expire" if expired else "break")
+
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
@@ -107,11 +113,13 @@ class Watch:
             raise Unavailable("API server: away")
         self._open = True
         try:
-            while self._wait_for_orders() == "next":
+            while (order := self._wait_for_orders()) == "next":
                 self._at += 1
                 yield self._api.log[self._at - 1]
         finally:
             self._open = False
+        if order == "expire":
+            raise Gone("too old resource version")
         raise Unavailable("API server: connection reset")
 
 
@@ -180,6 +188,11 @@ class Host:
         """Let the watch catch up by so many events."""
         if self.watch is not None:
             self.watch.deliver(count)
+
+    def break_watch(self, *, expired: bool) -> None:
+        """Let the watch end, because its place in the log is gone or for no reason."""
+        if self.watch is not None:
+            self.watch.end(expired=expired)
 
     @property
     def behind(self) -> int:

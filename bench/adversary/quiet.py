@@ -39,9 +39,11 @@ def _check_free(world: World) -> None:
     # What ordinary init containers of these have left over nobody can tell (K4).
     if hidden(world):
         return
+    # What a rejected pod got is free as soon as another comes, at the latest.
+    rejected = {uid for uid, each in world.kubelet.known.items() if each.state is State.REJECTED}
     for resource in Resource:
         told = world.host.turnstile.free(resource)
-        held = world.devices.held(resource)
+        held = world.devices.held(resource, but=rejected)
         for card, total in world.book.by_card(resource).items():
             free = len(total) - sum(card_of(each) == card for each in held)
             if told[card] != free:

@@ -30,6 +30,8 @@ def refused(world: "World", call: Call, error: Refusal, *, fit: bool) -> None:
         world.judge.verdicts["rightly refused"] += 1
         return
     excuse = _excuse(world, call)
+    if not excuse and not call.seen and isinstance(error, PlacementError):
+        excuse = "without List nobody can tell who was rejected"
     if not excuse and cornered and hidden(world):
         excuse = "an init container that an agent before served and did not record (K4)"
     if excuse:

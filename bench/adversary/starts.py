@@ -38,6 +38,7 @@ def _lets_start(
         if held.get(resource) == ids
     }
     world.trace(f"-> PreStart {call}")
+    before, world.proving = world.memory.take(), True  # it may come in the middle of a call
     try:
         world.host.turnstile.prestart(resource, sorted(ids))
     except Refusal as error:
@@ -54,4 +55,5 @@ def _lets_start(
         for each in call.said:
             world.trace(f"   {each}")
         world.judge.named(call)
+        world.memory.said, world.proving = before, False
     return True

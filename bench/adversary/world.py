@@ -61,6 +61,7 @@ class World:
             guarded=self.guarded,
         )
         self.call: Call | None = None
+        self.proving = False  # a start is being proved
         self.could: set[str] = set()  # pods that could be placed when they were first asked for
         self.lost: set[str] = set()  # pods that were there before the agent started
         self.misled = False  # the last call was settled without List
@@ -140,7 +141,12 @@ class World:
             lambda: not held.intersection(ids),
         )
         other = self.devices.of(pod.uid, container.name).get(resource.other, frozenset())
-        self.judge.twice(call, ids, held)
+        if held.intersection(ids) <= self.unknowable(resource):
+            self.judge.excused[
+                "given twice: forgotten (K15) and served by an agent before (K4)"
+            ] += not held.isdisjoint(ids)
+        else:
+            self.judge.twice(call, ids, held)
         if pod.uid not in self.confused:
             self.judge.cards(call, ids, other)
 
@@ -186,9 +192,20 @@ class World:
                 self.confused.add(call.pod.uid)
             self.call = None
 
+    def unknowable(self, resource: Resource) -> set[str]:
+        """Return what ordinary init containers hold that another agent served (K4)."""
+        return {
+            each
+            for uid in (self.lost | self.confused) & self.devices.books.keys()
+            for name, held in self.devices.books[uid].items()
+            if (pod := self.judge.pod(uid)) is not None
+            and pod.container(name).kind is ContainerKind.INIT
+            for each in held.get(resource, ())
+        }
+
     def held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
         """Return the places that others hold, this pod's ordinary init containers not counted."""
-        held = self.devices.held(resource, but=pod.uid)
+        held = self.devices.held(resource, but={pod.uid})
         for name, resources in self.devices.books.get(pod.uid, {}).items():
             if name != container.name and pod.container(name).kind is not ContainerKind.INIT:
                 held |= resources.get(resource, frozenset())

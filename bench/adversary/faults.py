@@ -129,7 +129,7 @@ class Faults:
         for pod in world.api.pods():
             if pod.phase in ("Failed", "Succeeded") and not world.api.away and not pod.static:
                 world.api.remove(pod)
-                world.kubelet.forget(pod)
+                world.kubelet.removed(pod)
 
     def static_pod(self) -> None:
         """Add a pod that the kubelet reads from a file; its mirror comes or does not."""
@@ -286,6 +286,7 @@ class Faults:
         self.note("kubelet died")
         self.world.kubelet.restart()
         self.world.could.clear()
+        self.world.passed.clear()
         if self._random.random() < 0.9:
             self.world.register()
 

@@ -97,13 +97,14 @@ class Watch:
 
     # --- agent.pods.PodApi --------------------------------------------------------------
 
-    def list_pods(self, node: str) -> tuple[list[Json], str]:
-        """List the pods, and note from where the watch goes on."""
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
+        """List the pods; where it is for the watch, note from where that goes on."""
         found = self._api.list_pods(node)
-        self._at = len(self._api.log)
+        if within is None:
+            self._at = len(self._api.log)
         return found
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:  # noqa: ARG002 -- it answers at once
         """Get one pod."""
         return self._api.get_pod(namespace, name)
 
@@ -146,6 +147,7 @@ class Host:
         self._unhealthy = unhealthy
         self._clock = clock
         self.watch: Watch | None = None
+        self.shown: set[str] = set()  # UIDs of the pods that this agent was ever shown
         self.turnstile: Turnstile
 
     def start(self) -> None:
@@ -166,9 +168,13 @@ class Host:
         )
         self.turnstile = turnstile
         watch.start()  # before there is a desk nothing is booked, and nobody is told
-        watch.cache.subscribe(
-            lambda view: self._guarded("catch up", lambda: turnstile.catch_up(view))
-        )
+        self.shown = {each.id.uid for each in watch.cache.views()}
+
+        def changed(view: PodView) -> None:
+            self.shown.add(view.id.uid)
+            self._guarded("catch up", lambda: turnstile.catch_up(view))
+
+        watch.cache.subscribe(changed)
         turnstile.rebuild()
 
     def stop(self) -> None:
@@ -177,12 +183,8 @@ class Host:
             self.watch.stop()
 
     def knows(self, uids: set[str]) -> bool:
-        """Tell whether the agent has been shown a pod."""
-        return any(each.id.uid in uids for each in self.views())
-
-    def views(self) -> list[PodView]:
-        """Return the pods that the agent knows."""
-        return list(self.watch.cache.views()) if self.watch is not None else []
+        """Tell whether the agent was ever shown a pod."""
+        return not self.shown.isdisjoint(uids)
 
     def deliver(self, count: int = 1_000_000) -> None:
         """Let the watch catch up by so many events."""

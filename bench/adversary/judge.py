@@ -37,6 +37,9 @@ class Call:
         seen: ``List`` could be had in this call.
         reachable: the API server has the pod, and could be had in this call.
         alike: containers of the pod that hold exactly the same places (K7).
+        halves: nobody can know how far the pod's ordinary init containers are (K4).
+        ended: pods of which nobody can know that they are not asking (K8): rejected, listed for
+            the first time, and the API server has not been told.
         said: what the agent said in it.
     """
 
@@ -47,6 +50,8 @@ class Call:
     seen: bool = True
     reachable: bool = True
     alike: set[str] = field(default_factory=set)
+    halves: bool = False
+    ended: set[str] = field(default_factory=set)
     said: list[Said] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -106,7 +111,7 @@ class Judge:
             right = self.right(call, each)
             if right:
                 self.verdicts["right"] += 1
-            elif call.seen and (call.known or call.reachable):
+            elif call.seen and (call.known or call.reachable) and not self._a_guess(call, each):
                 self.verdicts["wrong"] += 1
                 self.find("wrong", f"{call}: {each}")
             else:
@@ -114,9 +119,18 @@ class Judge:
             if not right:
                 another = True
                 self._bystander(call, each)
-            if each.evidence is Evidence.WITNESS and not (call.seen and call.known):
+            sure = call.seen and call.known and (right or not self._a_guess(call, each))
+            if each.evidence is Evidence.WITNESS and not sure:
                 self.find("witness", f"{call}: {each}")
         return another
+
+    @staticmethod
+    def _a_guess(call: Call, said: Said) -> bool:
+        """Tell whether more than one container could have been asking, for all that is known."""
+        if said.claim is None or said.word == "refused":
+            return False
+        pod = said.claim.pod
+        return pod.uid in call.ended or (call.halves and pod.uid in call.pod.uids)
 
     @staticmethod
     def right(call: Call, said: Said) -> bool:

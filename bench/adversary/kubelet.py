@@ -100,6 +100,15 @@ class Kubelet:
         ]
         return self._random.sample(found, len(found))
 
+    def untold(self) -> set[str]:
+        """Return the UIDs of listed pods that ended or were rejected, which nobody was told."""
+        return {
+            uid
+            for each in self.listed()
+            if each.state in _INACTIVE and each.pod.phase not in ("Failed", "Succeeded")
+            for uid in each.pod.uids
+        }
+
     def look(self) -> Snapshot:
         """``List``, asked by anybody."""
         listed = self.listed()
@@ -188,23 +197,21 @@ class Kubelet:
             known.state = State.ENDED
             if known.pod.deleting:
                 self.statuses = [each for each in self.statuses if each[0] is not known.pod]
-                self.forget(known.pod)
+                self.removed(known.pod)
                 self.api.remove(known.pod)
             else:
                 self.statuses.append((known.pod, "Succeeded"))
 
-    def forget(self, pod: Pod) -> None:
-        """Forget a pod that ended and that the API server no longer has."""
+    def removed(self, pod: Pod) -> None:
+        """See that the API server no longer has a pod that ended."""
+        self._unqueue(pod)
         known = self.known.get(pod.uid)
         if known is not None and known.state in _INACTIVE:
             del self.known[pod.uid]
 
     def deleted_by_force(self, pod: Pod, *, keeps: bool) -> None:
         """See that the API server has a pod no more (K20)."""
-        if pod in self.queue:
-            at = self.queue.index(pod)
-            self.batch -= at < self.batch
-            self.queue.remove(pod)
+        self._unqueue(pod)
         known = self.known.get(pod.uid)
         if known is None:
             return
@@ -213,6 +220,12 @@ class Kubelet:
             known.removed = True
         else:
             self._removed(known)
+
+    def _unqueue(self, pod: Pod) -> None:
+        if pod in self.queue:
+            at = self.queue.index(pod)
+            self.batch -= at < self.batch
+            self.queue.remove(pod)
 
     def _removed(self, known: Known) -> None:
         self.statuses = [each for each in self.statuses if each[0] is not known.pod]

@@ -62,6 +62,7 @@ class World:
         )
         self.call: Call | None = None
         self.proving = False  # a start is being proved
+        self.passed: set[str] = set()  # pods listed while others were served, and refused ones
         self.could: set[str] = set()  # pods that could be placed when they were first asked for
         self.lost: set[str] = set()  # pods that were there before the agent started
         self.misled = False  # the last call was settled without List
@@ -76,6 +77,7 @@ class World:
         self.trace("agent starts")
         self.guarded("start", self.host.start)
         self.lost = set(self.devices.books) | set(self.kubelet.known)
+        self.passed.clear()
         self.register()
 
     def register(self) -> None:
@@ -147,7 +149,7 @@ class World:
             ] += not held.isdisjoint(ids)
         else:
             self.judge.twice(call, ids, held)
-        if pod.uid not in self.confused:
+        if pod.uid not in self.confused and (call.known or call.reachable):
             self.judge.cards(call, ids, other)
 
     def _begin(self, pod: Pod, container: Container, resource: Resource) -> Call:
@@ -156,6 +158,7 @@ class World:
         self.now += 0.02
         self.memory.take()
         call.seen = not self.kubelet.blind
+        call.halves = pod.with_init and pod.uid in self.lost
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.host.knows(pod.uids)
         if self.host.behind and not call.known:
@@ -167,13 +170,15 @@ class World:
 
     def _settle(self, call: Call, ask: Callable[[], _T], fit: Callable[[], bool]) -> _T:
         self.call = call
-        self.trace(f"-> {call}")
+        call.ended = self.kubelet.untold() - self.passed
+        self.trace(f"-> {call}" + ("" if call.known else ", not shown to the agent"))
         self.judge.verdicts["calls"] += 1
         try:
             return ask()
         except Refusal as error:
             self.trace(f"   refused: {error}")
             self.judge.verdicts["refused"] += 1
+            self.passed.add(call.pod.uid)
             refused(self, call, error, fit=fit())
             raise CallFailed(f"gpu-turnstile: {error}") from error
         except (CallFailed, KubeletDied):
@@ -188,6 +193,8 @@ class World:
             for each in call.said:
                 self.trace(f"   {each}")
             self.misled = not call.seen  # the next List puts everything right
+            if call.seen:
+                self.passed |= {each.pod.uid for each in self.kubelet.listed()} - {call.pod.uid}
             if self.judge.named(call):
                 self.confused.add(call.pod.uid)
             self.call = None

@@ -99,6 +99,7 @@ class World:
 
     def _got(self, outcome: str) -> None:
         self.faults[f"GET {outcome}"] += 1
+        self.trace(f"   GET {outcome}")
 
     # --- the kubelet's calls (bench.adversary.devices.Port) -------------------------------
 

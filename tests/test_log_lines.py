@@ -156,7 +156,7 @@ class Stage:
         self.cluster.wait(
             f"{program}: {message}",
             lambda: [each["message"] for each in self.lines(program)].count(message) >= count,
-            within=60,
+            within=120,
         )
 
     def create(self, name: str, cores: int = 10) -> None:
@@ -175,7 +175,7 @@ class Stage:
             path = f"/api/v1/namespaces/default/pods/{name}"
             return str(self.cluster.api.get(path).get("status", {}).get("phase"))
 
-        self.cluster.wait(name, lambda: phase() in {"Running", "Failed"}, within=60)
+        self.cluster.wait(name, lambda: phase() in {"Running", "Failed"}, within=120)
         return phase()
 
     def post(self, body: bytes) -> int:

@@ -1,9 +1,13 @@
-"""What docs/ names exists: links, flags, variables, metrics, Events, messages, objects, tests."""
+"""What README.md and docs/ name exists: links, flags, variables, metrics, Events, objects, tests.
+
+Each check takes all pages together and must find something to check, so that none can pass for
+looking at nothing.
+"""
 
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,17 @@ import pytest
 import yaml
 
 from agent.__main__ import main as agent
+from agent.inject import Injection
+from agent.metrics import Metrics as AgentMetrics
+from agent.settings import Enforcement
 from certs.__main__ import cli as certs
+from contract.names import Names
 from webhook.__main__ import cli as webhook
+from webhook.metrics import Metrics as WebhookMetrics
 
 ROOT = Path(__file__).parents[1]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROJECTS = ROOT / "docs/compared.md"
 PROGRAMS: dict[str, click.Command] = {"agent": agent, "certs": certs, "webhook": webhook}
 
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
@@ -34,9 +44,8 @@ _OTHERS_SAY = {
     "pod ... had been predicated!",
     "hostPath type check failed",
     'RuntimeHandler "nvidia" not supported',
+    'The Pod "x" is invalid: spec.containers...vcuda-core...',
 }
-
-every_page = pytest.mark.parametrize("page", DOCS, ids=lambda page: page.stem)
 
 
 def prose(page: Path) -> str:
@@ -139,85 +148,179 @@ def _ends_after(parts: list[str], text: str) -> bool:
     return re.fullmatch(pattern, text) is not None
 
 
+def everywhere(expression: str, text: Callable[[Path], str] = prose) -> list[tuple[Path, str]]:
+    """What *expression* finds, with its page; never nothing."""
+    found = [(page, each) for page in PAGES for each in re.findall(expression, text(page))]
+    assert found, f"{expression}: finds nothing any more"
+    return found
+
+
+def whole(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def typed() -> list[tuple[Path, str]]:
+    """Every command and all code in the text, with its page."""
+    return [(page, line) for page in PAGES for line in (*commands(page), *codes(page))]
+
+
+def wrong(found: Iterable[tuple[Path, str]], right: Callable[[str], bool]) -> list[str]:
+    return [f"{page.name}: {each}" for page, each in found if not right(each)]
+
+
 # --- links ----------------------------------------------------------------------------------
 
 
-@every_page
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        assert "://" not in target, f"{target}: what is outside may change or go"
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.exists(), target
-        if anchor:
-            assert anchor in anchors(there), target
+def _leads_somewhere(page: Path, target: str) -> bool:
+    if "://" in target:  # what is outside may change or go
+        return page == PROJECTS
+    path, _, anchor = target.partition("#")
+    there = (page.parent / path).resolve() if path else page
+    return there.exists() and (not anchor or anchor in anchors(there))
 
 
-@every_page
-def test_every_test_that_is_named_is_there(page: Path) -> None:
-    for path, names in re.findall(r"\(\.\./(tests/[\w/]+\.py)\)((?:: `\w+`)?)", prose(page)):
-        for name in re.findall(r"test_\w+", names):
-            assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}: {name}"
+def test_every_link_leads_somewhere() -> None:
+    found = everywhere(r"\]\(([^)\s]+)\)")
+    assert {page for page, _ in found} == set(PAGES)
+    assert any("#" in target for _, target in found)
+    assert [
+        f"{page.name}: {target}" for page, target in found if not _leads_somewhere(page, target)
+    ] == []
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    found = [
+        (path, name)
+        for page in PAGES
+        for path, names in re.findall(r"\(\.\./(tests/[\w/]+\.py)\)((?:: `\w+`)?)", prose(page))
+        for name in re.findall(r"test_\w+", names)
+    ]
+    assert found
+    for path, name in found:
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}: {name}"
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9]+):", makefile, flags=re.MULTILINE))
+    found = everywhere(r"(?m)(?:^\$ |`)make ([a-z0-9]+)", whole)
+    in_blocks = {each for page in PAGES for each in commands(page) if each.startswith("make ")}
+    assert {"make demo", "make test", "make check"} <= {each.strip() for each in in_blocks}
+    assert wrong(found, targets.__contains__) == []
 
 
 # --- programs -------------------------------------------------------------------------------
 
 
-@every_page
-def test_every_command_of_ours_has_the_flags_it_is_given(page: Path) -> None:
-    for line in [*commands(page), *codes(page)]:
+def test_every_command_of_ours_has_the_flags_it_is_given() -> None:
+    checked = set()
+    for page, line in typed():
         match = re.search(r"\bpython -m (\w+)(.*)", line)
         if match is None or match[1] not in PROGRAMS:
             continue
         command = PROGRAMS[match[1]]
         for word in match[2].split():
             if word.startswith("--"):
-                assert word.partition("=")[0] in flags(command), line
+                checked.add(match[1])
+                assert word.partition("=")[0] in flags(command), f"{page.name}: {line}"
             elif isinstance(command, click.Group) and word in command.commands:
                 command = command.commands[word]
+    assert checked == set(PROGRAMS)
 
 
-@every_page
-def test_every_flag_in_the_text_is_one_of_ours(page: Path) -> None:
+def test_every_flag_in_the_text_is_one_of_ours() -> None:
     ours = {
         flag
         for name, program in PROGRAMS.items()
         for _, command in walk(program, name)
         for flag in flags(command)
     }
-    for line in prose(page).splitlines():
-        # The first column of the tables of migrate.md is about the others' programs.
-        text = line.partition(" | ")[2] if page.stem == "migrate" and line[:2] == "| " else line
-        for code in re.findall(r"`([^`]+)`", text):
-            if re.match(r"(kubectl|docker|python) ", code):
-                continue
-            for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code):
-                known = flag in ours or (page.stem, flag) in _FOREIGN
-                assert known, f"{page.name}: {code}"
+    found: set[tuple[str, str]] = set()
+    foreign: set[tuple[str, str]] = set()
+    for page in PAGES:
+        for line in prose(page).splitlines():
+            # The first column of the tables of migrate.md is about the others' programs.
+            text = line.partition(" | ")[2] if page.stem == "migrate" and line[:2] == "| " else line
+            for code in re.findall(r"`([^`]+)`", text):
+                if re.match(r"(kubectl|docker|python) ", code):
+                    continue
+                for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code):
+                    (found if flag in ours else foreign).add((page.stem, flag))
+    assert foreign == _FOREIGN
+    assert {"operate", "reference", "install", "migrate"} <= {page for page, _ in found}
 
 
-_FOREIGN = {("install", "--build-arg"), ("migrate", "--node-labels")}
+_FOREIGN = {("install", "--build-arg")}
 
 
-@every_page
-def test_every_variable_is_read(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"\bGPU_TURNSTILE_[A-Z_]+\b", text)) <= variables()
+def test_every_variable_is_read() -> None:
+    settings = (ROOT / "tests/e2e/settings.py").read_text(encoding="utf-8")
+    (switch,) = re.findall(r'^SWITCH = "(\w+)"$', settings, flags=re.MULTILINE)
+    of_the_suite = {
+        f"{switch}_{each}" for each in re.findall(r'(?<!\.)\bget\("(\w+)"', settings)
+    } | {switch}
+    found = everywhere(r"\bGPU_TURNSTILE_[A-Z0-9_]+\b", whole)
+    assert wrong(found, (variables() | of_the_suite).__contains__) == []
+    assert of_the_suite <= {each for _, each in found}
+
+
+def test_the_ways_to_inject_and_to_enforce_are_all_told() -> None:
+    text = prose(ROOT / "docs/reference.md")
+    for heading, values in (("inject", Injection), ("enforcement", Enforcement)):
+        _, _, below = text.partition(f"| `--{heading}` |")
+        rows = re.findall(r"^\| `([\w-]+)`", below.partition("\n\n")[0], flags=re.MULTILINE)
+        assert rows == [each.value for each in values]
+
+
+def test_every_resource_and_annotation_is_told() -> None:
+    rows = [line.split(" | ")[0] for line in _lines("reference") if line.startswith("| `")]
+    told = {each.removesuffix("<i>") for row in rows for each in re.findall(r"`([^`]+)`", row)}
+    names = Names()
+    ours = {
+        getattr(names, name)
+        for name, value in vars(Names).items()
+        if isinstance(value, functools.cached_property) and name != "wishes"
+    }
+    assert len(ours) > 10
+    assert {
+        each for each in ours if each not in told | {f"{names.domain}/{it}" for it in told}
+    } == set()
 
 
 # --- what is seen ---------------------------------------------------------------------------
 
 
-@every_page
-def test_every_metric_is_exported(page: Path) -> None:
-    sources = {
-        program: (ROOT / program / "metrics.py").read_text(encoding="utf-8")
-        for program in ("agent", "webhook")
-    }
-    text = page.read_text(encoding="utf-8")
-    for program, name in re.findall(r"\bgpu_turnstile_(agent|webhook)_([a-z_]+)\b", text):
-        bare = name.removesuffix("_total")
-        assert re.search(rf'["}}_]{bare}"', sources[program]), f"gpu_turnstile_{program}_{name}"
+def exported() -> dict[str, set[str]]:
+    """What each program exports, without the prefix of all."""
+    found = {}
+    for program, text in (
+        ("agent", AgentMetrics().render().decode()),
+        ("webhook", WebhookMetrics().render().decode()),
+    ):
+        prefix = f"gpu_turnstile_{program}_"
+        found[program] = set(re.findall(rf"^# TYPE {prefix}(\w+) ", text, flags=re.MULTILINE))
+        assert found[program]
+    return found
+
+
+def test_every_metric_is_exported() -> None:
+    ours = exported()
+    found = [
+        (program, name)
+        for page in PAGES
+        for program, name in re.findall(r"\bgpu_turnstile_(agent|webhook)_([a-z_]+)\b", whole(page))
+    ]
+    assert {program for program, _ in found} >= {"agent"}
+    assert [each for each in found if each[1] not in ours[each[0]]] == []
+
+
+@pytest.mark.parametrize("program", ["agent", "webhook"])
+def test_every_metric_is_told(program: str) -> None:
+    text = prose(ROOT / "docs/reference.md")
+    _, _, below = text.partition(f"| metric of the {program} ")
+    rows = re.findall(r"^\| (`[^|]*) \|", below.partition("\n\n")[0], flags=re.MULTILINE)
+    told = set(re.findall(r"`([a-z_]+)(?:\{[a-z,]*\})?`", " ".join(rows)))
+    assert told == {each for each in exported()[program] if not each.endswith("_created")}
 
 
 def test_every_alert_leads_to_a_section() -> None:
@@ -232,10 +335,9 @@ def _lines(page: str) -> list[str]:
     return (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").splitlines()
 
 
-@every_page
-def test_every_event_is_told(page: Path) -> None:
-    for reason in re.findall(r"`(GPU(?!-|Turnstile)[A-Za-z]+)`", prose(page)):
-        assert is_ours(reason), reason
+def test_every_event_is_told() -> None:
+    found = everywhere(r"`(GPU(?!-|Turnstile|_)[A-Za-z]+)`")
+    assert wrong(found, is_ours) == []
 
 
 def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
@@ -261,20 +363,30 @@ def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
 _KINDS = "deployment|daemonset|cronjob|job|secret|service|mutatingwebhookconfiguration"
 
 
-@every_page
-def test_every_object_of_a_command_is_in_deploy(page: Path) -> None:
-    for line in [*commands(page), *codes(page)]:
-        for kind, name in re.findall(rf"\b({_KINDS})[/ ](gpu-turnstile[\w-]*)", line):
-            assert (kind, name) in objects(), line
-        for namespace in re.findall(r"kubectl -n (\S+)", line):
-            assert ("namespace", namespace) in objects(), line
+def test_every_object_of_a_command_is_in_deploy() -> None:
+    named = [
+        (page, kind, name)
+        for page, line in typed()
+        for kind, name in re.findall(rf"\b({_KINDS})[/ ](gpu-turnstile[\w-]*)", line)
+    ]
+    assert len({kind for _, kind, _ in named}) > 2
+    for page, kind, name in named:
+        assert (kind, name) in objects(), f"{page.name}: {kind} {name}"
+    namespaces = {each for _, line in typed() for each in re.findall(r"kubectl -n (\S+)", line)}
+    assert len(namespaces) == 2
+    for each in namespaces:
+        assert ("namespace", each) in objects(), each
 
 
-@every_page
-def test_every_file_of_a_command_is_there(page: Path) -> None:
-    for line in commands(page):
-        for path in re.findall(r"\bdeploy/[\w./-]+", line):
-            assert (ROOT / path).exists(), line
+def test_every_file_of_a_command_is_there() -> None:
+    found = [
+        path
+        for page in PAGES
+        for line in commands(page)
+        for path in re.findall(r"\bdeploy/[\w./-]+", line)
+    ]
+    assert found
+    assert [path for path in found if not (ROOT / path).exists()] == []
 
 
 def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:

@@ -10,7 +10,8 @@
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
     │   └── EnforcementError  what a container must find cannot be made: a full disk
     └── Unavailable       ours or a neighbour's: what we depend on does not answer now
-        └── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
+        ├── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
+        └── HandoverError     the node's other agent has ended, is silent, or speaks nonsense
 """
 
 
@@ -44,3 +45,7 @@ class Unavailable(Exception):
 
 class DriverUnloaded(Unavailable):
     """The GPU driver is not loaded."""
+
+
+class HandoverError(Unavailable):
+    """The node's other agent has ended, does not answer, or says what makes no sense."""

@@ -1,12 +1,19 @@
-"""Registering with the kubelet, and noticing when it has restarted (fact K11).
+"""Registering with the kubelet, and noticing when it has restarted or cut us off (K11, K18).
 
 A restarting kubelet deletes the sockets in its plugin directory and makes a new
-``kubelet.sock``; it knows a plugin again only after a new registration.
+``kubelet.sock``; it knows a plugin again only after a new registration. And when the stream of
+an earlier registration breaks, the kubelet drops whoever is registered under that resource name
+at that moment (K18): that is noticed by the end of our own stream, and registered again at once.
+
+Every server has a socket name of its own, so that two agents can be served side by side while
+one hands over to the other (K26).
 """
 
 import logging
+import secrets
 import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +24,7 @@ import watchfiles
 from agent.kubeletapi import deviceplugin_pb2 as api
 from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
 from agent.server import OPTIONS, DevicePluginService, PluginServer
+from common.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +33,9 @@ _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _RETRY_SECONDS = 0.5
-_SETTLE_SECONDS = 0.3
+_BACKOFF_SECONDS = 0.05, 1.0
+# A kubelet that has registered a plugin asks for its devices at once.
+_STREAM_SECONDS = 2.0
 # inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
 # such as a directory that was made anew.
 _LOOK_AGAIN_MS = 2000
@@ -37,13 +47,22 @@ class Endpoint:
 
     Attributes:
         resource_name: the resource as pods name it.
-        socket_name: the file name of its socket in the plugin directory.
+        stem: how the file name of its socket begins.
         service: makes the service; every server needs its own.
     """
 
     resource_name: str
-    socket_name: str
+    stem: str
     service: Callable[[], DevicePluginService]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """An endpoint, and the server that serves it now."""
+
+    endpoint: Endpoint
+    service: DevicePluginService
+    server: PluginServer
 
 
 class Registrar:
@@ -55,6 +74,7 @@ class Registrar:
         plugin_dir: Path,
         endpoints: Sequence[Endpoint],
         on_registered: Callable[[], None] = lambda: None,
+        on_gap: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         """Prepare; nothing is served yet.
 
@@ -63,104 +83,192 @@ class Registrar:
             endpoints: what to serve.
             on_registered: told after every full registration, before the kubelet's next call
                 can be expected.
+            on_gap: told, after a registration, for how many seconds a kubelet was there and did
+                not know this agent.
         """
         self._dir = plugin_dir
         self._endpoints = endpoints
         self._on_registered = on_registered
-        self._servers: list[PluginServer] = []
-        self._registered_with: tuple[int, int, int] | None = None
+        self._on_gap = on_gap
+        self._served: tuple[_Served, ...] = ()
+        # Servers whose sockets are gone, but to which a living kubelet may still have streams:
+        # were they closed, it would drop the registrations of their successors (K18).
+        self._retired: list[PluginServer] = []
+        self._sockets: list[Path] = []
+        self._known_to: tuple[int, int, int] | None = None
+        self._last_known_to: tuple[int, int, int] | None = None
+        self._missing_since: float | None = None
+        self._registered = threading.Event()
+        self._woken = threading.Event()
+        self._suspended = False
+        self._covered = False  # another agent is known to the kubelet
 
     @property
     def registered(self) -> bool:
         """Whether the kubelet that is there now knows all endpoints."""
-        return self._registered_with is not None
+        return self._registered.is_set()
+
+    @property
+    def sockets(self) -> list[Path]:
+        """Every socket that this agent has listened on."""
+        return list(self._sockets)
+
+    def missing(self, since: float | None) -> None:
+        """Say since when no agent has been known to the kubelet; ``None`` where one is."""
+        self._missing_since, self._covered = since, since is None
+
+    def wait_registered(self, seconds: float) -> bool:
+        """Wait until all endpoints are registered; tell whether they are."""
+        return self._registered.wait(seconds)
+
+    def listen(self) -> None:
+        """Serve the endpoints, without telling the kubelet.
+
+        Raises:
+            OSError: a socket cannot be made.
+        """
+        if not self._complete():
+            self._serve()
+
+    def renew(self) -> None:
+        """Register again at once: the kubelet may have forgotten us."""
+        self._lose()
+        self._woken.set()
+
+    def suspend(self) -> None:
+        """Leave registering to a successor, until ``resume``."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Register again, and take care of it from now on."""
+        self._suspended = False
+        self.renew()
 
     def run(self, stop: threading.Event) -> None:
-        """Serve and register, again whenever the kubelet restarts, until *stop*."""
-        try:
-            while not stop.is_set():
-                if not self._dir.is_dir():
-                    self._registered_with = None
-                    log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
-                    stop.wait(_RETRY_SECONDS)
-                    continue
-                self._follow(stop)
-        finally:
-            self._stop_servers()
-
-    def _follow(self, stop: threading.Event) -> None:
-        """Look at every change in the directory for as long as it is the same directory."""
-        directory = _identity(self._dir)
-        self._ensure(stop)
-        changes = watchfiles.watch(
-            self._dir,
-            watch_filter=None,
-            debounce=50,
-            step=10,
-            stop_event=stop,
-            rust_timeout=_LOOK_AGAIN_MS,
-            yield_on_timeout=True,
-            recursive=False,
-            raise_interrupt=False,
+        """Serve and register, again whenever the kubelet restarts or forgets, until *stop*."""
+        watcher = threading.Thread(
+            target=self._watch, args=(stop,), name="plugin-directory", daemon=True
         )
         try:
-            for _ in changes:
-                if _identity(self._dir) != directory:
-                    return
+            self._ensure(stop)
+            watcher.start()  # only now: it imports a library
+            while not stop.is_set():
+                self._woken.wait(_LOOK_AGAIN_MS / 1000)
+                self._woken.clear()
                 self._ensure(stop)
-        except OSError as error:  # the directory went away, or inotify has no watches left
-            log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
-            stop.wait(_RETRY_SECONDS)
+        finally:
+            self._stop_servers()
+            if watcher.ident is not None:
+                watcher.join(_LOOK_AGAIN_MS / 1000)
+
+    # --- noticing ----------------------------------------------------------------------
+
+    def _watch(self, stop: threading.Event) -> None:
+        """Wake the registrar at every change in the directory."""
+        while not stop.is_set():
+            directory = _identity(self._dir)
+            self._woken.set()
+            if directory is None:
+                stop.wait(_RETRY_SECONDS)
+                continue
+            changes = watchfiles.watch(
+                self._dir,
+                watch_filter=None,
+                debounce=50,
+                step=10,
+                stop_event=stop,
+                rust_timeout=_LOOK_AGAIN_MS,
+                yield_on_timeout=True,
+                recursive=False,
+                raise_interrupt=False,
+            )
+            try:
+                for _ in changes:
+                    self._woken.set()
+                    if _identity(self._dir) != directory:
+                        break
+            except OSError as error:  # the directory went away, or inotify has no watches left
+                log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
+                stop.wait(_RETRY_SECONDS)
+        self._woken.set()
+
+    def _cut(self) -> None:
+        """Note that the kubelet has ended the stream of the newest registration."""
+        self.renew()
+
+    def _lose(self) -> None:
+        self._known_to = None
+        self._registered.clear()
+
+    # --- registering -------------------------------------------------------------------
 
     def _ensure(self, stop: threading.Event) -> None:
         """Serve and register if this kubelet does not know us or a socket of ours is gone."""
-        while not stop.is_set():
-            kubelet = _identity(self._dir / KUBELET_SOCKET)
-            served = bool(self._servers) and all(each.socket.exists() for each in self._servers)
-            if kubelet is None:
-                self._registered_with = None
-                return  # not started yet: its socket's appearance is the next change
-            if served and kubelet == self._registered_with:
+        retries = Backoff(*_BACKOFF_SECONDS)
+        while not stop.is_set() and not self._suspended:
+            if not self._dir.is_dir():
+                if self._known_to is not None or self._missing_since is None:
+                    log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
+                self._lose()
+                self._missing_since = time.monotonic()
                 return
-            self._registered_with = None
+            kubelet = _identity(self._dir / KUBELET_SOCKET)
+            if kubelet is None:
+                self._lose()
+                self._missing_since = None
+                return  # not started yet: its socket's appearance is the next change
+            if self._complete() and kubelet == self._known_to:
+                return
+            self._lose()
+            if self._missing_since is None:
+                self._missing_since = time.monotonic()
             try:
-                self._serve(stop)
+                if not self._complete():
+                    if kubelet != self._last_known_to:
+                        self._stop_servers()  # their kubelet has died
+                    self._serve()
                 # Serving takes a moment, in which a kubelet may have come in the place of a
                 # dead one: to be registered with the one and take it for the other would mean
                 # to do it all again, and to cut off calls that it makes already.
                 kubelet = _identity(self._dir / KUBELET_SOCKET)
                 if kubelet is None:
                     continue
-                for endpoint in self._endpoints:
-                    self._register(endpoint, kubelet)
+                self._register_all(kubelet)
             except (OSError, grpc.RpcError) as error:
                 log.warning("registration failed", extra={"reason": _reason(error)})
-                stop.wait(_RETRY_SECONDS)
-                continue
-            self._registered_with = kubelet
-            log.info(
-                "registered",
-                extra={"resources": [each.resource_name for each in self._endpoints]},
-            )
-            self._on_registered()
+                stop.wait(retries.next())
 
-    def _serve(self, stop: threading.Event) -> None:
-        if self._servers:
-            # The kubelet drops whoever is registered when a stream of ours breaks, be it the
-            # one before: give it time to see the old one end.
-            self._stop_servers()
-            stop.wait(_SETTLE_SECONDS)
-        for endpoint in self._endpoints:
-            server = PluginServer(endpoint.service(), self._dir / endpoint.socket_name)
-            self._servers.append(server)
+    def _register_all(self, kubelet: tuple[int, int, int]) -> None:
+        """Register every endpoint, and wait until the kubelet has asked for its devices.
 
-    def _stop_servers(self) -> None:
-        for server in self._servers:
-            server.stop()
-        self._servers = []
+        Raises:
+            OSError: the kubelet has been replaced, or has forgotten us already.
+            grpc.RpcError: it refused, or did not answer in time.
+        """
+        streams = [each.service.streams for each in self._served]
+        for each in self._served:
+            self._register(each, kubelet)
+        deadline = time.monotonic() + _STREAM_SECONDS
+        for each, before in zip(self._served, streams, strict=True):
+            if not each.service.wait_streamed(before, deadline - time.monotonic()):
+                raise OSError("the kubelet does not ask for our devices")
+        self._known_to = self._last_known_to = kubelet
+        self._registered.set()
+        for each in self._served:
+            if not each.service.streaming:  # cut in between: nobody would tell us again
+                self._lose()
+                return
+        since, self._missing_since = self._missing_since, None
+        self._on_gap(0.0 if since is None or self._covered else time.monotonic() - since)
+        self._covered = False
+        log.info(
+            "registered",
+            extra={"resources": [each.resource_name for each in self._endpoints]},
+        )
+        self._on_registered()
 
-    def _register(self, endpoint: Endpoint, kubelet: tuple[int, int, int]) -> None:
-        """Register with this kubelet.
+    def _register(self, served: _Served, kubelet: tuple[int, int, int]) -> None:
+        """Register one endpoint with this kubelet.
 
         Raises:
             OSError: it has been replaced meanwhile, or has removed our sockets: it would dial
@@ -168,13 +276,15 @@ class Registrar:
             grpc.RpcError: it refused, or did not answer in time.
         """
         with grpc.insecure_channel(
-            f"unix:{self._dir / KUBELET_SOCKET}", options=(("grpc.enable_http_proxy", 0),)
+            f"unix:{self._dir / KUBELET_SOCKET}",
+            # A pool that is shared would remember the back-off of a kubelet that has died.
+            options=(("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)),
         ) as channel:
             call = rpc.RegistrationStub(channel).Register.future(
                 api.RegisterRequest(
                     version=_VERSION,
-                    endpoint=endpoint.socket_name,
-                    resource_name=endpoint.resource_name,
+                    endpoint=served.server.socket.name,
+                    resource_name=served.endpoint.resource_name,
                     options=OPTIONS,
                 ),
                 timeout=_REGISTER_SECONDS,
@@ -182,13 +292,48 @@ class Registrar:
             done = threading.Event()
             call.add_done_callback(lambda _call: done.set())
             while not done.wait(_LOOK_SECONDS):
-                if not all(each.socket.exists() for each in self._servers):
+                if not self._complete():
                     call.cancel()
                     raise OSError("the kubelet has removed our sockets")
                 if _identity(self._dir / KUBELET_SOCKET) != kubelet:
                     call.cancel()
                     raise OSError("the kubelet was replaced")
             call.result()
+
+    # --- serving -----------------------------------------------------------------------
+
+    def _complete(self) -> bool:
+        """Tell whether every endpoint is served on a socket that is there."""
+        return bool(self._served) and all(each.server.socket.exists() for each in self._served)
+
+    def _serve(self) -> None:
+        """Serve every endpoint on a new socket.
+
+        Raises:
+            OSError: a socket cannot be made.
+        """
+        self._retired += [each.server for each in self._served]
+        self._served = ()
+        served: list[_Served] = []
+        for endpoint in self._endpoints:
+            service = endpoint.service()
+            service.on_cut = self._cut
+            socket = self._dir / f"{endpoint.stem}-{secrets.token_hex(4)}.sock"
+            try:
+                server = PluginServer(service, socket)
+            except OSError:
+                for each in served:
+                    each.server.stop(within=0)
+                raise
+            self._sockets.append(socket)
+            served.append(_Served(endpoint, service, server))
+        self._served = tuple(served)
+
+    def _stop_servers(self) -> None:
+        for server in (*(each.server for each in self._served), *self._retired):
+            server.stop()
+        self._served = ()
+        self._retired = []
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

@@ -1,6 +1,6 @@
 """The agent's Prometheus metrics. The only importer of ``prometheus_client`` here."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 
 class Metrics:
@@ -59,6 +59,25 @@ class Metrics:
         self.registered = Gauge(
             f"{prefix}registered",
             "Whether the kubelet knows this agent's resources.",
+            registry=self.registry,
+        )
+        self.standing_by = Gauge(
+            f"{prefix}standing_by",
+            "Whether another agent serves this node, and this one could at once.",
+            registry=self.registry,
+        )
+        self.handovers = Counter(
+            f"{prefix}handovers",
+            "Times this agent took over from one that it stood by for: handover (that one had "
+            "asked for it) or death.",
+            ["by"],
+            registry=self.registry,
+        )
+        self.unregistered = Histogram(
+            f"{prefix}unregistered_seconds",
+            "How long a kubelet was there and did not know this agent, before each registration; "
+            "0 where another agent was known to it.",
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
             registry=self.registry,
         )
         self.registrations = Counter(

@@ -120,6 +120,11 @@ class PatchQueue:
         with self._changed:
             return len(self._patches)
 
+    def wait_empty(self, within: float) -> bool:
+        """Wait until everything is written; tell whether it is *within* seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._patches, within)
+
     def stop(self) -> None:
         """Make :meth:`run` return; what is unwritten is made again from the kubelet's record."""
         with self._changed:
@@ -182,6 +187,7 @@ class PatchQueue:
             if self._patches.get(pod) is patch:  # else a newer one came while this was written
                 del self._patches[pod]
                 del self._tries[pod]
+                self._changed.notify_all()
 
     def _just_written(self, pod: PodId) -> Json | None:
         patch, at = self._written.get(pod, (None, 0.0))

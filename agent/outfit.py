@@ -85,11 +85,15 @@ class Works:
         open: starts it; raises :class:`agent.errors.EnforcementError` where it cannot be.
         alive: whether what ``open`` started still runs.
         close: stops it; what containers find stays.
+        pause: leaves to a successor what both could do.
+        resume: takes that back.
     """
 
     open: Callable[[], None] = _nothing
     alive: Callable[[], bool] = lambda: True
     close: Callable[[], None] = _nothing
+    pause: Callable[[], None] = _nothing
+    resume: Callable[[], None] = _nothing
 
 
 class Upkeep:
@@ -116,6 +120,18 @@ class Upkeep:
     def alive(self) -> bool:
         """Whether what was started still runs."""
         return not self._open or self._works.alive()
+
+    def pause(self) -> None:
+        """Leave to a successor what both could do."""
+        with self._lock:
+            if self._open:
+                self._works.pause()
+
+    def resume(self) -> None:
+        """Take back what was left to a successor."""
+        with self._lock:
+            if self._open:
+                self._works.resume()
 
     def close(self) -> None:
         """Stop what was started."""
@@ -173,7 +189,9 @@ def outfit(
             vcuda.close()
             cri.close()
 
-        return vcuda, Works(vcuda.open, lambda: vcuda.alive, close)
+        return vcuda, Works(
+            vcuda.open, lambda: vcuda.alive, close, pause=vcuda.pause, resume=vcuda.resume
+        )
     if settings.enforcement is Enforcement.HAMI_CORE:
         from agent.enforcement.hami import HamiCore  # noqa: PLC0415
 

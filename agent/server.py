@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +73,26 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._calls = calls
         self._board = board or HealthBoard()
         self._ended = threading.Event()
+        self._changed = threading.Condition()
+        self._streams = 0
+        self._open: set[int] = set()
+        self.on_cut: Callable[[], None] = lambda: None
+        """Told when the kubelet ends the stream of the newest registration (K18)."""
+
+    @property
+    def streams(self) -> int:
+        """Count the streams so far."""
+        return self._streams
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the newest stream is still open."""
+        return self._streams in self._open
+
+    def wait_streamed(self, before: int, seconds: float) -> bool:
+        """Wait until a stream has begun besides the first *before*; tell whether one has."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._streams > before, max(seconds, 0))
 
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
@@ -90,15 +110,26 @@ class DevicePluginService(rpc.DevicePluginServicer):
     ) -> Iterator[api.ListAndWatchResponse]:
         """List every place, and all of them again whenever a card's health has changed."""
         gone = threading.Event()
+        with self._changed:
+            self._streams += 1
+            number = self._streams
+            self._open.add(number)
+            self._changed.notify_all()
 
         def leave() -> bool:
             return self._ended.is_set() or gone.is_set()
 
         def left() -> None:
             gone.set()
+            with self._changed:
+                self._open.discard(number)
+                newest = number == self._streams
             self._board.wake()
+            if newest and not self._ended.is_set():
+                self.on_cut()
 
         if not context.add_callback(left):
+            left()
             return  # it had ended before
         showing = self._board.showing
         while True:
@@ -222,6 +253,9 @@ class PluginServer:
                 ("grpc.max_receive_message_length", _MESSAGE_BYTES),
                 ("grpc.max_send_message_length", _MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),
+                # Pings that measure the connection: on a unix socket there is nothing to gain,
+                # and the answer to one may come when another agent holds the connection (K26).
+                ("grpc.http2.bdp_probe", 0),
             ),
         )
         rpc.add_DevicePluginServicer_to_server(service, self._server)

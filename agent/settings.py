@@ -96,7 +96,7 @@ class Settings:
         if not self.node_name:
             raise SettingsError("node-name: Required value: the node's name in the API")
         for flag, path in (
-            ("plugin-dir", self.plugin_dir / "vmemory.sock"),
+            ("plugin-dir", self.plugin_dir / "gpu-turnstile" / ".handover.sock.new"),
             ("pod-resources-socket", self.pod_resources_socket),
             ("cri-socket", self.cri_socket),
         ):

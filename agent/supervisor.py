@@ -5,30 +5,31 @@ made once they are known, which on a node whose driver comes late is long after 
 until then the agent lives, says why it is not ready, and keeps looking.
 """
 
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from agent import memory
 from agent.api import Api
 from agent.board import HealthBoard
+from agent.callgate import CallGate
 from agent.cardnews import CardNews
 from agent.cards import Inventory
 from agent.cardsource import Source, StaticSource, open_source
+from agent.deadsockets import remove_dead
 from agent.discovery import CardWatch, Pace
 from agent.entitlement import Entitlement
 from agent.errors import SettingsError
 from agent.events import EventQueue, Notice, Subject
+from agent.handover.succession import Succession
 from agent.health import Rules
 from agent.http import StatusServer, probe
 from agent.inventory import InventoryPace, InventoryWriter, survey
 from agent.journal import LogJournal
 from agent.kubelet import Endpoint, Registrar
 from agent.ledger import Claim
-from agent.loading import LoadedFirst
 from agent.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.outfit import Injector, Upkeep, outfit
@@ -36,6 +37,7 @@ from agent.podresources import PodResources
 from agent.pods import PodCache
 from agent.podview import PodView
 from agent.server import DevicePluginService
+from agent.serving import Serving
 from agent.settings import Settings
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
@@ -45,14 +47,6 @@ log = logging.getLogger(__name__)
 
 # All threads together; one may hang in a request that the API server does not answer.
 _JOIN_SECONDS = 3.0
-# How long the kubelet's calls are kept waiting for the API server: what List shows is enough
-# to answer them, the pods' specs only make it better. PreStartContainer may take 30 s (fact
-# K10), the others as long as they like.
-_SYNC_SECONDS = 10.0
-# How long a running pod waits at most for a record that an agent killed in between owes it.
-_REFRESH_SECONDS = 5.0
-# What enforcement made for pods that are gone is removed each so many times.
-_SWEEP_EVERY = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,7 @@ class _Desk:
     turnstile: Turnstile
     registrar: Registrar
     upkeep: Upkeep
+    serving: Serving
 
 
 class Agent:
@@ -76,6 +71,7 @@ class Agent:
         source: Source | None = None,
         pace: Pace | None = None,
         inventory_pace: InventoryPace | None = None,
+        at: Callable[[str], None] = lambda _step: None,
     ) -> None:
         """Read the cards file and the credentials; nothing runs yet.
 
@@ -84,6 +80,7 @@ class Agent:
             source: where cards come from, by default what the settings say.
             pace: how often cards are looked at.
             inventory_pace: how often the node's inventory is written.
+            at: told of every step of a handover before it is made.
 
         Raises:
             SettingsError: a setting cannot be used.
@@ -94,7 +91,6 @@ class Agent:
             TicketBook(self._source.inventory, settings.memory_block)
         self._metrics = Metrics()
         self._stop = threading.Event()
-        self._loaded = threading.Event()  # the ledger is what the kubelet's record says
         self._opening = threading.Lock()
         self._desk: _Desk | None = None
         self._unusable = ""  # why cards that were found cannot be served
@@ -107,6 +103,7 @@ class Agent:
                 settings.names.memory: Resource.MEMORY,
             },
         )
+        self._succession = Succession(settings.plugin_dir, on_lead=self._lead, at=at)
         self._events = EventQueue(
             api=self._api,
             node=settings.node_name,
@@ -129,7 +126,7 @@ class Agent:
                 node=settings.node_name,
                 board=self._board,
                 metrics=self._metrics,
-                tell=self._events.put,
+                tell=self._tell,
                 poke=self._inventory.poke,
             ),
             pace=pace,
@@ -137,12 +134,12 @@ class Agent:
         self._metrics.cards_age.set_function(lambda: self._watch.age)
         self._metrics.registered.set_function(lambda: self._registered)
         self._metrics.pending.set_function(self.pending)
+        self._metrics.standing_by.set_function(lambda: self._succession.standing_by)
         self._threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
             self._thread("pods", lambda: self._pods.run(self._stop)),
-            self._thread("events", self._events.run),
-            self._thread("inventory", self._inventory.run),
-            self._thread("registrar", self._serve),
+            self._thread("load", self._load),
+            self._thread("succession", lambda: self._succession.run(self._stop)),
         ]
 
     def start(self) -> None:
@@ -161,10 +158,21 @@ class Agent:
         for thread in tuple(self._threads):  # one of them adds more, once the cards are known
             thread.start()
 
-    def stop(self) -> None:
-        """End every thread; calls in flight finish, what is unwritten is made again later."""
+    def stop(self) -> bool:
+        """End: hand over to an agent that stands by, else end in order.
+
+        Where nobody stands by calls in flight finish, and what is unwritten is made again later.
+
+        Returns:
+            Whether a successor serves. This process has to exit at once then, closing nothing:
+            the kubelet's connections live on in the other (K26).
+        """
+        if self._succession.hand_over():
+            log.info("handed over")
+            return True
         with self._opening:
             self._stop.set()
+        self._succession.wake()
         self._watch.known.set()  # wakes the registrar where it still waits for the cards,
         self._pods.synced.set()  # and the refresher where it waits for the first list
         self._api.close()
@@ -176,9 +184,11 @@ class Agent:
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self._threads)):
             thread.join(max(deadline - time.monotonic(), 0))
+        self._succession.close()
         self._record.close()
         self._http.stop()
         log.info("stopped")
+        return False
 
     def pending(self) -> int:
         """Count the allocations that are not written yet."""
@@ -186,8 +196,8 @@ class Agent:
 
     # --- once the cards are known ------------------------------------------------------
 
-    def _serve(self) -> None:
-        """Know the node's cards, then let the kubelet in; its calls wait until all is loaded."""
+    def _load(self) -> None:
+        """Know the node's cards; then be ready to serve, or to stand by."""
         self._watch.known.wait()
         inventory = self._watch.inventory
         if inventory is None:
@@ -203,25 +213,27 @@ class Agent:
             if self._stop.is_set():
                 return
             self._desk = desk
-            for thread in (
-                self._thread("outbox", desk.outbox.run),
-                self._thread("refresher", lambda: self._keep_up(desk)),
-            ):
-                thread.start()
-                self._threads.append(thread)
-        desk.registrar.run(self._stop)
+        with suppress(OSError):  # tried again when it registers
+            desk.registrar.listen()
+        self._succession.loaded(desk.serving)
+        self._stop.wait()
 
-    def _keep_up(self, desk: _Desk) -> None:
-        """Load the ledger, let calls be answered, then keep it true."""
-        self._pods.synced.wait(_SYNC_SECONDS)
-        try:
-            desk.turnstile.rebuild()
-            desk.upkeep.tick()
-        finally:  # whatever became of it: the kubelet's calls have no deadline of their own
-            self._loaded.set()
-        self._inventory.poke()
-        memory.freeze()
-        self._refresh(desk)
+    def _lead(self, how: str) -> None:
+        """Write to the API server from now on: nobody else does."""
+        if how != "start":
+            self._metrics.handovers.labels(how).inc()
+        log.info("serving this node", extra={"by": how})
+        remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
+        self._spawn("events", self._events.run)
+        self._spawn("inventory", self._inventory.run)
+
+    def _spawn(self, name: str, target: Callable[[], None]) -> None:
+        with self._opening:
+            if self._stop.is_set():
+                return
+            thread = self._thread(name, target)
+            thread.start()
+            self._threads.append(thread)
 
     def _make_desk(self, inventory: Inventory) -> _Desk:
         """Make what serves *inventory*.
@@ -258,20 +270,33 @@ class Agent:
             strict=settings.strict_predicate,
         )
 
-        calls = LoadedFirst(turnstile, self._loaded)
+        gate = CallGate(turnstile)
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
-                resource=resource, book=book, calls=calls, board=self._board
+                resource=resource, book=book, calls=gate, board=self._board
             )
 
         registrar = Registrar(
             plugin_dir=settings.plugin_dir,
             endpoints=(
-                Endpoint(names.core, "vcore.sock", service(Resource.CORE)),
-                Endpoint(names.memory, "vmemory.sock", service(Resource.MEMORY)),
+                Endpoint(names.core, "vcore", service(Resource.CORE)),
+                Endpoint(names.memory, "vmemory", service(Resource.MEMORY)),
             ),
             on_registered=turnstile.registered,
+            on_gap=self._metrics.unregistered.observe,
+        )
+        upkeep = Upkeep(works, injector)
+        serving = Serving(
+            turnstile=turnstile,
+            gate=gate,
+            registrar=registrar,
+            outbox=outbox,
+            upkeep=upkeep,
+            synced=self._pods.synced,
+            stop=self._stop,
+            spawn=self._spawn,
+            on_loaded=self._inventory.poke,
         )
         log.info(
             "cards",
@@ -282,17 +307,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Desk(inventory, outbox, turnstile, registrar, Upkeep(works, injector))
-
-    def _refresh(self, desk: _Desk) -> None:
-        """Look after pods that wait for their record or have ended, though no call comes."""
-        for tick in itertools.count(1):
-            if self._stop.wait(_REFRESH_SECONDS):
-                return
-            desk.turnstile.refresh()
-            desk.upkeep.tick()
-            if tick % _SWEEP_EVERY == 0 and self._pods.synced.is_set():
-                desk.turnstile.sweep()
+        return _Desk(inventory, outbox, turnstile, registrar, upkeep, serving)
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -318,10 +333,12 @@ class Agent:
         """Give the inventory as it is now; ``None`` while nothing is known."""
         block = self._settings.memory_block
         desk = self._desk
+        if desk is not None and desk.serving.paused:
+            return None
         if desk is None:
             # What an agent wrote whose driver still worked is true no more.
             return NodeCards(block) if self._unusable or self._watch.status.problem else None
-        if not self._loaded.is_set():
+        if not desk.serving.loaded:
             return None
         return survey(
             desk.inventory,
@@ -330,11 +347,16 @@ class Agent:
             free={resource: desk.turnstile.free(resource) for resource in Resource},
         )
 
+    def _tell(self, notice: Notice) -> None:
+        """Tell the API server, which is for the agent that serves to do."""
+        if not self._succession.another_serves:
+            self._events.put(notice)
+
     def _tell_refusal(self, call: str, claim: Claim, reason: str) -> None:
         pod = claim.pod
         word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
         message = f"container {claim.container}: {reason}"
-        self._events.put(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
+        self._tell(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
 
     # --- pages -------------------------------------------------------------------------
 
@@ -349,13 +371,15 @@ class Agent:
 
     def _why_not_ready(self) -> str:
         if self._registered:
-            if not self._loaded.is_set():
+            if self._desk is None or not self._desk.serving.loaded:
                 return "the node's pods are not known yet"
-            return self._desk.upkeep.problem if self._desk is not None else ""
+            return self._desk.upkeep.problem
+        if self._succession.standing_by:
+            return ""
         if self._unusable:
             return self._unusable
         if self._watch.inventory is not None:
-            return "not registered"
+            return self._succession.problem or "not registered"
         return self._watch.status.problem or "the cards are not known yet"
 
     @staticmethod

@@ -18,6 +18,7 @@ from agent.errors import Refusal, Unavailable
 from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.ledger import Claim, Holding, Ledger
+from agent.ledgercopy import Held, inherit
 from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout
 from agent.offers import Offers
@@ -242,6 +243,17 @@ class Turnstile:
         with self._lock:
             self._lookout.reconcile(scene.snapshot)
         return True
+
+    def holdings(self) -> list[Held]:
+        """Return all that the ledger has, for a successor."""
+        with self._lock:
+            return [Held(claim, kind, dict(held)) for claim, kind, held in self._ledger.claims()]
+
+    def inherit(self, held: Sequence[Held]) -> None:
+        """Book what a predecessor knew, where the kubelet's record says nothing of it."""
+        with self._lock:
+            for each in held:
+                inherit(self._ledger, each)
 
     def refresh(self) -> None:
         """Take in what the kubelet's record shows, on a node where no call comes any more.

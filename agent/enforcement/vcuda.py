@@ -12,12 +12,14 @@ import contextlib
 import logging
 import os
 import resource
+import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from agent.answer import Answer, Mount
+from agent.deadsockets import remove_dead
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError, Unavailable
 from agent.grant import Grant
@@ -77,7 +79,7 @@ class Vcuda:
         """
         self._runtime = runtime
         self._dirs = TicketDirs(state_dir / "tickets")
-        self._upstream = upstream_of(state_dir)
+        self._upstream = upstream_of(state_dir, secrets.token_hex(4))
         if limits is None:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             limits = Limits(files=files if files > 0 else Limits().files)
@@ -95,6 +97,7 @@ class Vcuda:
         self._refresh_seconds = refresh_seconds
         self._server: VcudaServer | None = None
         self._stop = threading.Event()
+        self._paused = threading.Event()
         self._threads: list[threading.Thread] = []
         # A directory and its door change together.
         self._lock = threading.Lock()
@@ -109,6 +112,7 @@ class Vcuda:
         """
         with self._lock:
             self._dirs.clean()
+            remove_dead(self._upstream.parent, ["server*.sock"])
             tickets = self._dirs.all()
             try:  # last of what may fail: it is opened again then, and there may be one server
                 self._server = VcudaServer(self._manager, self._upstream)
@@ -134,6 +138,16 @@ class Vcuda:
         """Whether what ``open`` started still runs."""
         return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
+    def pause(self) -> None:
+        """Let a successor listen in our place; list no more processes."""
+        self._paused.set()
+        self._relay.keep(listening=False)
+
+    def resume(self) -> None:
+        """Listen in our own place again."""
+        self._paused.clear()
+        self._relay.keep(listening=True)
+
     def close(self) -> None:
         """Stop serving; the directories stay, for containers outlive the agent."""
         self._stop.set()
@@ -145,7 +159,8 @@ class Vcuda:
 
     def _keep_listed(self) -> None:
         while not self._stop.wait(self._refresh_seconds):
-            self._manager.refresh()
+            if not self._paused.is_set():
+                self._manager.refresh()
 
     # --- the Enforcer ----------------------------------------------------------------------
 
@@ -218,6 +233,9 @@ class Vcuda:
             ) from error
 
 
-def upstream_of(state_dir: Path) -> Path:
-    """Give the socket between the relay and the server: at most 107 bytes are possible."""
-    return state_dir / "vcuda" / "server.sock"
+def upstream_of(state_dir: Path, token: str) -> Path:
+    """Return the socket between the relay and the server: at most 107 bytes are possible.
+
+    Every agent has its own: while one hands over to the next, both have visitors.
+    """
+    return state_dir / "vcuda" / f"server-{token}.sock"

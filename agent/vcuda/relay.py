@@ -66,6 +66,7 @@ class Relay:
         self._visitors: dict[str, Visitor] = {}
         self._stopped = False
         self._running = False
+        self._keeping = True
         self._wake, self._woken = socket.socketpair()
         self._woken.settimeout(0)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
@@ -108,6 +109,17 @@ class Relay:
                 self._end(listener)
         self._poke()
 
+    def keep(self, *, listening: bool) -> None:
+        """Say whether a door's socket is made anew where another has taken its place.
+
+        While a successor takes over it makes the sockets its own; who has connected to ours
+        before is served to the end.
+        """
+        with self._lock:
+            self._keeping = listening
+            if listening:
+                self._check()
+
     def doors(self) -> tuple[Door, ...]:
         """Give the doors that are listened at."""
         with self._lock:
@@ -141,7 +153,8 @@ class Relay:
                     log.warning("a visitor took too long", extra={"ticket": ticket})
                     self._drop(link)
                 if now >= check_at:
-                    self._check()
+                    if self._keeping:
+                        self._check()
                     check_at = now + self._limits.check
                 for listener in self._listeners.values():
                     self._attend(listener)

@@ -2,9 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent.kubelet import Registrar
 from agent.outfit import Works
@@ -42,8 +40,9 @@ class AgentLife:
         self.works.close()
         self.channel.close()
 
-    def kill(self, sockets: Sequence[Path]) -> None:
-        """Die: calls under way are cut, nothing more is said or written, *sockets* stay."""
+    def kill(self) -> None:
+        """Die: calls under way are cut, nothing more is said or written, sockets stay."""
+        sockets = self.registrar.sockets
         self.death.come()
         self.end()
         for path in sockets:

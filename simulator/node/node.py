@@ -209,7 +209,7 @@ class Node:
         """
         agent, self._agent = self._agent, None
         if agent is not None:
-            agent.kill([self._plugins / _socket_name(each) for each in Resource])
+            agent.kill()
             self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
 
     def write_patches(self) -> None:
@@ -335,7 +335,7 @@ class Node:
         registrar = Registrar(
             plugin_dir=self._plugins,
             endpoints=[
-                Endpoint(name, _socket_name(resource), self._service(turnstile, resource, death))
+                Endpoint(name, f"v{resource}", self._service(turnstile, resource, death))
                 for name, resource in self._resources.items()
             ],
             on_registered=turnstile.registered,
@@ -402,7 +402,3 @@ class Node:
         return lambda: MortalService(
             resource=resource, book=self._book, calls=turnstile, death=death
         )
-
-
-def _socket_name(resource: Resource) -> str:
-    return f"v{resource.value}.sock"

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -513,10 +513,12 @@ class FakeKubelet(
         self.refuse_next = 0
         self.on_register: Callable[[], None] = lambda: None
         self.turn_away = 0
+        self.deaf_to = 0
         self.listed = 0
         self.hang = threading.Event()
         self.hang.set()
         self.pods: dict[str, dict[str, list[tuple[str, list[str]]]]] = {}
+        self.streams: dict[str, grpc.Channel] = {}
         self._servers: list[grpc.Server] = []
 
     def __enter__(self) -> Self:
@@ -547,13 +549,16 @@ class FakeKubelet(
         for server in self._servers:
             server.stop(0).wait(5)
         self._servers = []
+        for endpoint in tuple(self.streams):
+            self.streams.pop(endpoint).close()
 
     def restart(self, *, delete_plugins: bool = True) -> None:
         """Come back as a real kubelet does: the sockets in the directory are deleted (K11)."""
         self.stop()
         if delete_plugins:
             for each in self.plugin_dir.iterdir():
-                each.unlink(missing_ok=True)
+                if not each.is_dir():
+                    each.unlink(missing_ok=True)
         self.start()
 
     @staticmethod
@@ -580,7 +585,37 @@ class FakeKubelet(
             context.abort(grpc.StatusCode.UNKNOWN, "the kubelet does not like this")
         self.registered.append(request)
         self.on_register()
+        if self.deaf_to:
+            self.deaf_to -= 1
+        else:
+            self._stream(request.endpoint)
         return deviceplugin_pb2.Empty()
+
+    def _stream(self, endpoint: str) -> None:
+        """Ask a plugin that has registered for its devices, for as long as this kubelet lives."""
+        channel = grpc.insecure_channel(
+            f"unix:{self.plugin_dir / endpoint}", options=(("grpc.use_local_subchannel_pool", 1),)
+        )
+        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)
+        stream = stub.ListAndWatch(deviceplugin_pb2.Empty(), wait_for_ready=True)
+        self.streams[endpoint] = channel
+
+        def read() -> None:
+            with suppress(grpc.RpcError, ValueError):
+                for _ in stream:
+                    pass
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def cut(self, stem: str) -> None:
+        """End the streams of a plugin, as a kubelet does when an earlier one breaks (K18)."""
+        for endpoint in [each for each in self.streams if each.startswith(f"{stem}-")]:
+            self.streams.pop(endpoint).close()
+
+    def path_of(self, stem: str) -> Path:
+        """Give the newest socket that a plugin has registered for one resource."""
+        endpoints = [each.endpoint for each in self.registered]
+        return self.plugin_dir / [each for each in endpoints if each.startswith(f"{stem}-")][-1]
 
     def List(  # noqa: N802 -- the API's name
         self, request: lister_pb.ListPodResourcesRequest, context: grpc.ServicerContext

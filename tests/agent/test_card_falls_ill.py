@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from agent import supervisor
+from agent import serving
 from agent.discovery import Pace
 from agent.inject import Injection
 from agent.inventory import InventoryPace
@@ -169,7 +169,7 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
 
 @pytest.fixture
 def stage(node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(supervisor, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "_REFRESH_SECONDS", 0.05)
     with launch() as made:
         eventually(lambda: made.offered() == ("200", "200"), "the cards are offered")
         yield made

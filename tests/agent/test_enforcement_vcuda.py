@@ -12,7 +12,7 @@ import pytest
 
 from agent.answer import Answer, Mount
 from agent.cgroups import Cgroups
-from agent.enforcement.vcuda import Vcuda, upstream_of
+from agent.enforcement.vcuda import Vcuda
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.grant import Grant, Share
@@ -299,14 +299,14 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
         patch.setattr(TicketDirs, "all", fails)
         with pytest.raises(EnforcementError, match="Input/output error"):
             vcuda.open()
-    assert not upstream_of(folder / "state").exists()
+    assert not list((folder / "state" / "vcuda").glob("server-*.sock"))
     vcuda.open()
     assert vcuda.alive
     vcuda.close()
 
 
 def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
-    socket = upstream_of(site.state)
+    (socket,) = (site.state / "vcuda").glob("server-*.sock")
     assert socket.is_socket()
     assert socket.parent.stat().st_mode & 0o777 == 0o700
 

@@ -1,5 +1,6 @@
 """The registrar, against a fake kubelet in a real directory with real sockets."""
 
+import re
 import shutil
 import socket
 import threading
@@ -7,10 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from watchfiles import watch
 
 from agent.kubelet import Endpoint, Registrar
 from agent.kubeletapi import deviceplugin_pb2 as pb
@@ -42,14 +41,16 @@ class Running:
     def __init__(self, directory: Path) -> None:
         self.calls = FakeCalls()
         self.times = 0
+        self.gaps: list[float] = []
         self.stop = threading.Event()
         self.registrar = Registrar(
             plugin_dir=directory,
             endpoints=(
-                Endpoint(NAMES.core, "vcore.sock", lambda: self._service(CORE)),
-                Endpoint(NAMES.memory, "vmemory.sock", lambda: self._service(MEMORY)),
+                Endpoint(NAMES.core, "vcore", lambda: self._service(CORE)),
+                Endpoint(NAMES.memory, "vmemory", lambda: self._service(MEMORY)),
             ),
             on_registered=self._registered,
+            on_gap=self.gaps.append,
         )
         self.thread = threading.Thread(target=self.registrar.run, args=(self.stop,), daemon=True)
 
@@ -79,10 +80,13 @@ def registering(directory: Path, running: Running | None = None) -> Iterator[Run
         assert time.monotonic() - began < 4
 
 
-def serves(directory: Path) -> bool:
-    """Tell whether both sockets answer."""
-    for name in ("vcore.sock", "vmemory.sock"):
-        with plugin(directory / name) as stub:
+STEMS = ["vcore", "vmemory"]
+
+
+def serves(kubelet: FakeKubelet) -> bool:
+    """Tell whether both sockets that were registered last answer."""
+    for stem in STEMS:
+        with plugin(kubelet.path_of(stem)) as stub:
             stub.GetDevicePluginOptions(pb.Empty(), timeout=10)
     return True
 
@@ -91,11 +95,11 @@ def test_both_resources_are_registered_and_served(kubelet: FakeKubelet) -> None:
     kubelet.start()
     with registering(kubelet.plugin_dir) as running:
         running.wait()
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
     assert kubelet.resources == BOTH
     first = kubelet.registered[0]
     assert first.version == "v1beta1"
-    assert first.endpoint == "vcore.sock"
+    assert re.fullmatch(r"vcore-[0-9a-f]{8}\.sock", first.endpoint)
     assert first.options.pre_start_required
     assert first.options.get_preferred_allocation_available
 
@@ -116,8 +120,7 @@ def test_after_its_end_nothing_is_served_any_more(kubelet: FakeKubelet) -> None:
     kubelet.start()
     with registering(kubelet.plugin_dir) as running:
         running.wait()
-    assert not (kubelet.plugin_dir / "vcore.sock").exists()
-    assert not (kubelet.plugin_dir / "vmemory.sock").exists()
+    assert not [each for each in kubelet.plugin_dir.iterdir() if each.stem.startswith("v")]
 
 
 def test_it_may_start_before_the_kubelet(kubelet: FakeKubelet) -> None:
@@ -132,7 +135,7 @@ def test_it_may_start_before_the_plugin_directory(folder: Path) -> None:
     with registering(folder / "plugins") as running, FakeKubelet(folder) as kubelet:
         kubelet.start()
         running.wait()
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
 
 
 @pytest.mark.parametrize("delete_plugins", [True, False])
@@ -145,7 +148,7 @@ def test_a_kubelet_that_restarts_is_registered_with_again(
         for times in (2, 3):
             kubelet.restart(delete_plugins=delete_plugins)
             running.wait(times)
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
     assert kubelet.resources == BOTH * 3
 
 
@@ -160,16 +163,16 @@ def test_while_the_kubelet_is_away_it_is_not_registered(kubelet: FakeKubelet) ->
         running.wait(2)
 
 
-@pytest.mark.parametrize("name", ["vcore.sock", "vmemory.sock"])
+@pytest.mark.parametrize("stem", STEMS)
 def test_a_socket_of_ours_that_is_deleted_is_made_again_and_registered(
-    kubelet: FakeKubelet, name: str
+    kubelet: FakeKubelet, stem: str
 ) -> None:
     kubelet.start()
     with registering(kubelet.plugin_dir) as running:
         running.wait(1)
-        (kubelet.plugin_dir / name).unlink()
+        kubelet.path_of(stem).unlink()
         running.wait(2)
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
     assert kubelet.resources == BOTH * 2
 
 
@@ -182,7 +185,7 @@ def test_a_plugin_directory_made_anew_is_found(kubelet: FakeKubelet) -> None:
         kubelet.plugin_dir.mkdir()
         kubelet.start()
         running.wait(2)
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
 
 
 def test_a_plugin_directory_that_comes_back_later_is_found(kubelet: FakeKubelet) -> None:
@@ -226,27 +229,65 @@ def test_a_socket_of_a_kubelet_that_died_is_tried_until_the_next_one(
         running.wait()
 
 
-def test_sockets_that_a_dead_agent_left_are_taken_over(kubelet: FakeKubelet) -> None:
-    for name in ("vcore.sock", "vmemory.sock"):
-        left = socket.socket(socket.AF_UNIX)
-        left.bind(str(kubelet.plugin_dir / name))
-        left.close()
-    kubelet.start()
-    with registering(kubelet.plugin_dir) as running:
-        running.wait()
-        assert serves(kubelet.plugin_dir)
-
-
-def test_a_socket_that_cannot_be_made_is_tried_again(
-    kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_stream_that_the_kubelet_cuts_is_registered_again_at_once(
+    kubelet: FakeKubelet, stem: str
 ) -> None:
-    in_the_way = kubelet.plugin_dir / "vcore.sock"
-    in_the_way.mkdir()
+    """K18: it drops whoever is registered when an earlier registration's stream breaks."""
     kubelet.start()
     with registering(kubelet.plugin_dir) as running:
-        eventually(lambda: "registration failed" in caplog.text, "it tries")
-        in_the_way.rmdir()
-        running.wait()
+        running.wait(1)
+        kubelet.cut(stem)
+        running.wait(2)
+        assert serves(kubelet)
+    assert kubelet.resources == BOTH * 2
+
+
+def test_a_kubelet_that_never_asks_for_the_devices_is_registered_with_again(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off between the registration and its stream: no stream ends that would tell."""
+    monkeypatch.setattr("agent.kubelet._STREAM_SECONDS", 0.1)
+    kubelet.start()
+    kubelet.deaf_to = 1
+    with registering(kubelet.plugin_dir) as running:
+        running.wait(1)
+    assert kubelet.resources == BOTH * 2
+
+
+def test_the_time_without_a_registration_is_told(kubelet: FakeKubelet) -> None:
+    kubelet.start()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait(1)
+        kubelet.refuse_next = 1
+        kubelet.cut("vcore")
+        running.wait(2)
+    assert len(running.gaps) == 2
+    assert running.gaps[1] >= 0.05  # the pause after the refusal
+
+
+def test_a_registration_beside_another_agents_is_no_gap(kubelet: FakeKubelet) -> None:
+    kubelet.start()
+    running = Running(kubelet.plugin_dir)
+    running.registrar.missing(None)
+    with registering(kubelet.plugin_dir, running):
+        running.wait(1)
+        kubelet.cut("vcore")
+        running.wait(2)
+    assert running.gaps[0] == 0
+    assert running.gaps[1] > 0
+
+
+def test_a_suspended_registrar_leaves_the_kubelet_to_another(kubelet: FakeKubelet) -> None:
+    kubelet.start()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait(1)
+        running.registrar.suspend()
+        kubelet.cut("vcore")
+        eventually(lambda: not running.registrar.registered, "the loss is noticed")
+        running.registrar.resume()
+        running.wait(2)
+    assert kubelet.resources == BOTH * 2
 
 
 def test_other_files_in_the_directory_change_nothing(kubelet: FakeKubelet) -> None:
@@ -255,7 +296,7 @@ def test_other_files_in_the_directory_change_nothing(kubelet: FakeKubelet) -> No
         running.wait(1)
         (kubelet.plugin_dir / "kubelet_internal_checkpoint").write_text("{}")
         (kubelet.plugin_dir / "other.sock").touch()
-        (kubelet.plugin_dir / "vcore.sock").unlink()  # what makes it look
+        kubelet.path_of("vcore").unlink()  # what makes it look
         running.wait(2)
     assert kubelet.resources == BOTH * 2
 
@@ -309,8 +350,8 @@ def test_a_registration_is_left_when_the_kubelet_has_removed_our_sockets(
 
     def clear_and_hang() -> None:
         kubelet.on_register = lambda: None
-        for name in ("vcore.sock", "vmemory.sock"):
-            (kubelet.plugin_dir / name).unlink()
+        for each in kubelet.plugin_dir.glob("v*.sock"):
+            each.unlink()
         answers.wait(DEADLINE_S)
 
     kubelet.on_register = clear_and_hang
@@ -319,7 +360,7 @@ def test_a_registration_is_left_when_the_kubelet_has_removed_our_sockets(
     with registering(kubelet.plugin_dir) as running:
         running.wait()
         took = time.monotonic() - began
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
     assert _reasons(caplog) == ["the kubelet has removed our sockets"]
     assert kubelet.resources == [NAMES.core, *BOTH]
     assert took < 4.5  # not the 5 s after which Register gives up
@@ -368,33 +409,29 @@ def test_a_kubelet_that_comes_while_the_sockets_are_made_is_registered_with_once
     with registering(kubelet.plugin_dir, running):
         running.wait()
         (kubelet.plugin_dir / "other.sock").touch()  # what makes it look
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
     assert kubelet.resources == BOTH
 
 
 def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(
-    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+    kubelet: FakeKubelet,
 ) -> None:
-    watching = threading.Event()
-
-    def watch_and_tell(*args: Any, **kwargs: Any) -> Iterator[object]:
-        watching.set()
-        yield from watch(*args, **kwargs)
+    gone = threading.Event()
 
     def go() -> None:
         kubelet.stop()
         kubelet.socket.unlink(missing_ok=True)
+        gone.set()
 
-    monkeypatch.setattr("agent.kubelet.watchfiles.watch", watch_and_tell)
     kubelet.start()
     running = Running(kubelet.plugin_dir)
     _when_first_served(running, go)
     with registering(kubelet.plugin_dir, running):
-        assert watching.wait(DEADLINE_S)
+        assert gone.wait(DEADLINE_S)
         assert not running.registrar.registered
         kubelet.start()
         running.wait()
-        assert serves(kubelet.plugin_dir)
+        assert serves(kubelet)
 
 
 def test_a_kubelet_that_takes_its_time_to_register_us_is_given_it(

@@ -14,7 +14,7 @@ import grpc
 import pytest
 import urllib3
 
-from agent import supervisor
+from agent import serving
 from agent.cards import Discovery
 from agent.cardsource import StaticSource
 from agent.errors import SettingsError
@@ -96,11 +96,11 @@ def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory:
     """Do what a kubelet does for one container; gives its device nodes."""
     kubelet.pods.setdefault(pod, {}).setdefault(container, [])
     nodes: list[str] = []
-    for socket, resource, size in (
-        ("vmemory.sock", NAMES.memory, memory),
-        ("vcore.sock", NAMES.core, cores),
+    for stem, resource, size in (
+        ("vmemory", NAMES.memory, memory),
+        ("vcore", NAMES.core, cores),
     ):
-        with plugin(kubelet.plugin_dir / socket) as stub:
+        with plugin(kubelet.path_of(stem)) as stub:
             offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
             taken = {
                 device_id
@@ -212,7 +212,7 @@ def test_with_the_api_away_the_kubelet_is_let_in_all_the_same(
     kubelet: FakeKubelet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "_SYNC_SECONDS", 0.1)
+    monkeypatch.setattr(serving, "_SYNC_SECONDS", 0.1)
     server.apply(make_manifest("a", (30, 8)))
     server.set_outage(Outage.UNAVAILABLE)
     with running(settings) as agent:
@@ -239,7 +239,10 @@ def test_the_kubelet_is_let_in_before_the_api_server_has_answered(
     server.set_outage(Outage.REFUSED)
     with running(settings) as agent:
         eventually(lambda: len(kubelet.registered) == 2, "registered")
-        assert page(agent, "/readyz") == (503, "the node's pods are not known yet\n")
+        eventually(
+            lambda: page(agent, "/readyz") == (503, "the node's pods are not known yet\n"),
+            "it says what it waits for",
+        )
         server.set_outage(Outage.NONE)
 
 
@@ -273,9 +276,10 @@ def test_what_is_free_is_not_told_before_it_is_known(
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     with running(settings) as agent:
         eventually(lambda: ready(agent), "ready")
-        loaded, agent._loaded = agent._loaded, threading.Event()
+        assert agent._desk is not None
+        agent._desk.serving._loaded.clear()
         assert agent._survey() is None
-        agent._loaded = loaded
+        agent._desk.serving._loaded.set()
         assert agent._survey() is not None
 
 
@@ -438,7 +442,7 @@ def test_a_start_that_is_vetoed_is_told_by_another(
     kubelet.pods["a"] = {"c0": [(NAMES.core, cores)]}
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
-        with plugin(kubelet.plugin_dir / "vcore.sock") as stub, pytest.raises(grpc.RpcError):
+        with plugin(kubelet.path_of("vcore")) as stub, pytest.raises(grpc.RpcError):
             stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=cores), timeout=20)
         eventually(lambda: _events(admin), "it is told")
     (event,) = _events(admin)
@@ -459,7 +463,7 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kubelet's record could not be had when this agent came up and registered."""
-    monkeypatch.setattr(supervisor, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "_REFRESH_SECONDS", 0.05)
     server.apply(make_manifest("a", (30, 8)))
     kubelet.pods["a"] = {
         "c0": [
@@ -504,6 +508,8 @@ def test_it_stops_promptly_between_two_looks_at_what_is_owed(settings: Settings)
             "pods",
             "events",
             "inventory",
+            "load",
+            "succession",
             "registrar",
             "outbox",
             "refresher",

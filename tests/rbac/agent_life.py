@@ -163,11 +163,11 @@ class AgentLife:
 def _serve(kubelet: FakeKubelet, pod: str, cores: int, blocks: int) -> None:
     """Do what a kubelet does for the one container of a pod."""
     kubelet.pods[pod] = {"c0": []}
-    for socket, resource, size in (
-        ("vmemory.sock", NAMES.memory, blocks),
-        ("vcore.sock", NAMES.core, cores),
+    for stem, resource, size in (
+        ("vmemory", NAMES.memory, blocks),
+        ("vcore", NAMES.core, cores),
     ):
-        with plugin(kubelet.plugin_dir / socket) as stub:
+        with plugin(kubelet.path_of(stem)) as stub:
             offered = [
                 each.ID for each in next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
             ]

@@ -1,7 +1,6 @@
 """An agent that is killed in this process: what it leaves behind, and what it cannot do."""
 
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -53,8 +52,9 @@ def test_a_killed_agent_leaves_sockets_on_which_nobody_listens() -> None:
     with a_node() as node:
         node.kill_agent()
         assert not any(node.kubelet.capacity()[1].values())
-        for name in ("vcore.sock", "vmemory.sock"):
-            path = Path(node._plugins / name)
+        left = list(node._plugins.glob("v*.sock"))
+        assert len(left) == 2
+        for path in left:
             assert path.is_socket()
             with socket.socket(socket.AF_UNIX) as caller, pytest.raises(ConnectionRefusedError):
                 caller.connect(str(path))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent import api as api_module
-from agent import outbox, pods, supervisor
+from agent import outbox, pods, serving
 from agent.inject import Injection
 from agent.place import Policy
 from agent.settings import Settings
@@ -196,7 +196,7 @@ def site(
     caplog.set_level(logging.INFO, "agent")
     monkeypatch.setattr(pods, "_BACKOFF_SECONDS", (0.02, 0.1))
     monkeypatch.setattr(outbox, "_BACKOFF_SECONDS", (0.02, 0.1))
-    monkeypatch.setattr(supervisor, "_SYNC_SECONDS", 0.1)
+    monkeypatch.setattr(serving, "_SYNC_SECONDS", 0.1)
     with short_dir() as folder:
         made = Site(folder, server, caplog)
         made.kubelet.start()

@@ -41,7 +41,7 @@ def stale_socket(path: Path) -> None:
 
 def leave_stale_sockets(node: Node) -> None:
     """Leave everything that agent and kubelet had open."""
-    for name in ("kubelet.sock", "vcore.sock", "vmemory.sock"):
+    for name in ("kubelet.sock", "vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
         stale_socket(node._plugins / name)
     stale_socket(node._socket)
 
@@ -126,7 +126,7 @@ def test_stale_sockets_of_the_dead_are_in_nobodys_way(agent_first: bool) -> None
 
 def leave_stale_plugin_sockets(node: Node) -> None:
     """A kubelet removes sockets when it starts; an agent may die after that as well."""
-    for name in ("vcore.sock", "vmemory.sock"):
+    for name in ("vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
         stale_socket(node._plugins / name)
 
 

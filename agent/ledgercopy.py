@@ -1,0 +1,114 @@
+"""What one agent tells its successor of its ledger: one message a container. Pure.
+
+The kubelet's record tells a successor nearly everything. What it does not tell (ordinary init
+containers, K4, and by which evidence a container was known) would otherwise be lost.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.ledger import Claim, Holding, Ledger
+from agent.podview import PodId
+from agent.tickets import Resource
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+_SEPARATOR = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One container of the ledger.
+
+    Attributes:
+        claim: which container.
+        kind: whether it is an init container, a sidecar or a main one.
+        holdings: what it holds, by resource.
+    """
+
+    claim: Claim
+    kind: ContainerKind
+    holdings: Mapping[Resource, Holding]
+
+
+def encode(held: Held) -> dict[str, object]:
+    """Write one container as a JSON object."""
+    return {
+        "pod": list(held.claim.pod),
+        "container": held.claim.container,
+        "kind": str(held.kind),
+        "holdings": {
+            str(resource): {
+                "ids": _compress(holding.ids),
+                "evidence": str(holding.evidence),
+                "proven": holding.proven,
+            }
+            for resource, holding in held.holdings.items()
+        },
+    }
+
+
+def decode(message: Mapping[str, object]) -> Held:
+    """Read one container.
+
+    Raises:
+        ValueError: it is not of this form.
+    """
+    try:
+        pod, container, kind = message["pod"], message["container"], message["kind"]
+        holdings = message["holdings"]
+        if not isinstance(holdings, Mapping) or not isinstance(pod, list) or len(pod) != 3:
+            raise ValueError("not of the form that is known")
+        return Held(
+            Claim(PodId(*map(str, pod)), str(container)),
+            ContainerKind(str(kind)),
+            {
+                Resource(resource): Holding(
+                    _expand(held["ids"]), Evidence(held["evidence"]), held["proven"] is True
+                )
+                for resource, held in holdings.items()
+            },
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not of the form that is known: {error!r}") from error
+
+
+def inherit(ledger: Ledger, held: Held) -> None:
+    """Book what *ledger* has nothing of, and nobody else holds."""
+    for resource, holding in sorted(held.holdings.items()):
+        if ledger.holding(held.claim, resource) is not None:
+            continue
+        owners = {ledger.owners.get((resource, each)) for each in holding.ids}
+        # What an init container has handed on, a later container of its pod holds as well (K7).
+        shared = held.kind is ContainerKind.INIT or not any(
+            ledger.taken(resource, each, but_reusable_by=held.claim.pod) for each in holding.ids
+        )
+        if owners <= {None, held.claim.pod} and shared:
+            ledger.record(held.claim, held.kind, resource, holding)
+
+
+def _compress(ids: Iterable[str]) -> dict[str, list[list[int]]]:
+    """Write places as runs by card: ``{"GPU-1": [[0, 49]]}`` for its first fifty."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for each in ids:
+        card, _, place = each.rpartition(_SEPARATOR)
+        places[card].append(int(place))
+    runs: dict[str, list[list[int]]] = {}
+    for card, numbers in places.items():
+        runs[card] = []
+        for number in sorted(numbers):
+            if runs[card] and runs[card][-1][1] == number - 1:
+                runs[card][-1][1] = number
+            else:
+                runs[card].append([number, number])
+    return runs
+
+
+def _expand(runs: Mapping[str, list[list[int]]]) -> frozenset[str]:
+    return frozenset(
+        f"{card}{_SEPARATOR}{place}"
+        for card, spans in runs.items()
+        for first, last in spans
+        for place in range(first, last + 1)
+    )

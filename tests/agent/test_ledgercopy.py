@@ -1,0 +1,122 @@
+"""What one agent tells its successor of its ledger."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.ledger import Claim, Holding, Ledger
+from agent.ledgercopy import Held, decode, encode, inherit
+from agent.podview import PodId
+from agent.tickets import Resource
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+from tests.agent.builders import CORE, MEMORY
+
+POD = PodId("default", "a", "uid-a")
+OTHER = PodId("default", "b", "uid-b")
+
+ids = st.frozensets(
+    st.builds(
+        lambda card, place: f"{card}::{place}",
+        st.sampled_from(["GPU-0", "GPU-1", "MIG::odd"]),
+        st.integers(0, 5000),
+    ),
+    min_size=1,
+)
+holdings = st.dictionaries(
+    st.sampled_from(Resource),
+    st.builds(Holding, ids, st.sampled_from(Evidence), st.booleans()),
+)
+helds = st.builds(
+    Held,
+    st.builds(Claim, st.builds(PodId, st.text(), st.text(), st.text()), st.text()),
+    st.sampled_from(ContainerKind),
+    holdings,
+)
+
+
+@given(helds)
+def test_what_is_told_is_what_is_understood(held: Held) -> None:
+    assert decode(json.loads(json.dumps(encode(held)))) == held
+
+
+GOOD = encode(
+    Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: Holding(frozenset(["G::1"]), Evidence.ORDER)})
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pod": None},
+        {"pod": ["default", "a"]},
+        {"container": None, "kind": "sorcerer"},
+        {"kind": 3},
+        {"holdings": []},
+        {"holdings": {"core": None}},
+        {"holdings": {"core": {}}},
+        {"holdings": {"tea": {"ids": {}, "evidence": "order", "proven": True}}},
+        {"holdings": {"core": {"ids": {"G": [[1]]}, "evidence": "order", "proven": True}}},
+        {"holdings": {"core": {"ids": {"G": [["a", 2]]}, "evidence": "order", "proven": True}}},
+        {"holdings": {"core": {"ids": {}, "evidence": "dice", "proven": True}}},
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- of another version: any of them will do
+        decode({**GOOD, **change})
+
+
+def held(pod: PodId, container: str, kind: ContainerKind, *places: str) -> Held:
+    return Held(Claim(pod, container), kind, {CORE: Holding(frozenset(places), Evidence.WITNESS)})
+
+
+def owned(ledger: Ledger) -> dict[str, set[str]]:
+    return {
+        f"{claim.pod.name}/{claim.container}": set(found[CORE].ids)
+        for claim, _, found in ledger.claims()
+    }
+
+
+def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
+    ledger = Ledger()
+    main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
+    ledger.record(Claim(POD, "main"), ContainerKind.MAIN, CORE, main)
+    inherit(ledger, held(POD, "init", ContainerKind.INIT, "G::1", "G::2"))
+    assert owned(ledger) == {"a/main": {"G::1"}, "a/init": {"G::1", "G::2"}}
+    assert ledger.kind(Claim(POD, "init")) is ContainerKind.INIT
+    ledger.check()
+
+
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        held(OTHER, "c", ContainerKind.MAIN, "G::1", "G::2"),
+        held(OTHER, "c", ContainerKind.INIT, "G::1"),
+        held(POD, "other", ContainerKind.MAIN, "G::1"),
+        held(POD, "main", ContainerKind.MAIN, "G::7"),
+    ],
+    ids=["another pod's", "another pod's init", "another container's", "its own, otherwise"],
+)
+def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held) -> None:
+    ledger = Ledger()
+    main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
+    ledger.record(Claim(POD, "main"), ContainerKind.MAIN, CORE, main)
+    inherit(ledger, inherited)
+    assert owned(ledger) == {"a/main": {"G::1"}}
+    ledger.check()
+
+
+def test_both_resources_are_inherited_each_for_itself() -> None:
+    ledger = Ledger()
+    ledger.record(
+        Claim(POD, "c"),
+        ContainerKind.MAIN,
+        MEMORY,
+        Holding(frozenset(["G::4"]), Evidence.RECORD, proven=True),
+    )
+    inherit(ledger, held(POD, "c", ContainerKind.MAIN, "G::1"))
+    assert owned(ledger) == {"a/c": {"G::1"}}
+    assert ledger.holding(Claim(POD, "c"), MEMORY) is not None

@@ -32,6 +32,8 @@ class InventoryPace:
 
     Attributes:
         write: between two writes, whatever changes.
+        freed: between two writes of which the later one shows more to be had: somebody waits
+            for that.
         look: between two looks, whether or not anybody tells of a change.
         settle: between two looks that found nothing new, however often a change is told of.
         renew: after which the same is written again: a node may have been deleted and made anew.
@@ -40,6 +42,7 @@ class InventoryPace:
     """
 
     write: float = 10.0
+    freed: float = 1.0
     look: float = 10.0
     settle: float = 1.0
     renew: float = 300.0
@@ -79,6 +82,21 @@ def survey(
         ),
         tuple(NodeLink(link.cards, link.kind) for link in inventory.links),
     )
+
+
+def _is_more(before: NodeCards | None, after: NodeCards | None) -> bool:
+    """Tell whether of any card more can be had than before."""
+    known = {card.uuid: card for card in before.cards} if before is not None else {}
+    for card in after.cards if after is not None else ():
+        old = known.get(card.uuid)
+        if (
+            old is None
+            or (old.reason and not card.reason)
+            or card.free_cores > old.free_cores
+            or card.free_blocks > old.free_blocks
+        ):
+            return True
+    return False
 
 
 class InventoryWriter:
@@ -135,6 +153,7 @@ class InventoryWriter:
     def run(self) -> None:
         """Write until stopped."""
         pace, written, at = self._pace, "", 0.0
+        shown: NodeCards | None = None
         retries = Backoff(pace.retry, pace.retry_most, jitter=self._jitter)
         renew, pause = spread(pace.renew, self._jitter), 0.0
         while self._next(pause):
@@ -142,8 +161,12 @@ class InventoryWriter:
             text = written if found is None else encode_inventory(found)
             if text == written and (found is None or now - at < renew):
                 pause = pace.settle
+            elif written and now - at < pace.write and not _is_more(shown, found):
+                pause = min(pace.freed, at + pace.write - now)
+                self.poke()  # it is still to be written
             elif self._write(text):
-                written, at, pause = text, now, pace.write
+                written, at, shown = text, now, found
+                pause = min(pace.freed, pace.write)
                 retries.reset()
             else:
                 pause = retries.next()

@@ -138,6 +138,32 @@ def add_unbooked(ledger: Ledger, each: Identified) -> None:
                 ledger.record(claim, ContainerKind.MAIN, resource, holding)
 
 
+def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:
+    """Tell whether a pod that the API does not show as live holds nothing by ``List`` either.
+
+    Kubelets before 1.34 list pods that have ended for as long as the API server has them,
+    without devices (K8). One that was deleted by force is listed until it has ended (K20).
+
+    Args:
+        ledger: what it is booked for.
+        snapshot: what ``List`` showed.
+        pod: the pod.
+        view: what the API tells of it; ``None`` when that is nothing.
+    """
+    listed = [entry for entry in snapshot.pods if entry.key == pod.key]
+    if not listed or view is None:
+        return not listed
+    shown = {each for entry in listed for each in entry.each_held()}
+    booked = {
+        (resource, device_id)
+        for claim in ledger.pod_claims(pod)
+        for resource in Resource
+        if (held := ledger.holding(claim, resource)) is not None
+        for device_id in held.ids
+    }
+    return shown.isdisjoint(booked)
+
+
 def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:
     """Veto a container whose devices contradict each other or its request.
 

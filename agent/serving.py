@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # How long a running pod waits at most for a record that an agent killed in between owes it.
 _REFRESH_SECONDS = 5.0
+# How long the node shows what an ended pod held as taken, at most.
+_RELEASE_SECONDS = 0.5
 # What enforcement made for pods that are gone is removed each so many times.
 _SWEEP_EVERY = 12
 # How long the kubelet's calls are kept waiting for the API server: what List shows is enough
@@ -50,6 +52,7 @@ class Serving:
         stop: threading.Event,
         spawn: Callable[[str, Callable[[], None]], None],
         on_loaded: Callable[[], None] = lambda: None,
+        on_released: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -63,6 +66,7 @@ class Serving:
             stop: set when the agent ends.
             spawn: starts a thread of the agent.
             on_loaded: told once calls are answered.
+            on_released: told when what an ended pod held has become free.
         """
         self._turnstile = turnstile
         self._gate = gate
@@ -74,6 +78,7 @@ class Serving:
         self._spawn = spawn
         self._held = HeldConnections(on_broken=registrar.renew)
         self._on_loaded = on_loaded
+        self._on_released = on_released
         self._loaded = threading.Event()
         self._made_at = time.monotonic()
         self._begun = False
@@ -139,15 +144,19 @@ class Serving:
 
     def _refresh(self) -> None:
         """Look after pods that wait for their record or have ended, though no call comes."""
+        pause = min(_RELEASE_SECONDS, _REFRESH_SECONDS)
+        often = max(round(_REFRESH_SECONDS / pause), 1)
         for tick in itertools.count(1):
-            if self._stop.wait(_REFRESH_SECONDS):
+            if self._stop.wait(pause):
                 return
             with self._changing:
                 if self._paused:
                     continue
-                self._turnstile.refresh()
-                self._upkeep.tick()
-                if tick % _SWEEP_EVERY == 0 and self._synced.is_set():
+                if self._turnstile.refresh(owed=tick % often == 0):
+                    self._on_released()
+                if tick % often == 0:
+                    self._upkeep.tick()
+                if tick % (often * _SWEEP_EVERY) == 0 and self._synced.is_set():
                     self._turnstile.sweep()
 
     # --- taking over ---------------------------------------------------------------------

@@ -297,6 +297,7 @@ class Agent:
             stop=self._stop,
             spawn=self._spawn,
             on_loaded=self._inventory.poke,
+            on_released=self._inventory.poke,
         )
         log.info(
             "cards",

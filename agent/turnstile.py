@@ -32,6 +32,7 @@ from agent.proof import (
     check_start,
     check_unshared,
     holder,
+    is_over,
     proven,
     why_unproven,
 )
@@ -255,32 +256,40 @@ class Turnstile:
             for each in held:
                 inherit(self._ledger, each)
 
-    def refresh(self) -> None:
+    def refresh(self, *, owed: bool = True) -> bool:
         """Take in what the kubelet's record shows, on a node where no call comes any more.
 
         An agent that was killed after it answered owes a record to a pod that nothing will
         happen to any more. And what ended pods held is free. Calls of the kubelet may come
-        meanwhile: nothing is taken away from a pod that the API or the record shows.
+        meanwhile: nothing is taken away from a pod that the API or the record shows holding it.
+
+        Args:
+            owed: look after pods that wait for their record, too.
+
+        Returns:
+            Whether something has become free.
         """
         with self._lock:
             # Asked before the record: what is booked from here on may not be in it.
             gone = self._lookout.gone()
-            if not gone and not self._lookout.know().owed:
-                return
+            if not gone and not (owed and self._lookout.know().owed):
+                return False
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
         except Unavailable:
-            return
+            return False
         with self._lock:
             roster = self._lookout.know()
             for each in identify_entries(snapshot.pods, roster.views_of, self._ledger.owners):
                 if each.pod in roster.owed:
                     add_unbooked(self._ledger, each)
-            listed = {(each.namespace, each.name) for each in snapshot.pods}
-            for pod in gone:
-                if pod.key not in listed:
-                    self._ledger.release_pod(pod)
+            released = [
+                self._ledger.release_pod(pod)
+                for pod in gone
+                if is_over(self._ledger, snapshot, pod, roster.view(pod))
+            ]
             self._records.tell_of(roster.owed)
+        return any(released)
 
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""

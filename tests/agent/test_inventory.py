@@ -12,7 +12,7 @@ from agent.api import Api, Gone, Json, Rejected
 from agent.cards import Link
 from agent.errors import Unavailable
 from agent.inventory import InventoryPace, InventoryWriter, survey
-from contract.inventory import NodeCards, decode_inventory, encode_inventory
+from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
@@ -162,6 +162,37 @@ def test_two_writes_are_never_closer_than_the_pace_however_much_changes() -> Non
             assert number < 10**7
     gaps = [later - earlier for earlier, later in zip(api.tries, api.tries[1:], strict=False)]
     assert min(gaps) >= 0.19, gaps
+
+
+def one_card(cores: int, blocks: int = 8, reason: str = "") -> NodeCards:
+    card = NodeCard("GPU-0", 0, "Fake", 8 << 30, None, reason, cores, blocks)
+    return NodeCards(256 << 20, (card,))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(one_card(50), one_card(60), id="cores"),
+        pytest.param(one_card(50, 4), one_card(40, 5), id="memory"),
+        pytest.param(one_card(50, reason="Xid 79"), one_card(50), id="health"),
+        pytest.param(NodeCards(1), one_card(50), id="a card"),
+    ],
+)
+def test_what_has_become_free_does_not_wait_for_the_pace(
+    before: NodeCards, after: NodeCards
+) -> None:
+    """What has been taken does, and is written with it."""
+    api, cards = FakeNodeApi(), Cards(before)
+    slow = replace(FAST, write=1000.0, freed=0.01)
+    with running(writer_to(api, cards, slow)) as writer:
+        eventually(lambda: api.written == [before], "the first comes at once")
+        cards.found = after
+        writer.poke()
+        eventually(lambda: api.written == [before, after], "more is to be had")
+        cards.found = one_card(10, 2)
+        writer.poke()
+        rounds(cards)
+    assert api.written == [before, after]
 
 
 def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:

@@ -399,6 +399,10 @@ def test_the_node_shows_its_cards_and_what_is_free(
         less = [("GPU-0", "", 70, 24), ("GPU-1", "", 100, 32)]
         eventually(lambda: shown() == less, "less is free")
         assert 'inventory_writes_total{result="written"}' in page(agent, "/metrics")[1]
+        # An old kubelet lists it on, without devices (K8), and no call comes any more.
+        kubelet.pods["a"]["c0"] = []
+        admin.patch(f"{PODS}/a/status", {"status": {"phase": "Succeeded"}})
+        eventually(lambda: shown() == free, "all is free again", within=10.0)
 
 
 # --- what a pod's author is told ------------------------------------------------------

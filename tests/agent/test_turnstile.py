@@ -1098,6 +1098,22 @@ def test_what_an_ended_pod_held_is_free_though_no_call_comes(node: Node, how: st
     assert node.cards(stays) == ["GPU-0"]
 
 
+@pytest.mark.parametrize("shape", ["main", "init"])
+def test_what_an_ended_pod_held_is_free_though_an_old_kubelet_lists_it_on(
+    node: Node, shape: str
+) -> None:
+    """Before 1.34 it is listed for as long as the API server has it, without devices (K8)."""
+    containers = (init(40, 8), asks(30, 8)) if shape == "init" else (asks(30, 8),)
+    pod = admitted(node, make_pod("a", *containers))
+    node.pods.add(replace(pod, terminal=True))
+    assert not node.turnstile.refresh(owed=False)
+    assert node.turnstile.free(CORE)["GPU-0"] < 100, "the record shows it holding these"
+    node.record.show(pod)
+    assert node.turnstile.refresh(owed=False)
+    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    assert not node.turnstile.refresh(owed=False)
+
+
 def test_a_pod_that_only_the_kubelet_shows_keeps_what_it_holds(node: Node) -> None:
     """The watch may be behind, and a static pod may have no mirror."""
     pod = admitted(node, make_pod("a", asks(30, 8)))

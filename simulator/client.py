@@ -202,25 +202,30 @@ class ApiClient:
         timeout: seconds for connecting and for each answer (watches excepted).
         ca_file: PEM bundle to verify an ``https`` server with.
         user_agent: how the server's request record names this client.
+        user: as whom to ask; empty for the admin.
         on_warning: called with the text of each ``Warning`` header.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default
         self,
         server: str,
         *,
         timeout: float = 10.0,
         ca_file: str | None = None,
         user_agent: str = "gpu-turnstile-simulator",
+        user: str = "",
         on_warning: Callable[[str], None] | None = None,
     ) -> None:
+        headers = {"User-Agent": user_agent, "Accept": "application/json"}
+        if user:
+            headers["Impersonate-User"] = user
         self._server = server.rstrip("/")
         self._timeout = timeout
         self._on_warning = on_warning
         self._pool = urllib3.PoolManager(
             maxsize=_IDLE_CONNECTIONS,
             retries=False,
-            headers={"User-Agent": user_agent, "Accept": "application/json"},
+            headers=headers,
             ca_certs=ca_file,
         )
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Taking a request through the webhooks, in the order and with the words of the real server.
+"""Taking a request through webhooks and policies, in the order and words of the real server.
 
 Mutating webhooks run one after the other, each on what the one before made of the object, and
 those that want it once more when a later one changed it (:mod:`simulator.api.reinvocation`).
@@ -12,8 +12,16 @@ from typing import Protocol
 from simulator.api.cel import EvaluationError, InvalidExpression, compile_condition
 from simulator.api.errors import StatusError, bad_request, internal
 from simulator.api.patching import InvalidPatch, apply_json_patch
+from simulator.api.policies import Asked, refusals
 from simulator.api.reinvocation import Reinvocation
-from simulator.api.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Json
+from simulator.api.resources import (
+    MUTATING_WEBHOOKS,
+    POLICIES,
+    POLICY_BINDINGS,
+    VALIDATING_WEBHOOKS,
+    Json,
+    Resource,
+)
 from simulator.api.review import (
     Answer,
     InvalidAnswer,
@@ -48,12 +56,12 @@ class Caller(Protocol):
 
 
 class Admission:
-    """The chain of webhooks.
+    """The chain of webhooks and policies.
 
     Args:
         caller: posts reviews.
         new_uid: draws the uid of a review.
-        configurations: reads the stored configurations, mutating or validating.
+        stored: reads the stored configurations and policies.
         namespace_labels: reads the labels of a namespace.
     """
 
@@ -62,12 +70,12 @@ class Admission:
         *,
         caller: Caller,
         new_uid: Callable[[], str],
-        configurations: Callable[[bool], Iterable[Json]],
+        stored: Callable[[Resource], Iterable[Json]],
         namespace_labels: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._caller = caller
         self._new_uid = new_uid
-        self._configurations = configurations
+        self._stored = stored
         self._namespace_labels = namespace_labels
 
     async def mutate(
@@ -123,11 +131,12 @@ class Admission:
         return obj
 
     async def validate(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
-        """Ask the validating webhooks, all at once; of several refusals the first is told.
+        """Ask the policies, then the validating webhooks, all at once; the first refusal is told.
 
         Raises:
             StatusError: one denied it, or failed and its policy is ``Fail``.
         """
+        self._ask_policies(request, obj, warnings)
         asked = [
             (webhook, body)
             for webhook in self._webhooks(request, mutating=False)
@@ -143,12 +152,43 @@ class Admission:
             if answer is not None:
                 warnings.extend(answer.warnings)
 
+    def _ask_policies(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
+        # A broken policy could otherwise keep anybody from repairing it.
+        if request.target.resource in (POLICIES, POLICY_BINDINGS):
+            return
+        target = request.target
+        asked = Asked(
+            target,
+            request.operation,
+            self._namespace_labels(target.namespace) if target.namespace else None,
+            review_request(request, obj, uid=""),
+        )
+        try:
+            found = refusals(self._stored(POLICIES), self._stored(POLICY_BINDINGS), asked)
+        except (KeyError, InvalidSelector) as error:
+            raise internal(f"admission policy: {error}") from error
+        warnings.extend(each.warning for each in found if "Warn" in each.actions)
+        denied = next((each for each in found if "Deny" in each.actions), None)
+        if denied is not None:
+            name = target.name or ((obj or {}).get("metadata") or {}).get("name", "")
+            raise StatusError(
+                denied.code,
+                denied.reason,
+                f'{target.resource.qualified} "{name}" is forbidden: {denied.denial}',
+                {
+                    "name": name,
+                    "kind": target.resource.plural,
+                    "causes": [{"message": denied.denial}],
+                },
+            )
+
     def _webhooks(self, request: Request, *, mutating: bool) -> Sequence[Webhook]:
         # A broken webhook could otherwise keep anybody from repairing its configuration.
         if request.target.resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             return ()
+        stored = self._stored(MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS)
         try:
-            return parse_webhooks(self._configurations(mutating), mutating=mutating)
+            return parse_webhooks(stored, mutating=mutating)
         except (KeyError, InvalidSelector) as error:
             raise internal(f"webhook configuration: {error}") from error
 

@@ -1,22 +1,28 @@
-"""CEL expressions of ``matchConditions``. The only module that imports celpy.
+"""CEL expressions of ``matchConditions`` and of policies. The only module that imports celpy.
 
-celpy knows the language, not Kubernetes' extensions of it: optional fields (``?.``)
-and the ``quantity`` library do not parse here, ``authorizer`` is not defined.
+celpy knows the language; of Kubernetes' own functions (``apiserver/pkg/cel/library``) those that
+our policies use are added at the end. Optional fields (``?.``) do not parse here, ``authorizer``,
+``params`` and ``namespaceObject`` are not defined, and nothing has a cost limit.
 """
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import lru_cache
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import celpy
 from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
-from celpy.celtypes import BoolType
+from celpy.celtypes import BoolType, IntType, MapType, StringType
 from celpy.evaluation import CELEvalError
 
+from contract.quantity import parse_quantity
 from simulator.api.resources import Json
 
 Condition: TypeAlias = Callable[[Mapping[str, Json | None]], bool]
+Scope: TypeAlias = Mapping[str, Any]
+"""What an expression may speak of, as values of celpy."""
 
 
 class InvalidExpression(ValueError):
@@ -27,30 +33,127 @@ class EvaluationError(Exception):
     """An expression has no answer for this object."""
 
 
-@lru_cache(maxsize=256)
 def compile_condition(expression: str) -> Condition:
     """Compile an expression that answers yes or no.
 
     Raises:
         InvalidExpression: it does not parse.
     """
+    program = _compile(expression)
+
+    def evaluate(variables: Mapping[str, Json | None]) -> bool:
+        return _yes_or_no(expression, _run(expression, program, scope_of(variables)))
+
+    return evaluate
+
+
+def scope_of(
+    objects: Mapping[str, Json | None], variables: Mapping[str, str] | None = None
+) -> Scope:
+    """Make what expressions may speak of.
+
+    Args:
+        objects: such as ``object`` and ``request``, decoded JSON.
+        variables: a policy's own, each an expression; evaluated when one is first spoken of.
+    """
+    scope = {name: json_to_cel(value) for name, value in objects.items()}
+    if variables is not None:
+        scope["variables"] = _Variables(variables, scope)
+    return scope
+
+
+def holds(expression: str, scope: Scope) -> bool:
+    """Evaluate an expression that answers yes or no.
+
+    Raises:
+        InvalidExpression: it does not parse.
+        EvaluationError: it has no answer, or another one.
+    """
+    return _yes_or_no(expression, _run(expression, _compile(expression), scope))
+
+
+def text_of(expression: str, scope: Scope) -> str:
+    """Evaluate an expression that makes a text; empty where it makes none.
+
+    Raises:
+        InvalidExpression: it does not parse.
+    """
+    try:
+        made = _run(expression, _compile(expression), scope)
+    except EvaluationError:
+        return ""
+    return str(made) if isinstance(made, str) else ""
+
+
+class _Variables(MapType):
+    """A policy's variables: each is evaluated once, and only if it is spoken of."""
+
+    def __init__(self, expressions: Mapping[str, str], scope: dict[str, Any]) -> None:
+        super().__init__()
+        self._expressions = expressions
+        self._scope = scope
+
+    def __getitem__(self, name: Any) -> Any:
+        if name not in self:
+            expression = self._expressions[str(name)]
+            self[name] = _run(expression, _compile(expression), self._scope)
+        return super().__getitem__(name)
+
+
+@lru_cache(maxsize=256)
+def _compile(expression: str) -> celpy.Runner:
     environment = celpy.Environment()
     try:
-        program = environment.program(environment.compile(expression))
+        return environment.program(environment.compile(expression), functions=dict(_FUNCTIONS))
     except CELParseError as error:
         raise InvalidExpression(f"compilation failed: {error}") from error
 
-    def evaluate(variables: Mapping[str, Json | None]) -> bool:
-        try:
-            answer = program.evaluate(
-                {name: json_to_cel(value) for name, value in variables.items()}
-            )
-        except CELEvalError as error:
-            raise EvaluationError(
-                f"expression '{expression}' resulted in error: {error}"
-            ) from error
-        if not isinstance(answer, BoolType):
-            raise EvaluationError(f"expression '{expression}' must evaluate to bool")
-        return bool(answer)
 
-    return evaluate
+def _run(expression: str, program: celpy.Runner, scope: Scope) -> Any:
+    try:
+        return program.evaluate(dict(scope))
+    except CELEvalError as error:
+        raise EvaluationError(f"expression '{expression}' resulted in error: {error}") from error
+
+
+def _yes_or_no(expression: str, answer: object) -> bool:
+    if not isinstance(answer, BoolType):
+        raise EvaluationError(f"expression '{expression}' must evaluate to bool")
+    return bool(answer)
+
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def _quantity(text: StringType) -> Fraction:
+    number = parse_quantity(str(text))
+    if number is None:
+        raise ValueError(f"{text} is no quantity")
+    return number
+
+
+def _is_integer(quantity: Fraction) -> BoolType:
+    return BoolType(quantity.denominator == 1 and quantity.numerator in _INT64)
+
+
+def _as_integer(quantity: Fraction) -> IntType:
+    if not _is_integer(quantity):
+        raise ValueError("cannot convert value to integer")
+    return IntType(quantity.numerator)
+
+
+def _is_sorted(values: list[Any]) -> BoolType:
+    return BoolType(all(before <= after for before, after in pairwise(values)))
+
+
+def _join(texts: list[str], separator: str = "") -> StringType:
+    return StringType(str(separator).join(str(text) for text in texts))
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "quantity": _quantity,
+    "isInteger": _is_integer,
+    "asInteger": _as_integer,
+    "isSorted": _is_sorted,
+    "join": _join,
+}

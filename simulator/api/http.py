@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from simulator.api.faults import Faults, Outage, RequestRecord
 from simulator.api.operations import Call, Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
 from simulator.api.resources import PODS, Json, Resource, Target, parse_path
+from simulator.api.review import USER
 from simulator.api.selectors import InvalidSelector, Matches, by_fields, by_labels
 from simulator.api.store import Change, Store
 from simulator.api.watching import all_of, bookmark, error_line, line_of, with_kind
@@ -115,7 +117,7 @@ class HttpServer:
         self._delay_changed = asyncio.Event()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        call = Call(dry_run=request.query.get("dryRun") == "All")
+        call = Call(dry_run=request.query.get("dryRun") == "All", user=_user(request))
         try:
             return await self._route(request, call)
         except errors.StatusError as error:
@@ -365,6 +367,20 @@ async def _write_lines(response: web.StreamResponse, lines: Iterable[Json]) -> N
 def _success(**details: str) -> Json:
     status: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return status | ({"details": details} if details else {})
+
+
+def _user(request: web.Request) -> Json:
+    """Read who asks: the headers by which a real server lets an admin act for somebody else."""
+    name, headers = request.headers.get("Impersonate-User"), request.headers
+    if name is None:
+        return USER
+    user: Json = {"username": name, "groups": headers.getall("Impersonate-Group", [])}
+    extra: dict[str, list[str]] = {}
+    for key, value in headers.items():
+        _, found, field = key.lower().partition("impersonate-extra-")
+        if found:
+            extra.setdefault(unquote(field), []).append(value)
+    return user | ({"extra": extra} if extra else {})
 
 
 def _answer(body: Json, call: Call, status: int = 200) -> web.Response:

@@ -13,7 +13,7 @@ from simulator.api import errors
 from simulator.api.admission import Admission
 from simulator.api.patching import InvalidPatch
 from simulator.api.resources import NAMESPACES, NODES, PODS, Json, Target
-from simulator.api.review import Request
+from simulator.api.review import USER, Request
 from simulator.api.store import Store
 from simulator.api.validation import check, check_update, decoded, prepared
 from simulator.api.watching import with_kind
@@ -33,10 +33,12 @@ class Call:
     Attributes:
         dry_run: do everything but store.
         warnings: what the user is to be told; webhooks add to it.
+        user: who asks, as ``userInfo`` of an AdmissionReview.
     """
 
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    user: Json = field(default_factory=lambda: USER)
 
 
 class Operations:
@@ -44,7 +46,7 @@ class Operations:
 
     Args:
         store: the objects.
-        admission: the webhooks.
+        admission: the webhooks and policies.
     """
 
     def __init__(self, store: Store, admission: Admission) -> None:
@@ -67,7 +69,11 @@ class Operations:
         # A generated name is drawn after admission: webhooks see none, as in the real server.
         named = Target(resource, namespace, str(obj["metadata"].get("name", "")))
         request = Request(
-            named, "CREATE", (resource.api_version, resource.kind), dry_run=call.dry_run
+            named,
+            "CREATE",
+            (resource.api_version, resource.kind),
+            dry_run=call.dry_run,
+            user=call.user,
         )
         admitted = await self._admission.mutate(
             request,
@@ -105,7 +111,12 @@ class Operations:
             self._check_preconditions(target, old, new["metadata"])
             new = decoded(resource, _keep(target, old, new))
             request = Request(
-                target, "UPDATE", (resource.api_version, resource.kind), old, call.dry_run
+                target,
+                "UPDATE",
+                (resource.api_version, resource.kind),
+                old,
+                call.dry_run,
+                call.user,
             )
             admitted = await self._admission.mutate(request, new, call.warnings) or new
             admitted = decoded(resource, _keep(target, old, admitted))
@@ -131,7 +142,12 @@ class Operations:
             old = self._store.get(resource, target.namespace, target.name)
             self._check_preconditions(target, old, options.get("preconditions") or {})
             request = Request(
-                target, "DELETE", (resource.api_version, resource.kind), old, call.dry_run
+                target,
+                "DELETE",
+                (resource.api_version, resource.kind),
+                old,
+                call.dry_run,
+                call.user,
             )
             await self._admission.mutate(request, None, call.warnings)
             await self._admission.validate(request, None, call.warnings)
@@ -164,7 +180,7 @@ class Operations:
         binding["metadata"].setdefault("name", target.name)
         if binding["metadata"]["name"] != target.name:
             raise errors.bad_request("name in URL does not match name in Binding object")
-        request = Request(target, "CREATE", ("v1", "Binding"), dry_run=call.dry_run)
+        request = Request(target, "CREATE", ("v1", "Binding"), dry_run=call.dry_run, user=call.user)
         binding = await self._admission.mutate(request, binding, call.warnings) or binding
         await self._admission.validate(request, binding, call.warnings)
         node = (binding.get("target") or {}).get("name")

@@ -23,9 +23,7 @@ from simulator.api.faults import Faults, Outage, RequestRecord
 from simulator.api.http import HttpServer
 from simulator.api.operations import Call, Operations
 from simulator.api.resources import (
-    MUTATING_WEBHOOKS,
     NAMESPACES,
-    VALIDATING_WEBHOOKS,
     Json,
     Resource,
     Target,
@@ -171,9 +169,7 @@ class ApiServer:
             admission = Admission(
                 caller=caller,
                 new_uid=self._store.new_uid,
-                configurations=lambda mutating: self._store.list(
-                    MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS
-                ),
+                stored=self._store.list,
                 namespace_labels=self._namespace_labels,
             )
             self._operations = Operations(self._store, admission)

@@ -134,7 +134,7 @@ def _parse(webhook: Json, key: str, *, mutating: bool) -> Webhook:
         fails_open=webhook.get("failurePolicy") == "Ignore",
         has_side_effects=webhook.get("sideEffects") not in ("None", "NoneOnDryRun"),
         is_reinvoked=webhook.get("reinvocationPolicy") == "IfNeeded",
-        rules=tuple(_parse_rule(rule) for rule in webhook.get("rules") or ()),
+        rules=tuple(parse_rule(rule) for rule in webhook.get("rules") or ()),
         namespace_selector=parse_label_selector(webhook.get("namespaceSelector")),
         object_selector=parse_label_selector(webhook.get("objectSelector")),
         conditions=tuple(
@@ -153,7 +153,8 @@ def _url(client: Json) -> str:
     return f"https://{host}:{service.get('port') or 443}/{path}"
 
 
-def _parse_rule(rule: Json) -> Rule:
+def parse_rule(rule: Json) -> Rule:
+    """Read a rule of a webhook or of a policy."""
     return Rule(
         operations=tuple(rule.get("operations") or ()),
         groups=tuple(rule.get("apiGroups") or ()),

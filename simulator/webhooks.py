@@ -1,4 +1,4 @@
-"""The webhook configurations that are installed on clusters, pointed at a webhook elsewhere.
+"""The webhook configurations and policies that are installed on clusters, to apply elsewhere.
 
 ``deploy/`` has the only copy; what is read here is what an administrator applies.
 """
@@ -9,7 +9,8 @@ from pathlib import Path
 from contract.names import DEFAULT_DOMAIN, Names
 from simulator.manifests import Json, read_manifests
 
-SHIPPED = Path(__file__).parents[1] / "deploy" / "base" / "webhook" / "configurations.yaml"
+_BASE = Path(__file__).parents[1] / "deploy" / "base"
+SHIPPED = _BASE / "webhook" / "configurations.yaml"
 
 
 def webhook_configuration(url: str, ca: bytes, names: Names) -> Json:
@@ -28,6 +29,20 @@ def validating_configuration(url: str, ca: bytes, names: Names) -> Json:
     return _shipped("ValidatingWebhookConfiguration", url, ca, names)
 
 
+def policies_for_new_pods(names: Names) -> list[Json]:
+    """Read the policies on pods as they are going to be stored, and their bindings."""
+    found = [
+        each
+        for name in ("stamps", "records", "requests")
+        for each in read_manifests(_BASE / "policies" / f"{name}.yaml")
+    ]
+    for each in found:
+        spec = each["spec"]
+        for expression in (*spec.get("matchConditions", ()), *spec.get("variables", ())):
+            _rename(expression, names)
+    return found
+
+
 def _shipped(kind: str, url: str, ca: bytes, names: Names) -> Json:
     (found,) = (each for each in read_manifests(SHIPPED) if each["kind"] == kind)
     for webhook in found["webhooks"]:
@@ -37,8 +52,12 @@ def _shipped(kind: str, url: str, ca: bytes, names: Names) -> Json:
             "caBundle": base64.b64encode(ca).decode(),
         }
         for condition in webhook.get("matchConditions", ()):
-            # As components/domain does it.
-            condition["expression"] = condition["expression"].replace(
-                f"'{DEFAULT_DOMAIN}'", f"'{names.domain}'", 1
-            )
+            _rename(condition, names)
     return found
+
+
+def _rename(condition: Json, names: Names) -> None:
+    """Put the domain in its place, as components/domain does it."""
+    condition["expression"] = condition["expression"].replace(
+        f"'{DEFAULT_DOMAIN}'", f"'{names.domain}'", 1
+    )

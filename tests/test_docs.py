@@ -31,6 +31,7 @@ PROGRAMS: dict[str, click.Command] = {"agent": agent, "certs": certs, "webhook":
 
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
 _OTHERS_SAY = {
+    "ValidatingAdmissionPolicy 'gpu-turnstile-...' denied request",
     'failed calling webhook "pods.gpu-turnstile.io"',
     "x509: certificate has expired or is not yet valid",
     "connection refused",
@@ -138,6 +139,19 @@ def is_ours(text: str) -> bool:
         if len(parts) > 1 and any(_ends_after(parts[:n], text) for n in range(2, len(parts) + 1)):
             return True
     return False
+
+
+def policies_say() -> str:
+    """Give the messages of our policies, pieces of one text put together."""
+    said = [
+        validation[field]
+        for path in sorted((ROOT / "deploy/base/policies").glob("*.yaml"))
+        for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        for validation in each.get("spec", {}).get("validations", ())
+        for field in ("message", "messageExpression")
+        if field in validation
+    ]
+    return "\n".join(said).replace("' + '", "")
 
 
 def _ends_after(parts: list[str], text: str) -> bool:
@@ -355,7 +369,8 @@ def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
         for piece in code.split("...")
         if len(piece.strip()) > 8
     }
-    assert [each for each in sorted(pieces) if not is_ours(each)] == []
+    said = policies_say()
+    assert [each for each in sorted(pieces) if not is_ours(each) and each not in said] == []
 
 
 # --- the cluster ----------------------------------------------------------------------------

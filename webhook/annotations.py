@@ -29,6 +29,19 @@ def changes_at_create(
     return changes
 
 
+def changes_without_gpus(given: Mapping[str, Any], names: Names) -> dict[str, str | None]:
+    """Drop ours from a new pod that asks for no GPU, often copied from one that does.
+
+    What every pod gets by its Binding is no reason to touch it: a copy of any running pod
+    carries that.
+    """
+    dropped = _only_on_gpu_pods(given, names)
+    if not dropped:
+        return {}
+    by_binding = (names.predicate_time, names.bind_order, names.predicate_node)
+    return dict.fromkeys((*dropped, *(key for key in by_binding if key in given)))
+
+
 def changes_at_bind(names: Names, place: OrderStamp, node: str) -> dict[str, str]:
     """Say what is written on a pod that gets its node."""
     return {
@@ -49,12 +62,37 @@ def about_supplied(
         path: what stands before ``metadata`` in paths.
         only_dropped: leave out those that are overwritten.
     """
-    written = (names.predicate_time, names.admission_order, names.gpu_assigned)
+    written = _stamps(names)
     for key in sorted(given):
         if _is_written_later(key, names):
             yield f"{path}metadata.annotations[{key}]: dropped, gpu-turnstile writes it"
         elif key in written and not only_dropped:
             yield f"{path}metadata.annotations[{key}]: overwritten, gpu-turnstile writes it"
+
+
+def about_dropped(
+    changes: Mapping[str, str | None], names: Names, *, stamped: bool = False
+) -> Iterator[str]:
+    """Warn of what :func:`changes_without_gpus` drops.
+
+    Args:
+        changes: what it said.
+        names: resources and annotations.
+        stamped: leave out the stamps of a new GPU pod, they are ours.
+    """
+    left_out = _stamps(names) if stamped else ()
+    for key in sorted(changes.keys() - left_out):
+        yield f"metadata.annotations[{key}]: dropped, the pod asks for no GPU"
+
+
+def _stamps(names: Names) -> tuple[str, str, str]:
+    return names.predicate_time, names.admission_order, names.gpu_assigned
+
+
+def _only_on_gpu_pods(given: Mapping[str, Any], names: Names) -> list[str]:
+    """Name those of ours that only a pod with a GPU request ever gets from us."""
+    ours = (names.gpu_assigned, names.gpu_allocation, names.admission_order)
+    return [key for key in given if key in ours or key.startswith(names.predicate_gpu_idx_prefix)]
 
 
 def _is_written_later(key: str, names: Names) -> bool:

@@ -7,7 +7,13 @@ from contract.errors import InvalidStamp
 from contract.names import Names
 from contract.stamps import OrderStamp, decode_time
 from webhook.advice import advise
-from webhook.annotations import about_supplied, annotations_of, changes_at_create
+from webhook.annotations import (
+    about_dropped,
+    about_supplied,
+    annotations_of,
+    changes_at_create,
+    changes_without_gpus,
+)
 from webhook.environment import about_environment
 from webhook.findings import read_pod
 from webhook.patches import patch_annotations
@@ -54,16 +60,16 @@ def decide_pod(
     Args:
         pod: the pod as decoded JSON, possibly hostile.
         names: resources and annotations.
-        stamp: gives the pod its place in line; called once, for an allowed GPU pod.
+        stamp: gives the pod its place in line; called once at most.
         largest_card: memory blocks of the largest card there is; 0 when that is not known.
 
     Returns:
-        Nothing at all for a pod that asks for no GPU, whatever it is annotated with.
-        Otherwise every error, or the patch with the stamps.
+        Every error, or the patch with the stamps. For a pod that asks for no GPU the patch
+        that drops what only GPU pods get from us, and nothing at all where it has none of it.
     """
     found = read_pod(pod, names)
     if found is None:
-        return Verdict()
+        return _drop_ours(pod, names=names, stamp=stamp)
     demand, errors = found
     if errors:
         return Verdict(errors=errors)
@@ -81,6 +87,20 @@ def decide_pod(
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),
+    )
+
+
+def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+    """Clear a pod without a GPU request of what would make it look like one that was served."""
+    given = annotations_of(pod)
+    changes = changes_without_gpus(given, names)
+    if not changes:
+        return Verdict()
+    # Another webhook may have removed the request after our first call: the stamps are ours then.
+    ours = _is_reinvocation(given, names, stamp())
+    return Verdict(
+        patch=patch_annotations(pod.get("metadata"), changes),
+        warnings=bounded(about_dropped(changes, names, stamped=ours)),
     )
 
 

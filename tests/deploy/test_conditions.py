@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from contract.demand import asks_for_gpus
 from contract.names import Names
+from contract.stamps import OrderStamp
 from simulator.api.cel import compile_condition
 from tests.deploy.manifests import Json, base, find
+from webhook.pods import decide_pod
+from webhook.verdicts import Verdict
 
 NAMES = Names()
 OBJECTS = base()
@@ -99,9 +102,33 @@ def test_an_object_that_ends_early_is_no_error(entry: str) -> None:
         assert not reaches(entry, _wrap(".".join(steps[:count]), {}) if count else {})
 
 
-def test_annotations_alone_ask_for_nothing() -> None:
-    notes = {NAMES.gpu_policy: "spread", NAMES.gpu_assigned: "false"}
-    assert not reaches(PODS, {"metadata": {"annotations": notes}, "spec": {"containers": [PLAIN]}})
+def _noted(*keys: str) -> Json:
+    notes = dict.fromkeys(keys, "x")
+    return {"metadata": {"annotations": notes}, "spec": {"containers": [PLAIN]}}
+
+
+ONLY_ON_GPU_PODS = (
+    NAMES.gpu_assigned,
+    NAMES.gpu_allocation,
+    NAMES.admission_order,
+    NAMES.predicate_gpu_idx(0),
+    NAMES.predicate_gpu_idx(12),
+)
+
+
+@pytest.mark.parametrize("key", ONLY_ON_GPU_PODS)
+def test_a_plain_pod_that_looks_like_a_gpu_pod_reaches_the_webhook(key: str) -> None:
+    assert reaches(PODS, _noted("a", key))
+
+
+def test_wishes_and_what_a_binding_brings_to_every_pod_are_no_reason_to_ask_the_webhook() -> None:
+    by_binding = (NAMES.predicate_time, NAMES.bind_order, NAMES.predicate_node)
+    assert not reaches(PODS, _noted(*NAMES.wishes, *by_binding))
+
+
+@pytest.mark.parametrize("key", ["example.com/gpu-assigned", "tencent.com/other", "gpu-assigned"])
+def test_what_others_annotate_is_no_reason_either(key: str) -> None:
+    assert not reaches(PODS, _noted(key))
 
 
 _LISTING = st.dictionaries(
@@ -121,8 +148,26 @@ _SPEC = st.fixed_dictionaries(
 )
 
 
-@given(_SPEC)
-def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json) -> None:
+_NOTES = st.dictionaries(
+    st.sampled_from(
+        [
+            *ONLY_ON_GPU_PODS,
+            *sorted(NAMES.wishes),
+            *(NAMES.predicate_time, NAMES.bind_order, NAMES.predicate_node),
+            *("tencent.com/vcuda-core", "example.com/gpu-assigned", "a"),
+        ]
+    ),
+    st.just("x"),
+    max_size=3,
+)
+
+
+@given(_SPEC, _NOTES)
+def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json, notes: Json) -> None:
+    pod = {"metadata": {"annotations": notes}, "spec": spec}
+    stamp = OrderStamp(1, "w", 0)
+    says_nothing = decide_pod(pod, names=NAMES, stamp=lambda: stamp) == Verdict()
+    assert reaches(PODS, pod) == (not says_nothing)
     assert reaches(PODS, {"spec": spec}) == asks_for_gpus(spec, NAMES)
 
 

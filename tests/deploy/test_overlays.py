@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.cardsfile import load_inventory
 from contract.names import DEFAULT_DOMAIN
+from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
 from tests.deploy.manifests import (
     CUSTOM,
@@ -20,7 +22,7 @@ from tests.deploy.manifests import (
     pod_specs,
     read_yaml,
 )
-from tests.deploy.policies import denials, evaluate
+from tests.deploy.policies import denials
 from tests.deploy.policy_examples import PODS
 from tests.deploy.schemas import OLDEST, check, newest
 from tests.deploy.test_manifests import program, variables
@@ -210,19 +212,19 @@ def test_one_line_sets_the_image(overlay: str, tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
-    policy = find(
-        build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", "gpu-turnstile-pod-annotations"
-    )
-    (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
-    users = [str(each) for each in evaluate(listed["expression"], {})]
-    assert users == ["system:kube-scheduler"]
     (example,) = (each for each in PODS if each.title == "the scheduler stamps anew")
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
-    update = example.update(old)
-    stranger = type(update)("system:serviceaccount:team:chooser", update.old, update.new)
-    assert denials(policy, stranger) != []
-    listed["expression"] = "['system:kube-scheduler', 'system:serviceaccount:team:chooser']"
-    assert denials(policy, stranger) == []
+    (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
+    for name, update in (("pod-annotations", example.update(old)), ("bindings", binding.request())):
+        policy = find(
+            build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"
+        )
+        (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
+        assert listed["expression"] == "['system:kube-scheduler']"
+        stranger = replace(update, user="system:serviceaccount:team:chooser")
+        assert denials(policy, stranger) != []
+        listed["expression"] = "['system:kube-scheduler', 'system:serviceaccount:team:chooser']"
+        assert denials(policy, stranger) == []
 
 
 def test_an_agent_comes_only_where_gpu_manager_is_not() -> None:

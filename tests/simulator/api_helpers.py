@@ -123,7 +123,7 @@ def patch_with(*operations: Json) -> Respond:
 
 @contextmanager
 def running_hook(
-    authority: trustme.CA, *names: str, respond: Respond | None = None
+    authority: trustme.CA, *names: str, respond: Respond | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Hook]:
     """Serve a webhook over TLS with a certificate for *names* (``localhost`` if none)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -162,7 +162,7 @@ def running_hook(
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Failed handshakes are part of the tests."""
 
-    server = Server(("127.0.0.1", 0), None)  # type: ignore[arg-type]  # see finish_request
+    server = Server((host, 0), None)  # type: ignore[arg-type]  # see finish_request
     hook.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -15,8 +15,13 @@ from contract.stamps import OrderStamp
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
 from simulator.manifests import read_manifests
-from simulator.webhooks import SHIPPED, validating_configuration, webhook_configuration
-from tests.simulator.api_helpers import PODS, Hook, allow, running_hook
+from simulator.webhooks import (
+    SHIPPED,
+    policies_for_new_pods,
+    validating_configuration,
+    webhook_configuration,
+)
+from tests.simulator.api_helpers import PODS, Hook, allow, patch_with, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
 from webhook.bindings import mutate_binding
 from webhook.pods import mutate_pod
@@ -148,7 +153,131 @@ def test_annotations_without_a_request_are_no_reason_to_ask_the_webhook(
     plain = plain_pod()
     plain["metadata"]["annotations"] = {NAMES.gpu_policy: "spread"}
     client.create(PODS, plain)
+    client.create(f"{PODS}/p/binding", BINDING)
+    hook.reviews.clear()
+    again = client.get(f"{PODS}/p")["metadata"]["annotations"]
+    assert NAMES.bind_order in again
+    copy = plain_pod("copy") | {"metadata": {"name": "copy", "annotations": again}}
+    client.create(PODS, copy)
     assert hook.reviews == []
+
+
+def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
+    client: ApiClient, hook: Hook, warnings: list[str]
+) -> None:
+    client.create(PODS, plain_pod(limits=GPU))
+    notes = client.get(f"{PODS}/p")["metadata"]["annotations"]
+    copy = plain_pod("copy")
+    copy["metadata"]["annotations"] = notes | {NAMES.gpu_allocation: "{}", "a": "b"}
+    assert client.create(PODS, copy)["metadata"]["annotations"] == {"a": "b"}
+    assert warnings == [
+        f"metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod asks for no GPU"
+    ]
+
+
+def test_a_request_that_a_later_webhook_adds_is_decided_if_the_pod_was_met_before(
+    server: ApiServer, client: ApiClient, hook: Hook, authority: trustme.CA
+) -> None:
+    """Called once, it is called again (K22): the way for pods that get their GPUs later."""
+    added = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
+    with running_hook(authority, respond=patch_with(added)) as late:
+        server.apply(late.configuration() | {"metadata": {"name": "late"}})
+        waiting = plain_pod()
+        waiting["metadata"]["annotations"] = {NAMES.gpu_assigned: "false"}
+        made = client.create(PODS, waiting)
+    assert len(hook.reviews) == 2
+    assert made["metadata"]["annotations"].keys() == {
+        NAMES.predicate_time,
+        NAMES.admission_order,
+        NAMES.gpu_assigned,
+    }
+
+
+_ASK = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
+_ASK_TOO_MUCH = {**_ASK, "value": {"limits": WRONG}}
+_FORGE = {
+    "op": "add",
+    "path": "/metadata/annotations",
+    "value": {NAMES.gpu_allocation: "{}", NAMES.gpu_assigned: "true"},
+}
+
+
+@pytest.mark.parametrize(
+    ("operations", "policy", "words"),
+    [
+        ([_ASK], "stamps", "the pod asks for GPUs and does not have the stamps of the webhook"),
+        ([_ASK_TOO_MUCH], "requests", "more than one card must be a multiple of 100"),
+        ([_ASK, _FORGE], "records", "gpu-turnstile or a scheduler writes that once"),
+        ([_FORGE], "records", "this one asks for none: remove it"),
+    ],
+    ids=["asks", "asks for too much", "asks and forges", "forges"],
+)
+def test_what_a_later_webhook_adds_is_refused_in_words(
+    *,
+    server: ApiServer,
+    client: ApiClient,
+    hook: Hook,
+    authority: trustme.CA,
+    operations: list[Json],
+    policy: str,
+    words: str,
+) -> None:
+    """K22: none of it reaches the webhook; each policy sees it."""
+    shipped = [
+        each
+        for each in policies_for_new_pods(NAMES)
+        if each["metadata"]["name"] == f"gpu-turnstile-{policy}"
+    ]
+    with running_hook(authority, respond=patch_with(*operations)) as late:
+        server.apply(late.configuration() | {"metadata": {"name": "late"}})
+        client.create(PODS, plain_pod("before"))
+        server.apply(*shipped)
+        with pytest.raises(ApiError, match=words) as caught:
+            client.create(PODS, plain_pod("after"))
+    assert caught.value.status in (403, 422)
+    assert hook.reviews == []
+
+
+def test_nobody_who_meets_the_webhook_is_refused_by_a_policy(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    server.apply(*policies_for_new_pods(NAMES))
+    client.create(PODS, plain_pod(limits=GPU))
+    notes = client.get(f"{PODS}/p")["metadata"]["annotations"] | {
+        NAMES.gpu_assigned: "true",
+        NAMES.gpu_allocation: "{}",
+        NAMES.bind_order: "1",
+        NAMES.predicate_gpu_idx(0): "0",
+    }
+    for name, limits in (("copy", GPU), ("without-limits", None)):
+        copy = plain_pod(name, limits=limits)
+        copy["metadata"]["annotations"] = dict(notes)
+        client.create(PODS, copy)
+
+
+def test_a_copy_without_limits_is_refused_in_words_of_the_policy_where_nothing_clears_it(
+    server: ApiServer, client: ApiClient
+) -> None:
+    server.apply(*policies_for_new_pods(NAMES))
+    copy = plain_pod()
+    copy["metadata"]["annotations"] = {NAMES.gpu_assigned: "true"}
+    with pytest.raises(ApiError, match="gpu-assigned: only pods that ask for GPUs"):
+        client.create(PODS, copy)
+    client.create(PODS, plain_pod())
+
+
+def test_a_request_that_a_later_webhook_removes_takes_the_stamps_with_it(
+    server: ApiServer, client: ApiClient, hook: Hook, authority: trustme.CA
+) -> None:
+    removed = {"op": "remove", "path": "/spec/containers/0/resources"}
+
+    def respond(request: Json) -> Json:
+        return (patch_with(removed) if len(late.reviews) == 1 else allow())(request)
+
+    with running_hook(authority, respond=respond) as late:
+        server.apply(late.configuration() | {"metadata": {"name": "late"}})
+        made = client.create(PODS, plain_pod(limits=GPU))
+    assert not made["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])

@@ -5,10 +5,12 @@ import pytest
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.annotations import (
+    about_dropped,
     about_supplied,
     annotations_of,
     changes_at_bind,
     changes_at_create,
+    changes_without_gpus,
 )
 
 NAMES = Names()
@@ -64,4 +66,16 @@ def test_supplied_annotations_are_told_in_order_and_others_are_not_ours() -> Non
     assert list(about_supplied(given, NAMES, only_dropped=True)) == [dropped]
     assert list(about_supplied(given, NAMES, path="spec.template.", only_dropped=True)) == [
         f"spec.template.{dropped}"
+    ]
+
+
+def test_a_pod_without_gpus_loses_what_it_never_gets_and_with_it_what_all_get() -> None:
+    by_binding = dict.fromkeys(("tencent.com/bind-order", "tencent.com/predicate-node"), "x")
+    assert changes_without_gpus(by_binding | {"a": "x"}, NAMES) == {}
+    given = by_binding | {"tencent.com/predicate-gpu-idx-0": "0", "a": "x"}
+    changes = changes_without_gpus(given, NAMES)
+    assert changes == dict.fromkeys(given.keys() - {"a"})
+    assert list(about_dropped(changes | {NAMES.gpu_assigned: None}, NAMES, stamped=True)) == [
+        f"metadata.annotations[tencent.com/{name}]: dropped, the pod asks for no GPU"
+        for name in ("bind-order", "predicate-gpu-idx-0", "predicate-node")
     ]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.demand import asks_for_gpus
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.pods import decide_pod, mutate_pod
@@ -75,10 +76,75 @@ def test_init_containers_and_sidecars_make_a_gpu_pod(pod: Json, restart: Json) -
     assert _apply(pod, _decide(pod))["metadata"]["annotations"].items() >= STAMPS.items()
 
 
-def test_a_pod_without_gpus_passes_untouched_whatever_it_is_annotated_with(pod: Json) -> None:
+WRITTEN_ON_ALL = {
+    "tencent.com/predicate-time": "1",
+    "tencent.com/bind-order": "1",
+    "tencent.com/predicate-node": "n1",
+}
+"""What a Binding brings to every pod, whatever it asks for."""
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"tencent.com/use-gpu-type": "a100", "tencent.com/gpu-policy": "soon"},
+        {
+            "tencent.com/vcuda-core": "50",
+            "tencent.com/unknown": "1",
+            "example.com/gpu-assigned": "1",
+        },
+        WRITTEN_ON_ALL,
+    ],
+    ids=["none", "wishes", "not ours", "a copy of a plain pod that ran"],
+)
+def test_a_pod_without_gpus_passes_untouched(pod: Json, annotations: Json) -> None:
     _with_resources(pod, {"limits": {"cpu": "1"}})
-    pod["metadata"]["annotations"] = dict.fromkeys(STAMPS, "mine")
+    pod["metadata"]["annotations"] = annotations
     assert _decide(pod) == Verdict()
+
+
+@pytest.mark.parametrize(
+    "key", ["gpu-assigned", "gpu-allocation", "admission-order", "predicate-gpu-idx-0"]
+)
+def test_a_pod_without_gpus_loses_what_only_gpu_pods_get(pod: Json, key: str) -> None:
+    _with_resources(pod, {})
+    kept = {"tencent.com/gpu-policy": "spread", "tencent.com/unknown": "1", "a": "b"}
+    pod["metadata"]["annotations"] = kept | {f"tencent.com/{key}": "true"}
+    verdict = _decide(pod)
+    assert verdict.label == "patched"
+    assert _apply(pod, verdict)["metadata"]["annotations"] == kept
+    assert verdict.warnings == (
+        f"metadata.annotations[tencent.com/{key}]: dropped, the pod asks for no GPU",
+    )
+
+
+def test_a_gpu_pod_copied_without_its_limits_loses_all_that_we_wrote(pod: Json) -> None:
+    _with_resources(pod, {})
+    pod["metadata"]["annotations"] = {
+        **WRITTEN_ON_ALL,
+        **STAMPS,
+        "tencent.com/gpu-assigned": "true",
+        "tencent.com/gpu-allocation": "{}",
+        "tencent.com/predicate-gpu-idx-0": "0",
+    }
+    verdict = _decide(pod)
+    assert _apply(pod, verdict)["metadata"]["annotations"] == {}
+    assert len(verdict.warnings) == 7
+
+
+def test_nobody_is_blamed_when_another_webhook_removed_the_request(pod: Json) -> None:
+    once = _apply(pod, _decide(pod))
+    verdict = _decide(_with_resources(once, {}))
+    assert _apply(once, verdict)["metadata"]["annotations"].keys().isdisjoint(STAMPS)
+    assert verdict.warnings == ()
+
+
+def test_a_record_beside_stamps_of_this_minute_is_told_of_all_the_same(pod: Json) -> None:
+    pod["metadata"]["annotations"] = STAMPS | {"tencent.com/gpu-allocation": "{}"}
+    assert _decide(_with_resources(pod, {})).warnings == (
+        "metadata.annotations[tencent.com/gpu-allocation]: dropped, the pod asks for no GPU",
+    )
 
 
 def _never() -> OrderStamp:
@@ -462,14 +528,16 @@ def test_whatever_the_pod_the_patch_applies_and_touches_only_our_annotations(pod
         return
     after = _apply(pod, verdict)
     found, given_ = after["metadata"], before.get("metadata") or {}
-    assert STAMPS.items() <= found["annotations"].items()
+    stamps = STAMPS if asks_for_gpus(pod.get("spec"), NAMES) else {}
+    assert stamps.items() <= found["annotations"].items()
     others = {
         key: value
         for key, value in (given_.get("annotations") or {}).items()
         if not key.startswith("tencent.com/")
     }
     assert others.items() <= {k: v for k, v in found["annotations"].items() if k in others}.items()
-    assert set(found["annotations"]) == set(others) | set(STAMPS)
+    if stamps:
+        assert set(found["annotations"]) == set(others) | set(STAMPS)
     assert {**found, "annotations": 0} == {**given_, "annotations": 0}
     assert after.get("spec") == before.get("spec")
 

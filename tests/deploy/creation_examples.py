@@ -1,0 +1,267 @@
+"""New pods and Bindings that policies allow or deny: evaluated here, put to a real one in e2e."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.deploy.manifests import Json
+from tests.deploy.policies import Update
+from tests.deploy.policy_examples import NAMES, OURS, SCHEDULER, SOMEBODY
+
+
+@dataclass(frozen=True)
+class Creation:
+    """A new pod as it is going to be stored, after all mutating webhooks.
+
+    Attributes:
+        title: what it is, a sentence.
+        containers: what each asks for: cores and memory, empty for nothing.
+        init: the same of init containers; a third entry makes it a sidecar.
+        annotations: what it carries.
+        denied: part of each message; none where it is allowed.
+        namespace: where.
+    """
+
+    title: str
+    containers: Sequence[tuple[str, str]] = (("50", "8"),)
+    init: Sequence[tuple[str, ...]] = ()
+    annotations: Mapping[str, str] = field(default_factory=lambda: OURS)
+    denied: Sequence[str] = ()
+    namespace: str = "default"
+
+    def pod(self) -> Json:
+        """Make it."""
+        spec: Json = {"containers": [_asking(f"c{i}", *e) for i, e in enumerate(self.containers)]}
+        if self.init:
+            spec["initContainers"] = [_asking(f"i{i}", *e) for i, e in enumerate(self.init)]
+        metadata: Json = {"name": "p", "annotations": dict(self.annotations)}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    def request(self) -> Update:
+        """Ask for it."""
+        return Update(SOMEBODY, {}, self.pod(), operation="CREATE", namespace=self.namespace)
+
+
+def _asking(name: str, cores: str, memory: str, *sidecar: str) -> Json:
+    limits = {NAMES.core: cores, NAMES.memory: memory}
+    asked = {resource: count for resource, count in limits.items() if count}
+    made: Json = {"name": name, "image": "none"}
+    if asked:
+        made["resources"] = {"limits": asked, "requests": asked}
+    return made | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+PLAIN = (("", ""),)
+_CORES = f"resources.limits[{NAMES.core}]"
+_BLOCKS = f"resources.limits[{NAMES.memory}]"
+_UNSTAMPED = (
+    f"metadata.annotations[{NAMES.admission_order}]: Required value: the pod asks for GPUs and "
+    "does not have the stamps of the webhook of gpu-turnstile"
+)
+_PARTS = "spec.initContainers: Invalid value: one asks for more than a whole card"
+_RANGE = "must be 1 to 2147483647: leave it out to ask for none"
+_RECORDS = {
+    NAMES.gpu_allocation: "{}",
+    NAMES.bind_order: "1",
+    NAMES.predicate_node: "n1",
+    NAMES.predicate_gpu_idx(0): "1",
+}
+
+_ALL_AT_ONCE = (
+    f'container i0: {_CORES}: Invalid value: "1050": more than one card must be a multiple of 100 '
+    f'(100 is one whole card); container c2: {_CORES}: Invalid value: "250": more than one card '
+    f"must be a multiple of 100 (100 is one whole card); container c0: {_BLOCKS}: Required value: "
+    "a shared card needs memory: say how many memory blocks to take, at least 1; "
+    f"container c1: {_CORES}: Required value: memory without cores: add 1 to 99 cores for a share "
+    f"of one card, or a multiple of 100 for whole cards; {_PARTS}"
+)
+
+CREATIONS = [
+    Creation("a stamped share"),
+    Creation("whole cards, and a container that asks for nothing", [("200", ""), ("", "")]),
+    Creation("a thousand whole cards", [("100k", "")]),
+    Creation("an init container and a sidecar", PLAIN, [("10", "1"), ("5", "1", "Always")]),
+    Creation("a plain pod", PLAIN, annotations={}),
+    Creation("a plain pod with wishes", PLAIN, annotations=dict.fromkeys(NAMES.wishes, "x")),
+    Creation(
+        "a copy of a plain pod that ran",
+        PLAIN,
+        annotations={NAMES.predicate_time: "1", NAMES.bind_order: "1", NAMES.predicate_node: "n1"},
+    ),
+    Creation(
+        "a plain pod with what others annotate",
+        PLAIN,
+        annotations={"example.com/gpu-assigned": "true", f"{NAMES.domain}/other": "1"},
+    ),
+    Creation("a request that the webhook has not seen", annotations={}, denied=[_UNSTAMPED]),
+    Creation(
+        "an init container that the webhook has not seen",
+        PLAIN,
+        [("10", "1")],
+        annotations={},
+        denied=[_UNSTAMPED],
+    ),
+    *(
+        Creation(
+            f"{title}, {key} {value!r}",
+            annotations={**OURS, key: value},
+            denied=[_UNSTAMPED, *more],
+        )
+        for title, key, value, more in (
+            ("a stamp that is none", NAMES.admission_order, "me first", ()),
+            ("a stamp that is none", NAMES.predicate_time, "-1", ()),
+            (
+                "a pod that says it was served",
+                NAMES.gpu_assigned,
+                "true",
+                ['[tencent.com/gpu-assigned]: Invalid value: "true": a new pod has no GPU yet'],
+            ),
+        )
+    ),
+    *(
+        Creation(
+            f"a GPU pod that comes with {key}",
+            annotations={**OURS, key: value},
+            denied=[f"metadata.annotations: Forbidden: {key}: gpu-turnstile or a scheduler writes"],
+        )
+        for key, value in _RECORDS.items()
+    ),
+    *(
+        Creation(
+            f"a plain pod that comes with {key}",
+            PLAIN,
+            annotations={key: "true"},
+            denied=[f"metadata.annotations: Forbidden: {key}: only pods that ask for GPUs get"],
+        )
+        for key in (
+            NAMES.gpu_allocation,
+            NAMES.gpu_assigned,
+            NAMES.admission_order,
+            NAMES.predicate_gpu_idx(0),
+        )
+    ),
+    Creation(
+        "all that can be forged",
+        [("150", "")],
+        annotations=_RECORDS | {NAMES.gpu_assigned: "true"},
+        denied=[
+            _UNSTAMPED,
+            f"Forbidden: {', '.join(_RECORDS)}: ",
+            "a new pod has no GPU yet",
+            "more than one card must be",
+        ],
+    ),
+    Creation(
+        "one card and a half",
+        [("150", "")],
+        denied=[
+            (
+                f'container c0: {_CORES}: Invalid value: "150": more than one card must be a '
+                "multiple of 100 (100 is one whole card)"
+            )
+        ],
+    ),
+    Creation(
+        "a share without memory",
+        [("50", "")],
+        denied=[f"container c0: {_BLOCKS}: Required value: a shared card needs memory"],
+    ),
+    Creation(
+        "memory without cores",
+        [("", "8")],
+        denied=[f"container c0: {_CORES}: Required value: memory without cores"],
+    ),
+    Creation(
+        "no cores", [("0", "")], denied=[f'container c0: {_CORES}: Invalid value: "0": {_RANGE}']
+    ),
+    Creation(
+        "no memory",
+        [("50", "0")],
+        denied=[f'container c0: {_BLOCKS}: Invalid value: "0": {_RANGE}'],
+    ),
+    Creation("too many cores", [("2147483648", "")], denied=[_RANGE]),
+    Creation("more than CEL can count", [("8Ei", ""), ("50", "9E")], denied=[_RANGE]),
+    Creation(
+        "all that can be wrong with counts, at once",
+        [("50", ""), ("", "1"), ("250", "")],
+        [("1050", "")],
+        denied=[
+            _ALL_AT_ONCE,
+        ],
+    ),
+    Creation("a container takes what is left over", [("200", ""), ("50", "1")], [("200", "")]),
+    Creation(
+        "a container that would split what is left over",
+        [("100", "")],
+        [("200", "")],
+        denied=[_PARTS],
+    ),
+    Creation(
+        "an init container that would", [("300", "")], [("200", ""), ("50", "1")], denied=[_PARTS]
+    ),
+    Creation("one card is left over", [("50", "1")], [("100", "")]),
+    Creation(
+        "a sidecar takes what is left over", [("50", "1")], [("200", ""), ("200", "", "Always")]
+    ),
+    *(
+        Creation(
+            f"anything in {namespace}", [("150", "")], annotations=_RECORDS, namespace=namespace
+        )
+        for namespace in ("kube-system", "gpu-turnstile", "gpu-turnstile-node")
+    ),
+]
+"""The last ones are where the webhook is not asked either."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A Binding.
+
+    Attributes:
+        title: what it is, a sentence.
+        user: who makes it.
+        annotations: what it brings, the webhook's part included.
+        denied: part of the message; empty where it is allowed.
+    """
+
+    title: str
+    user: str
+    annotations: Mapping[str, str]
+    denied: str = ""
+
+    def binding(self) -> Json:
+        """Make it."""
+        metadata: Json = {"name": "p"} | (
+            {"annotations": dict(self.annotations)} if self.annotations else {}
+        )
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+    def request(self) -> Update:
+        """Ask for it."""
+        return Update(self.user, {}, self.binding(), "binding", operation="CREATE")
+
+
+_BY_WEBHOOK = {
+    NAMES.predicate_time: "1700000000000000000",
+    NAMES.bind_order: "01700000000000000000-w1-00000000",
+    NAMES.predicate_node: "n1",
+}
+_CHOICE = {NAMES.predicate_gpu_idx(0): "0"}
+
+BINDINGS = [
+    Bound("a plain one", SCHEDULER, {}),
+    Bound("a stamped one", SCHEDULER, _BY_WEBHOOK),
+    Bound("anybody's, stamped", SOMEBODY, _BY_WEBHOOK),
+    Bound("a scheduler brings its choice", SCHEDULER, _BY_WEBHOOK | _CHOICE),
+    Bound("somebody else brings one", SOMEBODY, _BY_WEBHOOK | _CHOICE, "of a scheduler only"),
+    Bound(
+        "another node than it names",
+        SCHEDULER,
+        _BY_WEBHOOK | {NAMES.predicate_node: "n2"},
+        "must be the node",
+    ),
+    *(
+        Bound(f"{key} comes no such way", SCHEDULER, {key: "x"}, "a Binding cannot bring")
+        for key in (NAMES.gpu_assigned, NAMES.gpu_allocation, NAMES.admission_order)
+    ),
+]

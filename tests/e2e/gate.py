@@ -1,0 +1,236 @@
+"""A namespace whose new pods go through our policies, and a webhook where one is wanted.
+
+No node is needed: nothing of what is created here has to run.
+"""
+
+import json
+import shlex
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+
+import trustme
+
+from contract.names import Names
+from tests.deploy.manifests import base
+from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.ground import wait
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.manifests import webhooks
+from tests.e2e.programs import Program, issue_certificates
+from tests.simulator.api_helpers import Respond, running_hook
+
+POLICIES = ("stamps", "records", "requests", "bindings")
+
+
+class Gate:
+    """One namespace.
+
+    Args:
+        cluster: the cluster, and the namespace to make and remove.
+        kubectl: as an administrator.
+        host: the address at which the API server reaches this host.
+        folder: for certificates and the log of the webhook.
+    """
+
+    def __init__(self, cluster: Cluster, kubectl: Kubectl, *, host: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.kubectl = kubectl
+        self.names = Names()
+        self.policies = policies(cluster.namespace)
+        self._host = host
+        self._folder = folder
+        self._webhook: Program | None = None
+
+    def open(self) -> None:
+        """Make the namespace, and wait until the API server knows the policies."""
+        self.cluster.create_namespace()
+        wait("the namespace's service account", self.cluster.has_service_account)
+        self._apply(*self.policies)
+        wait("the policies", self._is_policed, within=30)
+
+    def close(self) -> None:
+        """Remove all that was made."""
+        try:
+            self.cluster.delete_webhooks(self.cluster.namespace)
+            self._delete(*self.policies)
+            self.cluster.delete_namespace()
+            wait("the namespace's end", lambda: not self.cluster.has_namespace(), within=120)
+        finally:
+            if self._webhook is not None:
+                self._webhook.stop()
+            self.cluster.close()
+
+    def admit(self) -> str | None:
+        """Put our webhook before the policies; tell why the API server cannot ask it."""
+        folder, port = self._folder, _free_port()
+        issue_certificates(folder / "certs", self._host)
+        self._webhook = Program(
+            shlex.split(
+                f"webhook --host {self._host} --port {port} "
+                f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
+            ),
+            folder / "webhook.log",
+        )
+        self._webhook.start()
+        url = f"https://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
+        self._wait_until_ready(url)
+        ca = (folder / "certs" / "ca.crt").read_bytes()
+        self.cluster.create_webhooks(webhooks(self.cluster.namespace, url, ca, self.names))
+        reason = ""
+
+        def reached() -> bool:
+            nonlocal reason
+            try:
+                made = self.cluster.create(_asking("probe", self.names), dry_run=True)
+            except ApiError as error:
+                reason = str(error)
+                return False
+            return self.names.admission_order in made["metadata"]["annotations"]
+
+        try:
+            wait("the API server asks the webhook", reached, within=30)
+        except AssertionError as error:
+            return f"{error}: {reason}"
+        return None
+
+    @contextmanager
+    def late_webhook(self, respond: Respond) -> Iterator[None]:
+        """Let a webhook of somebody else be called after ours."""
+        name = f"{self.cluster.namespace}-late"
+        with running_hook(trustme.CA(), self._host, respond=respond, host=self._host) as hook:
+            client = {"url": f"https://{self._host}:{hook.port}/", "caBundle": hook.ca_bundle}
+            where = {"matchLabels": {"kubernetes.io/metadata.name": self.cluster.namespace}}
+            made = hook.configuration(clientConfig=client, namespaceSelector=where)
+            made["metadata"]["name"] = name
+            self.cluster.create_webhooks(made)
+            try:
+                wait("the late webhook is called", lambda: self._is_called(hook.reviews))
+                yield
+            finally:
+                self.cluster.delete_webhooks(name)
+
+    def binds(self, binding: Json, user: str) -> None:
+        """Try to bind a pod as somebody.
+
+        Raises:
+            KubectlError: the API server refuses.
+        """
+        self.kubectl.run(
+            *("create", f"--namespace={self.cluster.namespace}", "--filename=-"),
+            *("--dry-run=server", f"--as={user}", "--as-group=system:masters"),
+            given=json.dumps(binding),
+        )
+
+    def type_warnings(self) -> Json:
+        """Give what the API server has against the expressions, once it has checked them."""
+        status: Json = {}
+
+        def checked() -> bool:
+            status.update(
+                {
+                    each["metadata"]["name"]: self.kubectl.json(
+                        "get", each["kind"], each["metadata"]["name"]
+                    ).get("status", {})
+                    for each in self.policies
+                    if each["kind"] == "ValidatingAdmissionPolicy"
+                }
+            )
+            return all("typeChecking" in each for each in status.values())
+
+        wait("the expressions are checked", checked)
+        return {name: each["typeChecking"] for name, each in status.items() if each["typeChecking"]}
+
+    def _is_policed(self) -> bool:
+        """Every policy refuses what it has to: each is told to the API server by itself."""
+        unstamped = _asking("probe", self.names)
+        half = _asking("probe", self.names, "150")
+        half["metadata"]["annotations"] = stamps(self.names)
+        forged = _asking("probe", self.names)
+        forged["metadata"]["annotations"] = stamps(self.names) | {self.names.gpu_allocation: "{}"}
+        return all(
+            policy in self._refusal(pod)
+            for policy, pod in (("stamps", unstamped), ("requests", half), ("records", forged))
+        )
+
+    def _is_called(self, reviews: list[Json]) -> bool:
+        self._refusal({"metadata": {"name": "probe"}, "spec": {"containers": [_container()]}})
+        return bool(reviews)
+
+    def _refusal(self, pod: Json) -> str:
+        try:
+            self.cluster.create(pod, dry_run=True)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def _wait_until_ready(self, url: str) -> None:
+        context = ssl.create_default_context(cafile=self._folder / "certs" / "ca.crt")
+
+        def ready() -> bool:
+            try:
+                with urllib.request.urlopen(f"{url}/readyz", timeout=2, context=context) as answer:
+                    return bool(answer.status == 200)
+            except (urllib.error.URLError, OSError):
+                return False
+
+        wait("the webhook", ready)
+
+    def _apply(self, *objects: Json) -> None:
+        self.kubectl.run("apply", "--filename=-", given=_listed(objects))
+
+    def _delete(self, *objects: Json) -> None:
+        self.kubectl.run("delete", "--filename=-", "--ignore-not-found", given=_listed(objects))
+
+
+def policies(name: str) -> list[Json]:
+    """Make the policies on new pods and Bindings reach no further than the namespace *name*."""
+    where = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    made = []
+    for each in deepcopy(base()):
+        kind, spec = each["kind"], each.get("spec", {})
+        which = each["metadata"]["name"].removeprefix("gpu-turnstile-")
+        if not kind.startswith("ValidatingAdmissionPolicy") or which not in POLICIES:
+            continue
+        metadata = {"name": f"{name}-{which}"}
+        if kind == "ValidatingAdmissionPolicy":
+            spec["matchConstraints"]["namespaceSelector"] = where
+        else:
+            spec["policyName"] = f"{name}-{which}"
+        made.append({**each, "metadata": metadata, "spec": spec})
+    return made
+
+
+def stamps(names: Names) -> dict[str, str]:
+    """Stamps of the right form."""
+    return {
+        names.predicate_time: "1700000000000000000",
+        names.admission_order: "01700000000000000000-w1-00000000",
+        names.gpu_assigned: "false",
+    }
+
+
+def _asking(name: str, names: Names, cores: str = "50") -> Json:
+    limits = {names.core: cores, names.memory: "8"}
+    container = {**_container(), "resources": {"limits": limits}}
+    return {"metadata": {"name": name, "annotations": {}}, "spec": {"containers": [container]}}
+
+
+def _container() -> Json:
+    return {"name": "main", "image": "none"}
+
+
+def _listed(objects: tuple[Json, ...]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,208 @@
+"""Policies on new pods, and a webhook that is called after ours (K22), on a real API server."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from contract.names import Names
+from tests.deploy.creation_examples import BINDINGS, CREATIONS, Bound, Creation
+from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.gate import Gate, stamps
+from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.settings import Settings
+from tests.simulator.api_helpers import patch_with
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+NAMES = Names()
+GPU = {NAMES.core: "50", NAMES.memory: "8"}
+EVERYWHERE = [each for each in CREATIONS if each.namespace == "default"]
+
+
+@pytest.fixture(scope="module")
+def gate(
+    settings: Settings, cluster: Cluster, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gate]:
+    """The policies alone."""
+    folder = tmp_path_factory.mktemp("gate")
+    gate = Gate(cluster, kubectl, host=settings.webhook_host, folder=folder)
+    try:
+        gate.open()
+        yield gate
+    finally:
+        gate.close()
+
+
+@pytest.fixture(scope="module")
+def admitting(gate: Gate) -> Gate:
+    """The policies behind our webhook, for the tests from here on."""
+    reason = gate.admit()
+    if reason is not None:
+        pytest.skip(f"the API server does not reach the webhook: {reason}")
+    return gate
+
+
+def _pod(limits: Json | None = None, /, **notes: str) -> Json:
+    container: Json = {"name": "main", "image": "none"}
+    if limits:
+        container["resources"] = {"limits": limits}
+    annotations = {f"{NAMES.domain}/{key.replace('_', '-')}": value for key, value in notes.items()}
+    return {
+        "metadata": {"name": "p", "annotations": annotations},
+        "spec": {"containers": [container]},
+    }
+
+
+def _patched(gate: Gate, *operations: Json, **notes: str) -> Json:
+    """Create a plain pod while a later webhook patches it."""
+    with gate.late_webhook(patch_with(*operations)):
+        return gate.cluster.create(_pod(None, **notes), dry_run=True)
+
+
+_ASK = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
+_HALF = {**_ASK, "value": {"limits": {NAMES.core: "150"}}}
+_FORGE = {
+    "op": "add",
+    "path": "/metadata/annotations",
+    "value": {**stamps(NAMES), NAMES.gpu_allocation: "{}", NAMES.gpu_assigned: "true"},
+}
+
+
+def test_the_api_server_has_nothing_against_the_expressions(gate: Gate) -> None:
+    assert gate.type_warnings() == {}
+
+
+@pytest.mark.parametrize("example", EVERYWHERE, ids=lambda each: each.title)
+def test_what_a_new_pod_may_be(gate: Gate, example: Creation) -> None:
+    if not example.denied:
+        gate.cluster.create(example.pod(), dry_run=True)
+        return
+    with pytest.raises(ApiError) as raised:
+        gate.cluster.create(example.pod(), dry_run=True)
+    # The API server tells one of them.
+    assert any(part in str(raised.value) for part in example.denied), raised.value
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        {"containers": 500},
+        {"initContainers": 500},
+        {"annotations": 5000},
+        {"containers": 200, "annotations": 2000},
+    ],
+    ids=str,
+)
+def test_a_large_pod_is_within_what_expressions_may_cost(gate: Gate, many: dict[str, int]) -> None:
+    pod = _pod(GPU)
+    for field in ("containers", "initContainers"):
+        listed = pod["spec"].setdefault(field, [])
+        limits = {"limits": GPU}
+        listed += (
+            {"name": f"{field[0]}{number}", "image": "none", "resources": limits}
+            for number in range(many.get(field, 0))
+        )
+    notes = {f"example.com/{number}": "" for number in range(many.get("annotations", 0))}
+    pod["metadata"]["annotations"] = notes | stamps(NAMES)
+    gate.cluster.create(pod, dry_run=True)
+
+
+@pytest.mark.parametrize("example", BINDINGS, ids=lambda each: each.title)
+def test_what_a_binding_may_bring(gate: Gate, example: Bound) -> None:
+    waiting = _pod()
+    waiting["spec"]["schedulerName"] = "nobody"
+    gate.cluster.create(waiting)
+    try:
+        if not example.denied:
+            gate.binds(example.binding(), example.user)
+            return
+        with pytest.raises(KubectlError, match=example.denied):
+            gate.binds(example.binding(), example.user)
+    finally:
+        gate.cluster.delete("p")
+
+
+def test_nothing_makes_a_pod_ask_once_it_is_there(gate: Gate) -> None:
+    """Nor for the pod as a whole; the API server refuses all of it without us."""
+    waiting = _pod()
+    waiting["spec"]["schedulerName"] = "nobody"
+    gate.cluster.create(waiting)
+    asking = {"name": "main", "image": "none", "resources": {"limits": GPU}}
+    late = {**asking, "name": "late"}
+    try:
+        for subresource, spec in (
+            ("resize", {"containers": [asking]}),
+            ("ephemeralcontainers", {"ephemeralContainers": [late]}),
+            ("", {"containers": [asking]}),
+        ):
+            where = (f"--subresource={subresource}",) if subresource else ()
+            with pytest.raises(KubectlError, match="is invalid"):
+                gate.kubectl.run(
+                    *("patch", "pod", "p", f"--namespace={gate.cluster.namespace}", *where),
+                    f"--patch={json.dumps({'spec': spec})}",
+                )
+    finally:
+        gate.cluster.delete("p")
+    whole = _pod()
+    whole["spec"]["resources"] = {"limits": GPU}
+    with contextlib.suppress(ApiError):  # before 1.32 the field is dropped
+        assert "resources" not in gate.cluster.create(whole, dry_run=True)["spec"]
+
+
+def test_what_a_late_webhook_adds_passes_nobody_unchecked(admitting: Gate) -> None:
+    with pytest.raises(ApiError, match="does not have the stamps of the webhook"):
+        _patched(admitting, _ASK)
+    with pytest.raises(ApiError, match=r"stamps of the webhook|more than one card must be"):
+        _patched(admitting, _HALF)
+    with pytest.raises(ApiError, match="this one asks for none: remove it"):
+        _patched(admitting, _FORGE)
+    with pytest.raises(ApiError, match="denied request"):
+        _patched(admitting, _FORGE, _HALF)
+    assert _patched(admitting)["metadata"]["name"] == "p"
+
+
+def test_a_pod_that_the_webhook_has_met_may_be_made_to_ask_later(admitting: Gate) -> None:
+    made = _patched(admitting, _ASK, gpu_assigned="false")
+
+    assert made["metadata"]["annotations"].keys() == stamps(NAMES).keys()
+    with pytest.raises(ApiError, match="ask for 100 or 200"):
+        _patched(admitting, _HALF, gpu_assigned="false")
+
+
+def test_a_request_that_a_late_webhook_takes_away_takes_the_stamps_with_it(
+    admitting: Gate,
+) -> None:
+    plain = {"op": "add", "path": "/spec/containers/0/resources", "value": {}}
+    with admitting.late_webhook(patch_with(plain)):
+        made = admitting.cluster.create(_pod(GPU), dry_run=True)
+
+    assert made["metadata"].get("annotations", {}) == {}
+
+
+@pytest.mark.parametrize("limits", [GPU, None], ids=["with limits", "without"])
+def test_a_manifest_copied_from_a_running_pod_is_created(
+    admitting: Gate, limits: Json | None
+) -> None:
+    copied = _pod(
+        limits,
+        predicate_time="1",
+        admission_order="01700000000000000000-w1-00000000",
+        bind_order="01700000000000000000-w1-00000000",
+        predicate_node="n1",
+        gpu_assigned="true",
+        gpu_allocation="{}",
+        predicate_gpu_idx_0="3",
+    )
+
+    said = admitting.kubectl.run(
+        *("create", f"--namespace={admitting.cluster.namespace}", "--dry-run=server"),
+        *("--filename=-", "--output=json"),
+        given=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
+    )
+
+    made = json.loads(said.out)["metadata"].get("annotations", {})
+    assert made.keys() == (stamps(NAMES).keys() if limits else set())
+    why = "gpu-turnstile writes it" if limits else "the pod asks for no GPU"
+    assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in said.err

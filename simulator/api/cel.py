@@ -25,6 +25,10 @@ Scope: TypeAlias = Mapping[str, Any]
 """What an expression may speak of, as values of celpy."""
 
 
+# Made with the module: it raises Python's recursion limit, which nobody expects later.
+_ENVIRONMENT = celpy.Environment()
+
+
 class InvalidExpression(ValueError):
     """An expression does not parse."""
 
@@ -102,9 +106,8 @@ class _Variables(MapType):
 
 @lru_cache(maxsize=256)
 def _compile(expression: str) -> celpy.Runner:
-    environment = celpy.Environment()
     try:
-        return environment.program(environment.compile(expression), functions=dict(_FUNCTIONS))
+        return _ENVIRONMENT.program(_ENVIRONMENT.compile(expression), functions=dict(_FUNCTIONS))
     except CELParseError as error:
         raise InvalidExpression(f"compilation failed: {error}") from error
 

@@ -61,8 +61,12 @@ class Api:
         self._watching: Any = None
         self._closed = False
 
-    def list_pods(self, node: str) -> tuple[list[Json], str]:
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the pods bound to *node*, from the API server's cache.
+
+        Args:
+            node: the node's name.
+            within: seconds for the answer; ``None`` for as long as a list may take.
 
         Returns:
             The pods and the resource version to watch from.
@@ -74,7 +78,7 @@ class Api:
             "GET",
             "/api/v1/pods",
             query={"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"},
-            timeout=(_CONNECT_SECONDS, _LIST_SECONDS),
+            timeout=within or (_CONNECT_SECONDS, _LIST_SECONDS),
         )
         try:
             return answer.get("items") or [], str(answer["metadata"]["resourceVersion"])
@@ -121,14 +125,21 @@ class Api:
         finally:
             response.close()
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod; ``None`` when there is none.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            within: seconds for the answer, one by default.
 
         Raises:
             Unavailable: no usable answer in time.
         """
         try:
-            return self._call("GET", _path("pods", namespace, name), timeout=_GET_SECONDS)
+            return self._call(
+                "GET", _path("pods", namespace, name), timeout=within or _GET_SECONDS
+            )
         except (Rejected, Gone) as error:
             if isinstance(error, Rejected) and error.status == 404:
                 return None

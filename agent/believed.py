@@ -45,14 +45,33 @@ class BelievedPods:
         self._last = views, believed
         return believed
 
-    def fetch(self, namespace: str, name: str) -> PodView | None:
-        """Ask for one pod that is not known yet; ``None`` when there is none.
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
+        """Ask for one pod; ``None`` when there is none on this node.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            within: seconds for the answer.
+            again: ask although the same pod was asked for a moment ago.
 
         Raises:
             Unavailable: no answer in time.
         """
-        view = self._pods.fetch(namespace, name)
+        view = self._pods.fetch(namespace, name, within=within, again=again)
         return None if view is None else self.believe(view)
+
+    def refresh(self, *, within: float) -> None:
+        """List the pods once, beside the watch, and learn those that it has not told of.
+
+        Args:
+            within: seconds for the answer.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        self._pods.refresh(within=within)
 
     def believe(self, view: PodView) -> PodView:
         """Return a pod without its records of cards that this node does not have."""

@@ -96,6 +96,19 @@ class LogJournal:
             extra={**_named(claim), "ids": summarize(ids), "reason": reason},
         )
 
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        """Places were chosen while the wishes of the pod's author were not known."""
+        self._metrics.unadvised.inc()
+        log.warning(
+            "chosen without wishes",
+            extra={
+                "pod": str(claim.pod),
+                "container": claim.container,
+                "resource": resource.value,
+                "ids": summarize(ids),
+            },
+        )
+
     def blind(self, reason: str) -> None:
         """The kubelet's record could not be had."""
         self._metrics.blind.inc()

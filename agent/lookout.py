@@ -6,16 +6,19 @@ are asked without it.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
+from agent.admissions import Admissions
 from agent.errors import GrantError, ResolutionError, Unavailable
 from agent.grant import check_free
 from agent.ledger import Claim, Correction, Ledger
 from agent.podview import Key, PodId, PodView
 from agent.ports import Journal, PodSource, RecordSource
+from agent.reading import PodReader
 from agent.resolve import (
     Ask,
     Resolution,
@@ -32,7 +35,7 @@ from agent.witness import Identified, Snapshot
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind
 
-_MOST_FETCHES = 4
+_MOST_FETCHES = 6
 
 WITNESS_WITHIN = 1.0
 """Seconds a preferred call or ``Allocate`` waits for the kubelet's record."""
@@ -66,6 +69,7 @@ class Lookout:
         journal: Journal,
         lock: threading.Lock,
         on_changed: Callable[[AbstractSet[PodId]], None],
+        reader: PodReader | None = None,
     ) -> None:
         """Know nobody.
 
@@ -77,6 +81,7 @@ class Lookout:
             journal: takes corrections, and that the record could not be had.
             lock: guards the ledger and this.
             on_changed: told, lock held, of pods whose bookings the record has changed.
+            reader: reads single pods of *pods*.
         """
         self.ledger = ledger
         self.roster = roster
@@ -85,15 +90,38 @@ class Lookout:
         self._journal = journal
         self._lock = lock
         self._on_changed = on_changed
-        self._passed: frozenset[PodId] = frozenset()
-        self._lacking: frozenset[PodId] = frozenset()  # as the last List that settled a call
-        self._begun: set[PodId] = set()  # answered by an Allocate of this kubelet
+        self._reader = reader or PodReader(pods)
+        self._admissions = Admissions()
         self._last: Claim | None = None  # the container answered last
 
     def know(self) -> Roster:
         """Take in what the API has told; lock held."""
-        self.roster.know(self._pods.views())
+        if self.roster.know(self._pods.views()):
+            self._adopt_names()
         return self.roster
+
+    def _adopt_names(self) -> None:
+        """Give their UIDs to pods that were booked by their names while the API was away.
+
+        A pod that asks for something else than was booked is another one of the same name.
+        """
+        for pod in {each.pod for each, _, _ in self.ledger.claims() if not each.pod.uid}:
+            views = [each for each in self.roster.views_of(pod.key) if not each.terminal]
+            fitting = {each.id for each in views if self._fits(each, pod)}
+            if len(fitting) == 1:
+                self.ledger.adopt_names(fitting)
+
+    def _fits(self, view: PodView, booked: PodId) -> bool:
+        """Tell whether *view* asks for what is booked by its name alone."""
+        for claim in self.ledger.pod_claims(booked):
+            container = view.demand.of(claim.container)
+            for resource in Resource:
+                held = self.ledger.holding(claim, resource)
+                if held is None:
+                    continue
+                if container is None or count_of(container.demand, resource) != len(held.ids):
+                    return False
+        return True
 
     # --- looking ---------------------------------------------------------------------
 
@@ -102,36 +130,71 @@ class Lookout:
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
         *,
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
-        asked: bool = True,
+        ask: Ask | None = None,
     ) -> Scene:
         """Ask the kubelet, then the API for the few pods it shows that we do not know enough of.
 
         Args:
             offered: held places that the kubelet offers for anybody in this call.
             named: places that it has chosen itself.
-            asked: whether somebody is asking, who has to be found.
+            ask: what somebody asks for, who has to be found; ``None`` if nobody does.
         """
         try:
             snapshot = self._record.list(within=WITNESS_WITHIN)
         except Unavailable as error:
             self._journal.blind(str(error))
             return Scene(None, offered, named)
-        doubts = (self._doubtful, self._returned) if asked else ()
-        for missing in (self._unknown, *doubts):
+        deadline = self._reader.deadline(WITNESS_WITHIN)
+        # A pod that has left the API is read anew each time: its name may have come back.
+        steps: list[tuple[Callable[[Snapshot], list[Key]], bool]] = [(self._unknown, False)]
+        if ask is not None:
+            unexplained = partial(self._unexplained, ask)
+            steps += [(self._uncertain, True), (self._doubtful, False), (unexplained, False)]
+        read: set[Key] = set()
+        for step, again in steps:
             with self._lock:
-                self.know()
-                self.roster.stir(self.ledger.take_changed())
-                names = missing(snapshot)[:_MOST_FETCHES]
-            try:
-                for namespace, name in names:
-                    self._pods.fetch(namespace, name)
-            except Unavailable:
+                names = [each for each in step(snapshot) if each not in read][:_MOST_FETCHES]
+            read.update(names)
+            missing = self._reader.read(names, deadline=deadline, again=again)
+            if missing is None:
                 break  # List alone is enough to go on; the watch catches up later
+            with self._lock:
+                self.roster.alone(missing, snapshot)
         return Scene(snapshot, offered, named)
 
+    def look_closer(self, scene: Scene, ask: Ask) -> None:
+        """Read once more who may be meant, before a call is refused that nobody can be making.
+
+        Args:
+            scene: what could be seen when the call came in.
+            ask: what the call asks for.
+        """
+        if scene.snapshot is not None:
+            deadline = self._reader.deadline(WITNESS_WITHIN)
+            with self._lock:
+                names = self._meant(scene.snapshot, ask, again=True)
+            missing = self._reader.read(names, deadline=deadline, again=True)
+            with self._lock:
+                self.roster.alone(missing or (), scene.snapshot)
+        # The watch may not have told of the pod yet.
+        self._reader.refresh(within=WITNESS_WITHIN)
+
+    def _sight(self, snapshot: Snapshot) -> Sighting:
+        """See which pod each listed entry is; lock held."""
+        self.know()
+        self.roster.stir(self.ledger.take_changed())
+        return self.roster.sight(snapshot, self.ledger.owners)
+
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
-        """Name the listed pods of which the API has told nothing."""
-        return self.roster.unknown(self.roster.sight(snapshot, self.ledger.owners))
+        """Name the listed pods of which the API has told nothing, newcomers first."""
+        sighting = self._sight(snapshot)
+        fresh = {pod.key for pod in self._admissions.newcomers(sighting.moving)}
+        return sorted(self.roster.unknown(sighting), key=lambda key: (key not in fresh, key))
+
+    def _uncertain(self, snapshot: Snapshot) -> list[Key]:
+        """Name the pods that have left the API and lack something: another may have the name."""
+        moving = self._sight(snapshot).moving
+        return sorted({each.listed.key for each in moving if not each.certain and lacks(each)})
 
     def _doubtful(self, snapshot: Snapshot) -> list[Key]:
         """Name the pods that may not be what the API has told of them, newest first.
@@ -140,12 +203,12 @@ class Lookout:
         be more, for as long as the API has not told how they ended. And a pod that was served
         and shows nothing of it has been replaced by another of the same name.
         """
-        sighting = self.roster.sight(snapshot, self.ledger.owners)
+        sighting = self._sight(snapshot)
         waiting = sorted(
             (each.view.line, each.pod, self._was_served(each))
             for each in sighting.moving
             if each.view is not None
-            and each.pod not in self._passed
+            and each.pod not in self._admissions.passed
             and lacks(each)
             and not any(each.listed.each_held())
         )
@@ -153,19 +216,53 @@ class Lookout:
         others = [pod.key for _, pod, _ in reversed(waiting)] if len(waiting) > 1 else []
         return list(dict.fromkeys(replaced + others))
 
-    def _returned(self, snapshot: Snapshot) -> list[Key]:
-        """Name pods whose names may have come back: if nobody that is known can be asking."""
-        sighting = self.roster.sight(snapshot, self.ledger.owners)
-        explained = any(
-            each.view is None or (each.pod not in self._passed and waits(each, self._served))
-            for each in sighting.moving
+    def _unexplained(self, ask: Ask, snapshot: Snapshot) -> list[Key]:
+        """Name the pods that may be meant, where nobody who is still to be served asks for this.
+
+        A pod that the kubelet has just begun to list is asking (K1, K3). If by what the API has
+        told it cannot be, its name may have come back with other sizes. One that holds
+        something and lacks the rest may have been rejected before a newer pod was listed (K21).
+        """
+        sighting = self._sight(snapshot)
+        try:
+            found = self._resolve(ask, sighting)
+        except ResolutionError:
+            return self._meant(snapshot, ask)
+        if found.rivals:
+            return [found.pod.key, *(each.pod.key for each in found.rivals)]
+        fresh = self._admissions.newcomers(sighting.moving)
+        lacking = {each.pod for each in sighting.moving if each.view is None or lacks(each)}
+        if found.pod in self._admissions.passed or (fresh & lacking and found.pod not in fresh):
+            return self._meant(snapshot, ask)
+        return []
+
+    def _meant(self, snapshot: Snapshot, ask: Ask, *, again: bool = False) -> list[Key]:
+        """Name the listed pods that may be asking by another spec than is known, likeliest first.
+
+        Names of ended pods come back; then those that the kubelet has begun to list since the
+        last call, those that lack something, and those that hold nothing.
+        """
+        sighting = self._sight(snapshot)
+        fresh = self._admissions.newcomers(sighting.moving)
+        moving = [each for each in sighting.moving if ask.owner in (None, each.pod)]
+        ranked = sorted(
+            (
+                (
+                    each.pod not in fresh,
+                    each.pod in self._admissions.passed,
+                    any(each.listed.each_held()),
+                    each.listed.key,
+                )
+                for each in moving
+                if each.view is None or not each.view.terminal
+            ),
         )
-        if explained:
-            return []
-        moving = [each.view for each in sighting.moving if each.view is not None]
-        newest = sorted(moving, key=lambda view: view.line, reverse=True)
-        others = [view.id.key for view in newest if not view.terminal]
-        return [*self.roster.ended(sighting), *others, *self.roster.silent()]
+        newest = [key for old, *_, key in ranked if not old]
+        others = [key for old, *_, key in ranked if old]
+        ended = self.roster.ended(sighting, again=again)
+        return list(dict.fromkeys([*newest, *ended, *others, *self.roster.silent()]))[
+            :_MOST_FETCHES
+        ]
 
     def _was_served(self, each: Identified) -> bool:
         """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
@@ -185,26 +282,28 @@ class Lookout:
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> Sighting:
         """Bring the book in line with the kubelet's record; lock held."""
-        self.know()
-        self.roster.stir(self.ledger.take_changed())
-        sighting = self.roster.sight(snapshot, self.ledger.owners)
-        self._passed &= sighting.pods
+        sighting = self._sight(snapshot)
+        admissions = self._admissions
+        admissions.shown(sighting.pods, self.roster.live)
         ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
-        begun = [each.pod for each in sighting.moving if each.pod in self._begun]
+        begun = [
+            each.pod
+            for each in sighting.moving
+            if each.pod in admissions.begun or self.roster.has_departed(each.pod)
+        ]
         booked = {pod: self._sure(pod) for pod in begun}
         for correction in self.ledger.reconcile(
             sighting.moving,
             resting=sighting.resting,
-            finished=self._passed | ended,
+            finished=admissions.passed | ended,
             live=self.roster.live,
             offered=offered,
             named=named,
         ):
             self._journal.corrected(correction)
-            # The guessed pod was lacking while the proven one was served: it had its turn (K8).
-            self._passed |= {correction.guessed.pod} & self._lacking
+            admissions.guessed_wrongly(correction.guessed.pod)
         # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
-        self._passed |= {pod for pod, sure in booked.items() if sure - self._sure(pod)}
+        admissions.over(pod for pod, sure in booked.items() if sure - self._sure(pod))
         changed = self.ledger.take_changed()
         self.roster.stir(changed)
         self._on_changed(changed)
@@ -216,7 +315,6 @@ class Lookout:
             and not waits(each, self._served)
             and self.ledger.agrees(each)
         )
-        self._begun &= sighting.pods | self.roster.live
         return sighting
 
     def _sure(self, pod: PodId) -> set[Claim]:
@@ -231,21 +329,25 @@ class Lookout:
             )
         }
 
-    def rejected(self, claim: Claim | None) -> None:
-        """Note that the kubelet will not try a pod again: a call made for it is being refused."""
+    def rejected(self, claim: Claim | None, *, certain: bool = True) -> None:
+        """Note that the kubelet will not try a pod again: a call made for it is being refused.
+
+        Args:
+            claim: the container, if it could be told.
+            certain: whether it is known that it was asking, not only guessed.
+        """
         if claim is not None:
             with self._lock:
-                self._passed |= {claim.pod}
+                self._admissions.refuse(claim.pod, certain=certain)
 
     def answered(self, claim: Claim) -> None:
         """Note that a call for *claim* is being answered; lock held."""
-        self._begun.add(claim.pod)
+        self._admissions.answer(claim.pod)
         self._last = claim
 
     def forget_kubelet(self) -> None:
         """Note that a kubelet has come anew: it tries every pod again; lock held."""
-        self._passed = self._lacking = frozenset()
-        self._begun.clear()
+        self._admissions.forget()
         self._last = None
 
     # --- resolving -------------------------------------------------------------------
@@ -253,9 +355,20 @@ class Lookout:
     def _served(self, pod: PodId, container: str, resource: Resource) -> bool:
         return self.ledger.holding(Claim(pod, container), resource) is not None
 
+    def ask(self, resource: Resource, size: int, named: Iterable[str]) -> Ask:
+        """Say what a call reveals about who is asking; lock held.
+
+        Args:
+            resource: for what.
+            size: for how many places.
+            named: places that the call speaks of.
+        """
+        owners = {self.ledger.owners.get((resource, each)) for each in named} - {None}
+        return Ask(resource, size, owners.pop() if len(owners) == 1 else None)
+
     def resolve(
-        self, resource: Resource, size: int, named: Iterable[str], scene: Scene
-    ) -> tuple[Resolution, PodView | None]:
+        self, resource: Resource, size: int, named: Collection[str], scene: Scene
+    ) -> Resolution:
         """Settle who is asking; lock held.
 
         Args:
@@ -264,14 +377,12 @@ class Lookout:
             named: places that the call speaks of.
             scene: what could be seen when it came in.
 
-        Returns:
-            The container, and its pod as the API shows it.
-
         Raises:
             Refusal: nobody can be asking this, or the places are other containers'.
         """
         sighting = None
         if scene.snapshot is None:
+            self.know()
             self._release_gone()
         else:
             sighting = self.reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
@@ -295,30 +406,21 @@ class Lookout:
                 f"places of {resource} of {len(owners)} pods were named together: "
                 + ", ".join(sorted(map(str, owners)))
             )
-        ask = Ask(resource, size, owners.pop() if owners else None)
-        resolution = self._settle(ask, sighting)
-        moving = sighting.moving if sighting is not None else ()
-        self._lacking = frozenset(each.pod for each in moving if lacks(each))
-        self._passed = (self._passed | self._lacking) - {resolution.pod}
-        return resolution, self.roster.view(resolution.pod)
+        resolution = self._settle(self.ask(resource, size, named), sighting)
+        self._admissions.settle(resolution.pod, sighting, scene.snapshot)
+        return resolution
 
     def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
         views = self._pods.views()
         if sighting is None:
             return self._repair(ask, views) or self._settle_by_line(ask, views)
         try:
-            return resolve(
-                ask,
-                views=views,
-                served=self._served,
-                listed=sighting.moving,
-                passed=self._passed,
-            )
+            return self._resolve(ask, sighting)
         except ResolutionError:
             waiting = [
                 each
                 for each in sighting.moving
-                if each.pod not in self._passed and waits(each, self._served)
+                if each.pod not in self._admissions.passed and waits(each, self._served)
             ]
             resolution = served_again(ask, waiting, self._served)
             if resolution is not None:
@@ -334,6 +436,16 @@ class Lookout:
                 raise
         self._journal.blind("PodResources: List does not show the pod that is being admitted")
         return resolution
+
+    def _resolve(self, ask: Ask, sighting: Sighting) -> Resolution:
+        """Settle by what the kubelet lists."""
+        return resolve(
+            ask,
+            views=(),
+            served=self._served,
+            listed=sighting.moving,
+            past=self._admissions.past(sighting.moving),
+        )
 
     def _repair(self, ask: Ask, views: Sequence[PodView]) -> Resolution | None:
         """Without a witness, see whether the call before this was settled for the right container.

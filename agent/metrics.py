@@ -34,6 +34,11 @@ class Metrics:
             "Containers that started without proof of whose devices they hold.",
             registry=self.registry,
         )
+        self.unadvised = Counter(
+            f"{prefix}unadvised_choices",
+            "Choices of cards made while the wishes of the pod's author were not known.",
+            registry=self.registry,
+        )
         self.blind = Counter(
             f"{prefix}witness_failures",
             "Times the kubelet's record could not be had.",

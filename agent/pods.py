@@ -5,6 +5,7 @@ import logging
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 class PodApi(Protocol):
     """The part of the API that pods come from."""
 
-    def list_pods(self, node: str) -> tuple[list[Json], str]:
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the node's pods, with the resource version to watch from."""
         ...
 
@@ -28,7 +29,7 @@ class PodApi(Protocol):
         """Stream their changes."""
         ...
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod."""
         ...
 
@@ -40,6 +41,9 @@ _BACKOFF_SECONDS = (0.2, 10.0)
 # The API server ends a watch after minutes. One that ends sooner than this has failed, whatever
 # the server says: opened again without a pause, it would be opened a thousand times a second.
 _SHORT_WATCH_SECONDS = 1.0
+# UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
+# meanwhile must not bring such a pod back.
+_MOST_GONE = 1024
 
 
 class PodCache:
@@ -77,6 +81,7 @@ class PodCache:
         self._tuple: tuple[PodView, ...] = ()
         # UIDs whose names the API has shown to belong to others, until the watch says so too.
         self._replaced: set[str] = set()
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[tuple[str, str], float] = {}
         self._synced = threading.Event()
 
@@ -93,27 +98,54 @@ class PodCache:
         """Give all known pods; the same object for as long as nothing has changed."""
         return self._tuple
 
-    def fetch(self, namespace: str, name: str) -> PodView | None:
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
         """Ask the API for one pod and remember it; at most twice a second for the same pod.
 
         A name belongs to one pod at a time: others of it that are remembered are gone, which
-        the watch will tell later.
+        the watch will tell later. A question without an answer does not count.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            within: seconds for the answer.
+            again: ask although the same pod was asked for a moment ago.
 
         Raises:
             Unavailable: no answer in time.
         """
         now = self._clock()
         with self._lock:
-            if now - self._asked.get((namespace, name), -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
+            since = now - self._asked.get((namespace, name), -_ASK_AGAIN_SECONDS)
+            if since < _ASK_AGAIN_SECONDS and not again:
                 return None
+        obj = self._api.get_pod(namespace, name, within)
+        with self._lock:
             self._asked = {
                 key: at for key, at in self._asked.items() if now - at < _ASK_AGAIN_SECONDS
             }
             self._asked[namespace, name] = now
-        obj = self._api.get_pod(namespace, name)
         if obj is None or (obj.get("spec") or {}).get("nodeName") != self._node:
             return None
         return self._remember(obj, alone=True)
+
+    def refresh(self, *, within: float) -> None:
+        """List the pods once, beside the watch, and learn those that it has not told of.
+
+        Nothing is forgotten: which pods are gone, the watch tells.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        try:
+            items, _ = self._api.list_pods(self._node, within)
+        except (Gone, Rejected) as error:
+            raise Unavailable(f"list of pods: {error}") from error
+        known = {view.id.uid for view in self._tuple}
+        for item in items:
+            if item["metadata"].get("uid", "") not in known:
+                self._remember(item)
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*; list again whenever the watch cannot go on."""
@@ -174,7 +206,8 @@ class PodCache:
     def _remember(self, obj: Json, *, alone: bool = False) -> PodView:
         view = self._parse(obj)
         with self._lock:
-            if view.id.uid in self._replaced or self._views.get(view.id.uid) == view:
+            uid = view.id.uid
+            if uid in self._replaced or uid in self._gone or self._views.get(uid) == view:
                 return view
             if alone:
                 gone = {
@@ -194,6 +227,9 @@ class PodCache:
         uid = obj["metadata"].get("uid", "")
         with self._lock:
             self._replaced.discard(uid)
+            self._gone[uid] = None
+            if len(self._gone) > _MOST_GONE:
+                self._gone.popitem(last=False)
             self._views.pop(uid, None)
             self._tuple = tuple(self._views.values())
 

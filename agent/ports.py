@@ -20,8 +20,24 @@ class PodSource(Protocol):
         """Give all known pods, without asking anybody."""
         ...
 
-    def fetch(self, namespace: str, name: str) -> PodView | None:
-        """Ask for one pod that is not known yet; ``None`` when there is none.
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
+        """Ask for one pod; ``None`` when there is none on this node.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            within: seconds for the answer.
+            again: ask although the same pod was asked for a moment ago.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
+    def refresh(self, *, within: float) -> None:
+        """List the pods once, beside the watch, and learn those that it has not told of.
 
         Raises:
             Unavailable: no answer in time.
@@ -79,6 +95,10 @@ class Journal(Protocol):
 
     def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
         """A container starts without proof."""
+        ...
+
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        """Places were chosen while the wishes of the pod's author were not known."""
         ...
 
     def blind(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from agent.ledger import Ledger
+from agent.ledger import Claim, Ledger
 from agent.plan import Plan
 from agent.podview import PodId, PodView
 from agent.resolve import Resolution
@@ -28,6 +28,11 @@ class Reservation:
     view: PodView | None
 
 
+def claim_of(resolution: Resolution) -> Claim:
+    """Return the container that was found to be asking."""
+    return Claim(resolution.pod, resolution.container.name)
+
+
 class Promises:
     """What the turnstile has promised, the newest so many of it."""
 
@@ -37,6 +42,7 @@ class Promises:
             OrderedDict()
         )
         self._plans: OrderedDict[PodId, Plan] = OrderedDict()
+        self._unadvised: set[frozenset[str]] = set()
 
     def make(
         self, resource: Resource, ids: frozenset[str], reservation: Reservation, plan: Plan
@@ -51,6 +57,20 @@ class Promises:
     def redeem(self, resource: Resource, ids: frozenset[str]) -> Reservation | None:
         """Give what exactly these places were promised for, once."""
         return self._reservations.pop((resource, ids), None)
+
+    def note_unadvised(self, ids: frozenset[str], ledger: Ledger) -> None:
+        """Note that the wishes of a pod's author were not known when *ids* were chosen.
+
+        Args:
+            ids: device IDs.
+            ledger: who holds what; what nobody holds any more is forgotten.
+        """
+        owned = {device_id for _, device_id in ledger.owners}
+        self._unadvised = {each for each in self._unadvised if each <= owned} | {ids}
+
+    def unadvised(self, ids: frozenset[str]) -> bool:
+        """Tell whether *ids* were chosen without the wishes of the pod's author."""
+        return ids in self._unadvised
 
     def plan(self, pod: PodId) -> Plan | None:
         """Give what is planned for *pod*."""

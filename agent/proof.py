@@ -6,7 +6,8 @@ Pure but for the ledger it is given. README.md, "How it works", has the whole of
 from collections.abc import Callable, Mapping, Sequence
 
 from agent.allocations import grant_of
-from agent.grant import check_free, check_request, check_together
+from agent.errors import GrantError
+from agent.grant import check_free, check_request, check_together, translate
 from agent.ledger import Claim, Correction, Holding, Ledger
 from agent.podview import Key, PodId, PodView
 from agent.tickets import Resource, TicketBook, count_of
@@ -177,3 +178,24 @@ def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | 
             if grant is not None:
                 check_request(container.demand, grant)
     check_together(grants[Resource.CORE], grants[Resource.MEMORY])
+
+
+def check_wishes(book: TicketBook, resource: Resource, ids: frozenset[str], view: PodView) -> None:
+    """Veto a container whose cards its pod's author has ruled out.
+
+    They were not known when the card was chosen: neither watch nor API had shown the pod.
+
+    Raises:
+        GrantError: naming the cards and the annotations.
+    """
+    ruled_out = []
+    for card in translate(resource, book.read(resource, ids)).cards:
+        found = book.inventory.card(card)
+        key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
+        if key:
+            ruled_out.append(f"{card} by {key}")
+    if ruled_out:
+        raise GrantError(
+            f"cards that the pod's annotations rule out: {', '.join(ruled_out)}; the pod was not "
+            "known when they were chosen: delete it, and its successor is placed anew"
+        )

@@ -35,8 +35,8 @@ class Records:
                 Nobody else knows (fact K4): written now, an agent that is killed before the
                 pod is complete has not forgotten it.
         """
-        if view is None:
-            return
+        if view is None or self._roster.has_departed(view.id):
+            return  # nobody is there to be written to
         try:
             found = allocations_of(self._ledger, self._book, view)
         except GrantError:

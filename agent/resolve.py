@@ -6,7 +6,8 @@ the facts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from agent.errors import ResolutionError
 from agent.podview import PodId, PodView
@@ -40,11 +41,41 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Which container it is, and by which evidence."""
+    """Which container it is, and by which evidence.
+
+    Attributes:
+        pod: its pod.
+        container: what it asks for.
+        evidence: how it was settled.
+        rivals: other containers that may be asking as well, the likeliest first.
+    """
 
     pod: PodId
     container: ContainerDemand
     evidence: Evidence
+    rivals: tuple["Resolution", ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of the admissions before this call.
+
+    Attributes:
+        passed: pods seen lacking while another pod was served: the kubelet has rejected them and
+            never tries them again (K8). A wrong guess may be behind it.
+        over: pods after which a newer one was admitted (K1, K3), whatever they hold (K21).
+        refused: pods that the agent refused for certain: they are never the one again.
+        newcomers: pods that were not listed when the last call was settled: if one of them can
+            be asking, the admission of all others is over (K1, K3).
+    """
+
+    passed: AbstractSet[PodId] = frozenset()
+    over: AbstractSet[PodId] = frozenset()
+    refused: AbstractSet[PodId] = frozenset()
+    newcomers: AbstractSet[PodId] = frozenset()
+
+
+_NOTHING_PAST = Past()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +86,7 @@ class Waiting:
     line: tuple[int, str, str, int, str]
     container: ContainerDemand
     in_progress: bool
+    certain: bool = True
 
 
 def resolve(
@@ -63,7 +95,7 @@ def resolve(
     views: Sequence[PodView],
     served: Served,
     listed: Sequence[Identified] | None,
-    passed: frozenset[PodId] = frozenset(),
+    past: Past = _NOTHING_PAST,
 ) -> Resolution:
     """Settle which container is asking.
 
@@ -73,38 +105,53 @@ def resolve(
         served: the agent's own record; the only one for ordinary init containers (K4).
         listed: the pods that ``List`` shows, identified, without such as are known to
             lack nothing; ``None`` when there is no witness.
-        passed: pods seen lacking while another pod was served: the kubelet has rejected
-            them and never tries them again (K8).
+        past: what is known of the admissions before this call.
 
     Raises:
         ResolutionError: nothing that waits can be asking this; says what waits.
     """
     if listed is None:
-        waiting = _waiting_by_record(ask, views, served)
-        evidence = Evidence.ORDER
+        found = _waiting_by_record(ask, views, served)
+        found.sort(key=lambda each: (not each.in_progress, each.line, each.pod))
     else:
-        waiting, unknown = _waiting_by_list(ask, listed, served)
-        # A pod whose record is complete has been admitted: only its ordinary init containers,
-        # which List omits (K4), can make it look as if it waited to an agent that restarted.
-        done = passed | {each.pod for each in listed if each.view and is_recorded(each.view)}
-        fresh = [each for each in waiting if each.pod not in done]
-        # One that holds something and lacks the rest is being admitted right now (K1, K3),
-        # also when a wrong guess has put it among the passed.
-        holding = {each.pod for each in listed if any(each.listed.each_held())}
-        begun = [each for each in waiting if each.pod in holding]
-        # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
-        # only if no known pod is that has not had its turn.
-        waiting = begun or fresh or unknown or waiting
-        evidence = Evidence.WITNESS if len(waiting) == 1 else Evidence.ORDER
-    if not waiting:
-        raise ResolutionError(_nothing_fits(ask, views, served, listed))
-    if listed is None:
-        found = min(waiting, key=lambda each: (not each.in_progress, each.line, each.pod))
-    else:
+        found = _likeliest(ask, listed, served, past)
         # The kubelet lists a pod when its turn comes, not before. Where several lack, all but
         # the newest have had their turn and were rejected, which the API has not told yet (K8).
-        found = max(waiting, key=lambda each: (each.in_progress, each.line, each.pod))
-    return Resolution(found.pod, found.container, evidence)
+        found.sort(key=lambda each: (each.in_progress, each.line, each.pod), reverse=True)
+    if not found:
+        raise ResolutionError(_nothing_fits(ask, views, served, listed))
+    sole = listed is not None and len(found) == 1 and found[0].certain
+    evidence = Evidence.WITNESS if sole else Evidence.ORDER
+    first, *others = (Resolution(each.pod, each.container, evidence) for each in found)
+    return replace(first, rivals=tuple(others)) if others else first
+
+
+def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Past) -> list[Waiting]:
+    """Of the listed pods that may be asking, take the likeliest."""
+    known, unknown = _waiting_by_list(
+        ask, [each for each in listed if each.pod not in past.refused], served
+    )
+    if any(each.pod in past.newcomers for each in (*known, *unknown)):
+        known = [each for each in known if each.pod in past.newcomers]
+        unknown = [each for each in unknown if each.pod in past.newcomers]
+    # A pod whose record is complete has been admitted: only its ordinary init containers,
+    # which List omits (K4), can make it look as if it waited to an agent that restarted.
+    done = (
+        past.passed
+        | past.over
+        | {each.pod for each in listed if each.view and is_recorded(each.view)}
+    )
+    # One that holds something and lacks the rest is being admitted right now (K1, K3),
+    # also when a wrong guess has put it among the passed.
+    holding = {each.pod for each in listed if any(each.listed.each_held())}
+    begun = [each for each in known if each.pod in holding - past.over]
+    fresh = [each for each in known if each.pod not in done]
+    # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
+    # only if no known pod is that has not had its turn.
+    unheard = [each for each in unknown if each.pod not in past.passed | past.over]
+    if begun:  # it is not, if another plugin has failed it meanwhile and nobody could see that
+        return begun + [each for each in fresh if each not in begun]
+    return fresh or unheard or known or unknown
 
 
 def is_recorded(view: PodView) -> bool:
@@ -225,7 +272,8 @@ def _waiting_by_list(
         if each.view is None:
             unknown.append(_wait_unknown(ask, each))
         elif not each.view.terminal:
-            known.append(_wait(ask, each.view, _is_served(each.view, each.listed, served)))
+            found = _wait(ask, each.view, _is_served(each.view, each.listed, served))
+            known.append(found and replace(found, certain=each.certain))
     return (
         [each for each in known if each is not None],
         [each for each in unknown if each is not None],
@@ -259,7 +307,8 @@ def _wait_unknown(ask: Ask, each: Identified) -> Waiting | None:
         counts[Resource.MEMORY] = max(counts[Resource.MEMORY], 1)
     demand = Demand(counts[Resource.CORE], counts[Resource.MEMORY])
     asked = ContainerDemand(container, ContainerKind.MAIN, 0, demand)
-    return Waiting(each.pod, (0, "", "", 0, ""), asked, bool(each.listed.all_held()))
+    begun = bool(each.listed.all_held())
+    return Waiting(each.pod, (0, "", "", 0, ""), asked, begun, certain=False)
 
 
 def _first_lacking(resource: Resource, listed: ListedPod) -> str | None:

@@ -5,13 +5,16 @@ the call before: served, proven and running. Those are *at rest* and are not loo
 until their entry, what the API tells of them, or the book changes. What is left are the
 pods *in motion*, and only among them can the one be that is asking.
 
+A pod that is deleted by force leaves the API before it leaves the record (fact K20), and may
+even be admitted after that: what was known of it is kept until it has left the record.
+
 The structure is not safe to share between threads: its owner locks.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from agent.podview import Key, PodId, PodView
@@ -20,6 +23,9 @@ from agent.witness import Identified, Snapshot, identify_entries
 from contract.demand import ContainerKind
 
 _uid_of = attrgetter("id.uid")
+
+# Pods that have left the API and were never listed: the kubelet may still come to them.
+_MOST_DEPARTED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +65,18 @@ class Roster:
         self._resting: dict[int, Identified] = {}
         self._entry_of: dict[PodId, int] = {}
         self._last: tuple[Snapshot, Sighting] | None = None
+        self._moving: AbstractSet[PodId] = frozenset()
+        # Pods that have left the API, by UID, until they leave the record as well.
+        self._departed: OrderedDict[str, PodView] = OrderedDict()
+        self._lingering: set[str] = set()  # those of them that the record has shown
+        self._alone: tuple[Snapshot | None, set[Key]] = (None, set())
 
     # --- what the API tells -------------------------------------------------------------
 
-    def know(self, views: Sequence[PodView]) -> None:
-        """Take in the pods known from the API."""
+    def know(self, views: Sequence[PodView]) -> bool:
+        """Take in the pods known from the API; tell whether anything has changed."""
         if views is self._views:
-            return
+            return False
         self._last = None
         self._views = views
         fresh = dict(zip(map(_uid_of, views), views, strict=True))
@@ -74,17 +85,34 @@ class Roster:
         gone = [before[uid] for uid in before.keys() - fresh.keys()]
         self._by_uid = fresh
         for view in gone:
-            self._drop(view)
+            self._depart(view)
         for view in changed:
             old = before.get(view.id.uid)
             if old is not None:
                 self._drop(old)
             self._add(view)
+        return True
 
     def view(self, pod: PodId) -> PodView | None:
-        """Give what the API tells of *pod*."""
-        view = self._by_uid.get(pod.uid)
+        """Give what the API tells of *pod*, or told while it was there."""
+        view = self._by_uid.get(pod.uid) or self._departed.get(pod.uid)
         return view if view is not None and view.id == pod else None
+
+    def has_departed(self, pod: PodId) -> bool:
+        """Tell whether *pod* has left the API and is remembered."""
+        return pod.uid in self._departed
+
+    def alone(self, keys: Iterable[Key], snapshot: Snapshot) -> None:
+        """Note that the API had no pod of these names: who is listed is the one remembered.
+
+        Args:
+            keys: the names.
+            snapshot: what ``List`` showed; in the next, others may have come under them.
+        """
+        if self._alone[0] is not snapshot:
+            self._alone = (snapshot, set())
+        self._alone[1].update(keys)
+        self._last = None
 
     def by_runtime_uid(self, uid: str) -> list[PodId]:
         """Give the pods that the container runtime knows by *uid*."""
@@ -126,16 +154,30 @@ class Roster:
 
     def unknown(self, sighting: Sighting) -> list[Key]:
         """Name the listed pods of which the API has told nothing."""
-        keys = {each.listed.key for each in sighting.moving}
-        return sorted(key for key in keys if not self.views_of(key))
+        return sorted(
+            {
+                each.listed.key
+                for each in sighting.moving
+                if each.view is None and not (each.pod.uid and self.views_of(each.listed.key))
+            }
+        )
 
-    def ended(self, sighting: Sighting) -> list[Key]:
-        """Name the listed pods that the API shows ended, each once: names come back."""
+    def ended(self, sighting: Sighting, *, again: bool = False) -> list[Key]:
+        """Name the listed pods that the API shows ended: names come back.
+
+        Args:
+            sighting: what ``List`` shows.
+            again: name also those that were named before.
+        """
         found: set[Key] = set()
         for key in {each.listed.key for each in sighting.moving}:
             views = self.views_of(key)
             uids = {view.id.uid for view in views}
-            if views and all(view.terminal for view in views) and not uids <= self._asked:
+            if (
+                views
+                and all(view.terminal for view in views)
+                and (again or not uids <= self._asked)
+            ):
                 self._asked |= uids
                 found.add(key)
         return sorted(found)
@@ -174,7 +216,12 @@ class Roster:
             for pod in awake:
                 self._stir(pod)
             moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
-        sighting = Sighting(identify_entries(moving, self.views_of, owners), self._entry_of.keys())
+        found = identify_entries(moving, self.views_of, owners)
+        if self._departed:
+            found = self._recall(found, self._alone[1] if self._alone[0] is snapshot else ())
+            self._let_go(found)
+        sighting = Sighting(found, self._entry_of.keys())
+        self._moving = {each.pod for each in found}
         self._last = (snapshot, sighting)
         return sighting
 
@@ -196,6 +243,60 @@ class Roster:
             self._last = None
             self._stir(pod)
 
+    # --- pods that have left the API ----------------------------------------------------------
+
+    def _depart(self, view: PodView) -> None:
+        """Remember a pod that has left the API, in case that it is listed, or will be."""
+        listed = view.id in self._entry_of or view.id in self._moving
+        self._drop(view)
+        self._departed[view.id.uid] = view
+        if listed:
+            self._lingering.add(view.id.uid)
+        if len(self._departed) > _MOST_DEPARTED:
+            self._forget(next(iter(self._departed)))
+
+    def _recall(
+        self, found: Sequence[Identified], alone: Collection[Key]
+    ) -> tuple[Identified, ...]:
+        """Add what was known of listed pods of which the API tells no more.
+
+        Args:
+            found: the listed pods.
+            alone: names that the API gives to nobody now.
+        """
+        by_key: dict[Key, list[PodView]] = {}
+        for view in self._departed.values():
+            by_key.setdefault(view.id.key, []).append(view)
+        recalled: list[Identified] = []
+        taken = {each.pod.uid for each in found}
+        for each in found:
+            views = by_key.get(each.listed.key, ()) if each.view is None else ()
+            if each.pod.uid:
+                views = [view for view in views if view.id == each.pod]
+            else:  # known by its name alone
+                views = [
+                    view for view in views if view.id.uid not in taken and each.listed.may_be(view)
+                ]
+            if not views:
+                recalled.append(each)
+                continue
+            view = views[-1]
+            taken.add(view.id.uid)
+            certain = bool(each.pod.uid) or view.id.key in alone
+            recalled.append(replace(each, pod=view.id, view=view, certain=certain))
+        return tuple(sorted(recalled, key=lambda each: each.pod))
+
+    def _let_go(self, found: Iterable[Identified]) -> None:
+        """Forget the pods that have left the record after they were in it."""
+        shown = {each.pod.uid for each in found if each.pod.uid in self._departed}
+        for uid in self._lingering - shown:
+            self._forget(uid)
+        self._lingering |= shown
+
+    def _forget(self, uid: str) -> None:
+        self._departed.pop(uid, None)
+        self._lingering.discard(uid)
+
     # --- inside ---------------------------------------------------------------------------
 
     def _stir(self, pod: PodId) -> None:
@@ -204,6 +305,7 @@ class Roster:
             del self._resting[entry]
 
     def _add(self, view: PodView) -> None:
+        self._forget(view.id.uid)
         group = self._by_key.get(view.id.key, ())
         for other in group:
             self._stir(other.id)

@@ -8,37 +8,42 @@ held while something outside is asked.
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TypeVar
 
 from agent.allocations import grant_of
 from agent.answer import Answer
 from agent.believed import BelievedPods
 from agent.chooser import Beliefs, Guidance
 from agent.entitlement import Entitlement
-from agent.errors import Refusal, Unavailable
+from agent.errors import Refusal, ResolutionError, Unavailable
 from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.ledger import Claim, Holding, Ledger
 from agent.ledgercopy import Held, inherit
 from agent.links import Links
-from agent.lookout import WITNESS_WITHIN, Lookout
+from agent.lookout import WITNESS_WITHIN, Lookout, Scene
 from agent.offers import Offers
 from agent.place import Policy
 from agent.podview import PodView
 from agent.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
-from agent.promises import Promises, Reservation
+from agent.promises import Promises, Reservation, claim_of
 from agent.proof import (
     add_unbooked,
     believe,
     check_start,
     check_unshared,
+    check_wishes,
     holder,
     is_over,
     proven,
     why_unproven,
 )
 from agent.records import Records
+from agent.resolve import Ask, Resolution
 from agent.roster import Roster
-from agent.seating import at_least, seat
+from agent.seating import Seating, at_least, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
 from agent.witness import identify_entries
@@ -46,8 +51,19 @@ from agent.workshop import Workshop
 from contract.allocation import Evidence
 from contract.demand import PodDemand
 
+_Found = TypeVar("_Found")
+
 PROOF_WITHIN = 2.0
 """Seconds ``PreStartContainer`` waits for it; the kubelet gives it 30 (fact K10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Places found for a container, and promised to it."""
+
+    reservation: Reservation
+    seating: Seating
+    ids: frozenset[str]
 
 
 class Turnstile:
@@ -124,54 +140,31 @@ class Turnstile:
         Raises:
             Refusal: nobody can be asking this, or nothing fits.
         """
-        claim: Claim | None = None
+        asker: list[Resolution] = []
         try:
             must_tickets = self._book.read(resource, must)
             offered = frozenset(available)
             with self._lock:  # what nobody holds cannot have been given back
                 held = (self._ledger.held(resource) & offered) - frozenset(must)
-            scene = self._lookout.look(frozenset((resource, each) for each in held))
-            with self._lock:
-                resolution, view = self._lookout.resolve(resource, size, must, scene)
-                claim = Claim(resolution.pod, resolution.container.name)
-                self._offers.heard(resource, offered, self._ledger, self._unhealthy)
-                container = resolution.container
-                if view is None:
-                    container = at_least(container, self._book)
-                seating = seat(
-                    claim,
-                    container,
-                    view.demand if view is not None else PodDemand((container,)),
-                    resource,
-                    book=self._book,
-                    ledger=self._ledger,
-                    links=self._links,
-                    unhealthy=self._unhealthy,
-                    policy=self._policy_for(view),
-                    available=offered,
-                    must=must_tickets,
-                    plan=self._promises.plan(claim.pod),
-                    beliefs=Beliefs(
-                        tuple(self._lookout.roster.hidden),
-                        self._promises.reserved(
-                            resolution, live=self._lookout.roster.live, ledger=self._ledger
-                        ),
-                        self._offers.kept_back(resource, self._ledger),
-                    ),
-                    guidance=self._guided(view),
-                    sure=resolution.evidence is not Evidence.ORDER,
-                )
-                tickets = seating.tickets
-                ids = frozenset(str(ticket) for ticket in tickets)
-                self._promises.make(resource, ids, Reservation(resolution, view), seating.plan)
+                ask = self._lookout.ask(resource, size, must)
+            scene = self._lookout.look(frozenset((resource, each) for each in held), ask=ask)
+
+            def place() -> _Placed:
+                asker[:] = [self._lookout.resolve(resource, size, must, scene)]
+                return self._place(asker[0], resource, offered, must_tickets)
+
+            placed = self._attempt(place, scene, ask)
         except Refusal as error:
-            self._rejected(claim)
-            self._journal.refused("prefer", claim, resource, size, str(error))
+            self._refused("prefer", asker, resource, size, error)
             raise
+        resolution, seating, ids = placed.reservation.resolution, placed.seating, placed.ids
+        claim = claim_of(resolution)
         if seating.replaced:
             self._journal.replaced(claim, seating.replaced, seating.cards)
+        if placed.reservation.view is None:
+            self._journal.unadvised(claim, resource, ids)
         self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
-        return [str(ticket) for ticket in tickets]
+        return [str(ticket) for ticket in seating.tickets]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
         """Translate IDs into what their container gets, and book them.
@@ -180,32 +173,39 @@ class Turnstile:
             Refusal: the IDs make no sense together, or another container holds them.
         """
         ids = frozenset(device_ids)
-        claim: Claim | None = None
+        size = len(device_ids)
+        asker: list[Resolution] = []
         try:
             tickets = self._book.read(resource, device_ids)
             with self._lock:
-                reservation = self._promises.redeem(resource, ids)
-            evidence = Evidence.TICKET
-            if reservation is None:
-                scene = self._lookout.look(named=frozenset((resource, each) for each in device_ids))
+                promised = self._promises.redeem(resource, ids)
+                ask = self._lookout.ask(resource, size, device_ids)
+            if promised is not None:
+                asker = [promised.resolution]
+                evidence = Evidence.TICKET
                 with self._lock:
-                    resolution, view = self._lookout.resolve(
-                        resource, len(device_ids), device_ids, scene
-                    )
-                reservation = Reservation(resolution, view)
-                evidence = resolution.evidence
-            claim = Claim(reservation.resolution.pod, reservation.resolution.container.name)
-            with self._lock:
-                grant = self._vet(claim, reservation, resource, tickets)
+                    reservation, grant = promised, self._vet(promised, resource, tickets)
+            else:
+                named = frozenset((resource, each) for each in device_ids)
+                scene = self._lookout.look(named=named, ask=ask)
+
+                def vet() -> tuple[Reservation, Grant]:
+                    asker[:] = [self._lookout.resolve(resource, size, device_ids, scene)]
+                    return self._vet_any(asker[0], resource, tickets)
+
+                reservation, grant = self._attempt(vet, scene, ask)
+                evidence = reservation.resolution.evidence
+            claim = claim_of(reservation.resolution)
             # Before anything is booked: where it cannot be made, nothing has happened.
             found = self._answer(grant)
             made = self._workshop.make(
                 claim, ids, grant, then=lambda: self._book_in(claim, reservation, resource, ids)
             )
         except Refusal as error:
-            self._rejected(claim)
-            self._journal.refused("allocate", claim, resource, len(device_ids), str(error))
+            self._refused("allocate", asker, resource, size, error)
             raise
+        if promised is None and reservation.view is None:
+            self._journal.unadvised(claim, resource, ids)
         self._journal.decided("allocate", claim, resource, evidence, ids)
         return found.plus(made)
 
@@ -224,8 +224,10 @@ class Turnstile:
                 claim = self._prove(resource, ids)
             if claim is not None:
                 with self._lock:
-                    view = self._lookout.roster.view(claim.pod)
+                    view = self._lookout.know().view(claim.pod)
                     check_start(self._ledger, self._book, claim, view)
+                    if view is not None and (not view.running or self._promises.unadvised(ids)):
+                        check_wishes(self._book, resource, ids, view)
             if resource is Resource.CORE:
                 self._workshop.start(claim, ids)
         except Refusal as error:
@@ -238,7 +240,7 @@ class Turnstile:
 
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
-        scene = self._lookout.look(asked=False)
+        scene = self._lookout.look()
         if scene.snapshot is None:
             return False
         with self._lock:
@@ -303,12 +305,13 @@ class Turnstile:
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
         view = self._pods.believe(view)
-        if view.assigned or view.terminal or not view.demand:
+        if view.terminal or not view.demand:
             return
         with self._lock:
             # A pod that was served while the API was away is booked by its name alone.
-            self._ledger.adopt_names({view.id})
-            self._records.tell(view)
+            self._lookout.know()
+            if not view.assigned:
+                self._records.tell(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
@@ -342,24 +345,121 @@ class Turnstile:
             return Guidance()
         return Guidance(view.wishes, view.chosen, self._strict)
 
-    def _rejected(self, claim: Claim | None) -> None:
-        """Note that a call made for *claim* is being refused, which ends its pod."""
-        self._lookout.rejected(claim)
-        if claim is not None:
+    def _attempt(self, attempt: Callable[[], _Found], scene: Scene, ask: Ask) -> _Found:
+        """Settle a call, and where nobody can be asking, once more after another look."""
+        try:
             with self._lock:
-                self._promises.drop(claim.pod)
+                return attempt()
+        except ResolutionError:
+            self._lookout.look_closer(scene, ask)
+        with self._lock:
+            return attempt()
+
+    def _place(
+        self,
+        asker: Resolution,
+        resource: Resource,
+        offered: AbstractSet[str],
+        must: Sequence[Ticket],
+    ) -> _Placed:
+        """Find places for whoever is asking; lock held.
+
+        Where several may be, and nothing fits the likeliest, it may be another.
+        """
+        refusal: Refusal | None = None
+        self._offers.heard(resource, offered, self._ledger, self._unhealthy)
+        for each in (asker, *asker.rivals):
+            view = self._lookout.roster.view(each.pod)
+            try:
+                seating = self._seat(each, view, resource, offered, must)
+            except Refusal as error:
+                refusal = refusal or error
+            else:
+                ids = frozenset(str(ticket) for ticket in seating.tickets)
+                reservation = Reservation(each, view)
+                self._promises.make(resource, ids, reservation, seating.plan)
+                return _Placed(reservation, seating, ids)
+        assert refusal is not None  # noqa: S101 -- there is one asker at least
+        raise refusal
+
+    def _seat(
+        self,
+        asker: Resolution,
+        view: PodView | None,
+        resource: Resource,
+        offered: AbstractSet[str],
+        must: Sequence[Ticket],
+    ) -> Seating:
+        container = asker.container
+        if view is None:
+            container = at_least(container, self._book)
+        pod = view.demand if view is not None else PodDemand((container,))
+        return seat(
+            claim_of(asker),
+            container,
+            pod,
+            resource,
+            book=self._book,
+            ledger=self._ledger,
+            links=self._links,
+            unhealthy=self._unhealthy,
+            policy=self._policy_for(view),
+            available=offered,
+            must=must,
+            plan=self._promises.plan(asker.pod),
+            beliefs=Beliefs(
+                tuple(self._lookout.roster.hidden),
+                self._promises.reserved(
+                    asker, live=self._lookout.roster.live, ledger=self._ledger
+                ),
+                self._offers.kept_back(resource, self._ledger),
+            ),
+            guidance=self._guided(view),
+            sure=asker.evidence is not Evidence.ORDER,
+        )
+
+    def _refused(
+        self,
+        call: str,
+        asker: Sequence[Resolution],
+        resource: Resource,
+        size: int,
+        error: Refusal,
+    ) -> None:
+        """Note that a call is being refused, which ends the pod that it was made for.
+
+        Where several may have been asking, nobody is refused in another's name.
+        """
+        claim = claim_of(asker[0]) if asker and not asker[0].rivals else None
+        if asker:
+            certain = asker[0].evidence is not Evidence.ORDER
+            self._lookout.rejected(claim_of(asker[0]), certain=certain)
+            with self._lock:
+                self._promises.drop(asker[0].pod)
+        self._journal.refused(call, claim, resource, size, str(error))
 
     # --- booking ---------------------------------------------------------------------
 
+    def _vet_any(
+        self, asker: Resolution, resource: Resource, tickets: Sequence[Ticket]
+    ) -> tuple[Reservation, Grant]:
+        """Find whose of the containers that may be asking these places can be; lock held."""
+        refusal: Refusal | None = None
+        for each in (asker, *asker.rivals):
+            reservation = Reservation(each, self._lookout.roster.view(each.pod))
+            try:
+                return reservation, self._vet(reservation, resource, tickets)
+            except Refusal as error:
+                refusal = refusal or error
+        assert refusal is not None  # noqa: S101 -- there is one asker at least
+        raise refusal
+
     def _vet(
-        self,
-        claim: Claim,
-        reservation: Reservation,
-        resource: Resource,
-        tickets: Sequence[Ticket],
+        self, reservation: Reservation, resource: Resource, tickets: Sequence[Ticket]
     ) -> Grant:
         """Check that these places can be this container's; lock held."""
         resolution = reservation.resolution
+        claim = claim_of(resolution)
         ids = [str(ticket) for ticket in tickets]
         check_free(
             resource,
@@ -385,6 +485,8 @@ class Turnstile:
             self._ledger.record(claim, resolution.container.kind, resource, holding)
             self._offers.answered(self._ledger)
             self._promises.fulfilled(claim.pod, self._ledger)
+            if reservation.view is None:
+                self._promises.note_unadvised(ids, self._ledger)
             self._records.tell(reservation.view, parts=True)
 
     # --- proving ---------------------------------------------------------------------

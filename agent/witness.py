@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from agent.podview import Key, PodId, PodView
 from agent.tickets import Resource
+from contract.demand import ContainerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,15 @@ class ListedPod:
     def key(self) -> Key:
         """Namespace and name; ``List`` tells no UID."""
         return self.namespace, self.name
+
+    def may_be(self, view: PodView) -> bool:
+        """Tell whether the entry has every container that must be in it if it is *view*."""
+        names = {each.name for each in self.containers}
+        return all(
+            each.name in names
+            for each in view.demand.containers
+            if each.kind is not ContainerKind.INIT
+        )
 
     def held(self, container: str, resource: Resource) -> frozenset[str]:
         """Give the IDs of *resource* that *container* holds."""
@@ -56,11 +66,20 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A listed pod and which pod it is; *view* is ``None`` when only the kubelet knows it."""
+    """A listed pod and which pod it is.
+
+    Attributes:
+        pod: which pod.
+        listed: its entry.
+        view: what the API tells, or told, of it; ``None`` when only the kubelet knows it.
+        certain: whether *view* is known to be this pod's: where a pod has left the API, another
+            of its name may have come that the API has not told of yet.
+    """
 
     pod: PodId
     listed: ListedPod
     view: PodView | None
+    certain: bool = True
 
 
 def identify(
@@ -121,8 +140,10 @@ def _identify_group(
     views: Sequence[PodView],
     owners: Mapping[tuple[Resource, str], PodId],
 ) -> Iterable[Identified]:
-    if len(entries) == 1 and len(views) == 1 and not _stopping(key, entries[0], views[0], owners):
-        return [Identified(views[0].id, entries[0], views[0])]
+    if len(entries) == 1 and len(views) == 1:
+        (entry,), (only,) = entries, views
+        if entry.may_be(only) and not _stopping(key, entry, only, owners):
+            return [Identified(only.id, entry, only)]
     left = list(views)
     settled: list[Identified] = []
     unsettled: list[ListedPod] = []
@@ -136,7 +157,9 @@ def _identify_group(
             left.remove(view)
         settled.append(Identified(owner, entry, view))
     for entry in unsettled:
-        view = left.pop(0) if left else None
+        view = next((each for each in left if entry.may_be(each)), None)
+        if view is not None:
+            left.remove(view)
         settled.append(Identified(view.id if view else PodId(*key, ""), entry, view))
     return settled
 

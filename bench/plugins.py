@@ -39,10 +39,21 @@ class LoadedPods:
         """Give all."""
         return self._views
 
-    def fetch(self, namespace: str, name: str) -> PodView | None:  # noqa: ARG002 -- the Protocol's
+    def fetch(
+        self,
+        namespace: str,  # noqa: ARG002 -- the Protocol's
+        name: str,  # noqa: ARG002 -- the Protocol's
+        *,
+        within: float = 1.0,  # noqa: ARG002 -- the Protocol's
+        again: bool = False,  # noqa: ARG002 -- the Protocol's
+    ) -> PodView | None:
         """Count a question to the API."""
         self.fetched += 1
         return None
+
+    def refresh(self, *, within: float) -> None:  # noqa: ARG002 -- the Protocol's
+        """Count a question to the API."""
+        self.fetched += 1
 
 
 class CountingOutbox:

@@ -73,6 +73,10 @@ class Diary:
         """A container started without proof."""
         self.counts["unproven"] += 1
 
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:  # noqa: ARG002 -- the Protocol's
+        """Places were chosen while the wishes of the pod's author were not known."""
+        self.counts["unadvised"] += 1
+
     def blind(self, reason: str) -> None:  # noqa: ARG002 -- the Protocol's
         """The record could not be had."""
         self.counts["blind"] += 1

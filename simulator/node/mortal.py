@@ -125,6 +125,11 @@ class MortalJournal:
         if not self._death.dead.is_set():
             self._journal.unproven(claim, ids, reason)
 
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        """Places were chosen while the wishes of the pod's author were not known."""
+        if not self._death.dead.is_set():
+            self._journal.unadvised(claim, resource, ids)
+
     def blind(self, reason: str) -> None:
         """The record could not be had."""
         if not self._death.dead.is_set():

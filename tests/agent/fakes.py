@@ -140,6 +140,8 @@ class FakePods:
         self.on_server: dict[tuple[str, str], PodView] = {}
         self.fetched: list[tuple[str, str]] = []
         self.away = False
+        self.failing = 0  # so many questions more
+        self.refreshed = 0
 
     def add(self, view: PodView) -> None:
         self.cached[view.id] = view
@@ -152,15 +154,27 @@ class FakePods:
     def views(self) -> Sequence[PodView]:
         return tuple(self.cached.values())
 
-    def fetch(self, namespace: str, name: str) -> PodView | None:
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
         self.fetched.append((namespace, name))
-        if self.away:
-            raise Unavailable("API server: away")
+        self._answer()
         view = self.on_server.get((namespace, name))
         if view is not None:  # a name belongs to one pod at a time
             self.cached = {pod: each for pod, each in self.cached.items() if pod.key != view.id.key}
             self.cached[view.id] = view
         return view
+
+    def refresh(self, *, within: float) -> None:
+        self.refreshed += 1
+        self._answer()
+        for view in self.on_server.values():
+            self.cached.setdefault(view.id, view)
+
+    def _answer(self) -> None:
+        if self.away or self.failing:
+            self.failing = max(self.failing - 1, 0)
+            raise Unavailable("API server: away")
 
 
 Held = dict[Resource, frozenset[str]]
@@ -266,6 +280,7 @@ class FakeJournal:
     corrections: list[Correction] = field(default_factory=list)
     replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
     unproven_starts: list[tuple[Claim | None, frozenset[str], str]] = field(default_factory=list)
+    unadvised_choices: list[tuple[Claim, Resource, frozenset[str]]] = field(default_factory=list)
     blinds: list[str] = field(default_factory=list)
 
     def decided(
@@ -292,6 +307,9 @@ class FakeJournal:
 
     def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
         self.unproven_starts.append((claim, frozenset(ids), reason))
+
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        self.unadvised_choices.append((claim, resource, frozenset(ids)))
 
     def blind(self, reason: str) -> None:
         self.blinds.append(reason)

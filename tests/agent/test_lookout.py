@@ -11,7 +11,7 @@ from agent.errors import GrantError, ResolutionError
 from agent.ledger import Claim, Holding, Ledger
 from agent.lookout import Lookout, Scene
 from agent.podview import PodId, PodView
-from agent.resolve import Resolution
+from agent.resolve import Ask, Resolution
 from agent.roster import Roster
 from agent.tickets import Resource
 from contract.allocation import Allocation, Evidence
@@ -29,9 +29,15 @@ class WatchedPods(FakePods):
         super().__init__()
         self.lock = lock
 
-    def fetch(self, namespace: str, name: str) -> PodView | None:
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
         assert not self.lock.locked()
-        return super().fetch(namespace, name)
+        return super().fetch(namespace, name, within=within, again=again)
+
+    def refresh(self, *, within: float) -> None:
+        assert not self.lock.locked()
+        super().refresh(within=within)
 
 
 class Stand:
@@ -67,8 +73,8 @@ class Stand:
         for each in views:
             self.record.show(each)
 
-    def look(self) -> Scene:
-        return self.lookout.look()
+    def look(self, size: int = SIZE, resource: Resource = CORE) -> Scene:
+        return self.lookout.look(ask=Ask(resource, size))
 
     def reconcile(self) -> set[PodId]:
         """Bring the book in line with a new List; gives the pods that are in motion."""
@@ -94,9 +100,9 @@ class Stand:
         resource: Resource = CORE,
         scene: Scene | None = None,
     ) -> Resolution:
-        seen = scene or self.look()
+        seen = scene or self.look(size, resource)
         with self.lock:
-            return self.lookout.resolve(resource, size, named, seen)[0]
+            return self.lookout.resolve(resource, size, [*named], seen)
 
 
 @pytest.fixture
@@ -133,11 +139,22 @@ def test_pods_that_the_api_has_not_told_of_are_asked_for_a_few_at_a_time(stand: 
     assert stand.pods.fetched[:4] == [("default", name) for name in "abcd"]
 
 
-def test_the_first_failure_ends_the_asking(stand: Stand) -> None:
+def test_a_question_that_fails_is_asked_again_and_ends_the_asking_if_it_goes_on_failing(
+    stand: Stand,
+) -> None:
     stand.show(make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8)))
     stand.pods.away = True
     assert stand.look().snapshot is not None
-    assert stand.pods.fetched == [("default", "a")]
+    assert stand.pods.fetched == [("default", "a")] * 3
+
+
+def test_one_question_that_fails_changes_nothing(stand: Stand) -> None:
+    """While the watch is behind: what the pod asks for and wishes is known all the same."""
+    pod = make_pod("a", asks(30, 8))
+    stand.show(pod)
+    stand.pods.on_server[pod.id.key] = pod
+    stand.pods.failing = 1
+    assert stand.resolve() == Resolution(pod.id, pod.demand.containers[0], Evidence.WITNESS)
 
 
 def test_where_several_lack_each_is_asked_for_newest_first(stand: Stand) -> None:
@@ -307,7 +324,7 @@ def test_one_that_was_answered_by_a_guess_has_not(stand: Stand, guessed: bool) -
 def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
     stand.bind(rejected, other)
-    stand.lookout.rejected(Claim(rejected.id, "main"))
+    stand.lookout.rejected(Claim(rejected.id, "main"), certain=False)
     stand.lookout.rejected(None)
     stand.show(rejected, other)
     assert stand.resolve().pod == other.id
@@ -315,6 +332,40 @@ def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
     stand.reconcile()
     stand.show(rejected)
     assert stand.resolve().pod == rejected.id
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_pod_that_was_refused_is_never_the_one_again(stand: Stand, holds: bool) -> None:
+    """Not even if nobody else can be asking, whatever it still holds (K21)."""
+    refused = make_pod("r", asks(30, 8))
+    stand.bind(refused)
+    stand.show(refused)
+    if holds:
+        stand.record.give(refused, "main", MEMORY, HELD[MEMORY])
+    stand.lookout.rejected(Claim(refused.id, "main"))
+    with pytest.raises(ResolutionError):
+        stand.resolve()
+    stand.record.hide(refused)
+    stand.reconcile()
+    stand.show(refused)
+    with pytest.raises(ResolutionError):
+        stand.resolve()
+
+
+def test_a_pod_that_another_plugin_failed_is_over_once_a_newer_one_is_listed(stand: Stand) -> None:
+    """We hear nothing of it, and an old List shows it with what it had got (K21)."""
+    failed, asking = make_pod("f", asks(30, 8), place=2), make_pod("a", asks(30, 8), place=1)
+    stand.bind(failed, asking)
+    stand.show(failed)
+    assert stand.resolve(8, resource=MEMORY).pod == failed.id
+    stand.answer(failed)
+    hold(stand.ledger, failed.id, "main", MEMORY, HELD[MEMORY])
+    stand.record.give(failed, "main", MEMORY, HELD[MEMORY])
+    stand.show(asking)
+    for _ in range(2):
+        assert stand.resolve() == Resolution(
+            asking.id, asking.demand.containers[0], Evidence.WITNESS
+        )
 
 
 def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
@@ -351,9 +402,9 @@ def test_the_one_that_lacks_is_asking_and_its_pod_is_given(stand: Stand) -> None
     stand.show(pod)
     scene = stand.look()
     with stand.lock:
-        resolution, view = stand.lookout.resolve(CORE, SIZE, (), scene)
+        resolution = stand.lookout.resolve(CORE, SIZE, (), scene)
     assert resolution == Resolution(pod.id, pod.demand.containers[0], Evidence.WITNESS)
-    assert view is pod
+    assert stand.lookout.roster.view(resolution.pod) is pod
 
 
 def test_who_was_seen_lacking_while_another_was_served_had_its_turn(stand: Stand) -> None:
@@ -458,7 +509,7 @@ def test_a_pod_that_only_the_kubelet_knows_asks_for_what_the_call_says(
     stand.show(static)
     resolution = stand.resolve(size, resource=resource)
     assert resolution.pod == PodId("default", "static", "")
-    assert (resolution.container.name, resolution.evidence) == ("main", Evidence.WITNESS)
+    assert (resolution.container.name, resolution.evidence) == ("main", Evidence.ORDER)
     assert (resolution.container.demand.cores, resolution.container.demand.memory) == (
         cores,
         memory,

@@ -44,7 +44,7 @@ class FakePodApi:
             raise step
         return step
 
-    def list_pods(self, node: str) -> tuple[list[Json], str]:
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         step = self._next()
         assert isinstance(step, tuple)
         return step
@@ -58,7 +58,7 @@ class FakePodApi:
                 raise each
             yield each
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         self.gets.append((namespace, name))
         return self.pods.get((namespace, name))
 
@@ -266,7 +266,7 @@ def test_a_watch_that_ends_at_once_each_time_does_not_become_a_storm_of_lists(
     at: list[float] = []
 
     class Refusing(FakePodApi):
-        def list_pods(self, node: str) -> tuple[list[Json], str]:
+        def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
             at.append(time.monotonic())
             return [], "3"
 
@@ -283,7 +283,7 @@ def test_a_watch_that_went_well_for_long_is_opened_again_soon() -> None:
     clock, at = FakeClock(), list[float]()
 
     class Long(FakePodApi):
-        def list_pods(self, node: str) -> tuple[list[Json], str]:
+        def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
             at.append(time.monotonic())
             return [], "3"
 

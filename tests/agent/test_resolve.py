@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.errors import ResolutionError
 from agent.podview import PodId, PodView
-from agent.resolve import Ask, Resolution, Served, next_containers, resolve
+from agent.resolve import Ask, Past, Resolution, Served, next_containers, resolve
 from agent.tickets import Resource, count_of
 from agent.witness import Identified
 from contract.allocation import Allocation, Evidence
@@ -49,9 +49,21 @@ def _resolve(
     *,
     got: Collection[Got] = (),
     passed: Collection[PodId] = (),
+    over: Collection[PodId] = (),
+    refused: Collection[PodId] = (),
+    newcomers: Collection[PodId] = (),
 ) -> tuple[str, str, Evidence]:
     found = resolve(
-        ask, views=views, served=_served(*got), listed=entries, passed=frozenset(passed)
+        ask,
+        views=views,
+        served=_served(*got),
+        listed=entries,
+        past=Past(
+            passed=frozenset(passed),
+            over=frozenset(over),
+            refused=frozenset(refused),
+            newcomers=frozenset(newcomers),
+        ),
     )
     return found.pod.name, found.container.name, found.evidence
 
@@ -193,12 +205,99 @@ def test_a_pod_that_holds_something_and_lacks_the_rest_is_being_admitted_right_n
         identified(first_in_line, listed("a", c0=None)),
         identified(begun, listed("b", c0={CORE: SOME})),
     ]
-    assert _resolve(Ask(MEMORY, 4), [first_in_line, begun], entries) == (
+    ask, views = Ask(MEMORY, 4), [first_in_line, begun]
+    assert _resolve(ask, views, entries, passed=[first_in_line.id]) == (
         "b",
         "c0",
         Evidence.WITNESS,
     )
-    assert _resolve(Ask(MEMORY, 4), [first_in_line, begun], entries, passed=[begun.id])[0] == "b"
+    assert _resolve(ask, views, entries) == ("b", "c0", Evidence.ORDER)
+    assert _resolve(ask, views, entries, passed=[begun.id])[0] == "b"
+
+
+def test_once_a_newer_pod_is_listed_one_that_had_begun_is_over() -> None:
+    """The kubelet lists a pod when it begins to admit it, and admits one at a time (K1, K3)."""
+    begun, newer = view("b", at=2), view("a", at=1)
+    entries = [
+        identified(begun, listed("b", c0={CORE: SOME})),
+        identified(newer, listed("a", c0=None)),
+    ]
+    ask, views = Ask(MEMORY, 4), [begun, newer]
+    found = _resolve(ask, views, entries, newcomers=[newer.id])
+    assert found == ("a", "c0", Evidence.WITNESS)
+    found = _resolve(ask, views, entries, over=[begun.id])
+    assert found == ("a", "c0", Evidence.WITNESS)
+
+
+def test_a_newer_pod_that_cannot_be_asking_leaves_it_to_the_others() -> None:
+    begun, newer = view("b", at=2), view("a", container("c0", 10, 1), at=1)
+    entries = [
+        identified(begun, listed("b", c0={CORE: SOME})),
+        identified(newer, listed("a", c0=None)),
+    ]
+    found = _resolve(Ask(MEMORY, 4), [begun, newer], entries, newcomers=[newer.id])
+    assert found == ("b", "c0", Evidence.WITNESS)
+
+
+def test_a_pod_that_was_refused_is_not_asking_whatever_it_holds() -> None:
+    refused, other = view("r", at=1), view("o", at=2)
+    entries = [
+        identified(refused, listed("r", c0={CORE: SOME})),
+        identified(other, listed("o", c0=None)),
+    ]
+    ask, views = Ask(MEMORY, 4), [refused, other]
+    found = _resolve(ask, views, entries, refused=[refused.id], passed=[other.id])
+    assert found == ("o", "c0", Evidence.WITNESS)
+
+
+def test_of_several_that_may_be_asking_the_others_are_told() -> None:
+    pods = [view("a", at=1), view("b", at=2), view("c", at=3)]
+    entries = [identified(each, listed(each.id.name, c0=None)) for each in pods]
+    found = resolve(Ask(CORE, 50), views=pods, served=_served(), listed=entries)
+    assert [each.pod.name for each in (found, *found.rivals)] == ["c", "b", "a"]
+    blind = resolve(Ask(CORE, 50), views=pods, served=_served(), listed=None)
+    assert [each.pod.name for each in (blind, *blind.rivals)] == ["a", "b", "c"]
+
+
+@patient
+@given(data=st.data())
+def test_whoever_is_named_asks_for_it_and_is_not_refused_and_a_newcomer_goes_first(
+    data: st.DataObject,
+) -> None:
+    """In any state of List, of refusals, of pods that had their turn and of newcomers."""
+    sizes = st.sampled_from([10, 50])
+    pods = [view(f"p{each}", container("c0", data.draw(sizes), 4), at=each) for each in range(4)]
+    some = st.sets(st.sampled_from([each.id for each in pods]), max_size=3)
+    entries = []
+    for pod in pods:
+        held = data.draw(st.sampled_from([{}, {CORE: SOME}, {MEMORY: BLOCKS}]))
+        entries.append(identified(pod, listed(pod.id.name, c0=held)))
+    passed, over, refused, newcomers = (frozenset(data.draw(some)) for _ in range(4))
+    ask = Ask(CORE, 50)
+    can = {
+        each.pod
+        for each in entries
+        if each.view is not None
+        and each.view.demand.containers[0].demand.cores == 50
+        and not each.listed.held("c0", CORE)
+        and each.pod not in refused
+    }
+    try:
+        found = resolve(
+            ask,
+            views=pods,
+            served=_served(),
+            listed=entries,
+            past=Past(passed, over, refused, newcomers),
+        )
+    except ResolutionError:
+        assert not can
+        return
+    named = {found.pod, *(each.pod for each in found.rivals)}
+    assert named <= can
+    assert (found.evidence is Evidence.WITNESS) == (len(named) == 1)
+    if can & newcomers:
+        assert named <= newcomers
 
 
 def test_a_pod_whose_record_is_complete_is_not_waiting_for_its_init_containers() -> None:
@@ -327,7 +426,7 @@ def test_a_pod_only_the_kubelet_knows_is_asking_when_no_known_pod_fits() -> None
     ]
     found = resolve(Ask(CORE, 50), views=[known], served=_served(), listed=entries)
     assert found == Resolution(
-        pod_id("a", ""), ContainerDemand("c0", MAIN, 0, Demand(50, 1)), Evidence.WITNESS
+        pod_id("a", ""), ContainerDemand("c0", MAIN, 0, Demand(50, 1)), Evidence.ORDER
     )
 
 
@@ -341,7 +440,7 @@ def test_of_an_unknown_pod_the_container_that_has_begun_is_asking() -> None:
 def test_of_an_unknown_pod_the_first_container_with_nothing_is_asking() -> None:
     entry = listed("a", c0={CORE: SOME, MEMORY: BLOCKS}, c1=None, c2=None)
     entries = [identified(pod_id("a", ""), entry)]
-    assert _resolve(Ask(CORE, 30), [], entries) == ("a", "c1", Evidence.WITNESS)
+    assert _resolve(Ask(CORE, 30), [], entries) == ("a", "c1", Evidence.ORDER)
 
 
 def test_memory_asked_for_first_by_an_unknown_pod_is_seated_as_a_shares() -> None:
@@ -439,7 +538,7 @@ class Situation:
     views: list[PodView]
     listed: list[Identified] | None
     got: frozenset[tuple[PodId, str, Resource]]
-    passed: frozenset[PodId]
+    past: Past
 
     def answer(self) -> Resolution | str:
         try:
@@ -448,7 +547,7 @@ class Situation:
                 views=self.views,
                 served=lambda *asked: asked in self.got,
                 listed=self.listed,
-                passed=self.passed,
+                past=self.past,
             )
         except ResolutionError as error:
             return str(error)
@@ -504,7 +603,8 @@ def _situations(draw: st.DrawFn) -> Situation:
         draw(st.none() | _pod_ids),
     )
     got = draw(st.frozensets(st.tuples(_pod_ids, _names, _resources)))
-    return Situation(ask, views, entries, got, draw(st.frozensets(_pod_ids)))
+    past = Past(*(draw(st.frozensets(_pod_ids)) for _ in range(4)))
+    return Situation(ask, views, entries, got, past)
 
 
 @patient
@@ -527,6 +627,9 @@ def test_every_situation_gets_an_answer_that_fits_it_or_a_refusal(situation: Sit
     else:
         assert answer.evidence in (Evidence.WITNESS, Evidence.ORDER)
         assert answer.pod in {each.pod for each in situation.listed}
+        assert answer.pod not in situation.past.refused
+        if pod is None:  # what it asks for is not known
+            assert answer.evidence is Evidence.ORDER
 
 
 @patient
@@ -539,7 +642,7 @@ def test_the_order_of_pods_and_entries_does_not_matter(
         data.draw(st.permutations(situation.views)),
         None if situation.listed is None else data.draw(st.permutations(situation.listed)),
         situation.got,
-        situation.passed,
+        situation.past,
     )
     assert shuffled.answer() == situation.answer()
 

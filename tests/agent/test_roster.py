@@ -22,6 +22,7 @@ from tests.agent.builders import (
     MAIN,
     MEMORY,
     container,
+    hold,
     ids,
     listed,
     patient,
@@ -80,7 +81,7 @@ def test_a_pod_is_known_by_its_uid() -> None:
     ],
     ids=["waiting", "assigned", "recorded", "in part", "ended", "deleting", "plain"],
 )
-def test_what_is_known_of_a_pod_goes_with_it(
+def test_what_the_api_shows_of_a_pod_goes_with_it(
     pod: PodView, live: bool, owed: bool, hidden: bool
 ) -> None:
     roster = Roster()
@@ -90,7 +91,7 @@ def test_what_is_known_of_a_pod_goes_with_it(
     roster.know([])
     assert (set(roster.live), set(roster.owed), roster.hidden) == (set(), set(), [])
     assert roster.views_of(pod.id.key) == ()
-    assert roster.view(pod.id) is None
+    assert roster.has_departed(pod.id)
 
 
 def test_a_pod_at_rest_hides_nothing_but_what_its_init_containers_may_hold() -> None:
@@ -378,11 +379,27 @@ class Owner:
     def compare(self, sighting: Sighting, everything: Sequence[Identified]) -> None:
         resting = [each for each in everything if each.pod in sighting.resting]
         assert {each.pod for each in resting} == set(sighting.resting)
-        assert list(sighting.moving) == [each for each in everything if each not in resting]
+        moving = [each for each in everything if each not in resting]
+        assert self.told(sighting.moving) == self.told(moving)
+        for each in sighting.moving:
+            if each.view is not None and self.roster.has_departed(each.pod):
+                assert each.view.id == each.pod
+                assert each.pod.key == each.listed.key
+                assert each.listed.may_be(each.view) or each.certain
         for each in resting:
             assert not lacks(each)
             assert self.ledger.agrees(each)
             assert each.view is self.roster.view(each.pod)
+
+    def told(self, found: Iterable[Identified]) -> list[Identified]:
+        """Without what is remembered of pods that have left the API."""
+        plain = (
+            Identified(PodId(*each.pod.key, ""), each.listed, None)
+            if self.roster.has_departed(each.pod)
+            else each
+            for each in found
+        )
+        return sorted(plain, key=lambda each: (each.pod, str(each.listed)))
 
 
 def _follow(steps: Iterable[Step]) -> Owner:
@@ -425,3 +442,94 @@ def test_pods_at_rest_stay_so_in_such_histories() -> None:
     owner = _follow([*changes, Look(shown), Look(shown)])
     seen = snapshot(*(owner.entry(*each) for each in shown))
     assert owner.roster.sight(seen, {}).resting == {pod_id("a", "a1"), pod_id("b", "b1")}
+
+
+# --- pods that have left the API before they leave the record (K20) ----------------------
+
+
+def _in_motion(
+    roster: Roster, *entries: ListedPod, ledger: Ledger | None = None
+) -> list[Identified]:
+    return list(roster.sight(snapshot(*entries), ledger.owners if ledger else {}).moving)
+
+
+def test_a_listed_pod_that_has_left_the_api_is_known_by_what_it_was() -> None:
+    pod = view("p", container("gpu"))
+    roster = Roster()
+    roster.know([pod])
+    entry = listed("p", gpu=None, plain=None)
+    _in_motion(roster, entry)
+    roster.know([])
+    assert _in_motion(roster, entry) == [Identified(pod.id, entry, pod, certain=False)]
+
+
+def test_it_is_known_for_certain_by_what_it_holds() -> None:
+    pod, ledger = view("p", container("gpu")), Ledger()
+    hold(ledger, pod.id, "gpu", CORE, ids("GPU-0", range(50)))
+    roster = Roster()
+    roster.know([pod])
+    roster.know([])
+    entry = listed("p", gpu={CORE: ids("GPU-0", range(50))}, plain=None)
+    assert _in_motion(roster, entry, ledger=ledger) == [Identified(pod.id, entry, pod)]
+
+
+def test_it_is_certain_in_the_list_of_which_the_api_says_that_nobody_has_the_name() -> None:
+    pod, roster = view("p"), Roster()
+    roster.know([pod])
+    roster.know([])
+    entry = listed("p", c0=None)
+    seen = snapshot(entry)
+    roster.sight(seen, {})
+    roster.alone([pod.id.key], seen)
+    assert [each.certain for each in roster.sight(seen, {}).moving] == [True]
+    assert [each.certain for each in roster.sight(snapshot(entry), {}).moving] == [False]
+
+
+def test_it_is_kept_until_it_has_left_the_record() -> None:
+    pod, roster = view("p"), Roster()
+    roster.know([pod])
+    roster.know([])
+    _in_motion(roster)  # the kubelet may not have come to it yet
+    assert roster.has_departed(pod.id)
+    _in_motion(roster, listed("p", c0=None))
+    _in_motion(roster)
+    assert not roster.has_departed(pod.id)
+    assert [each.view for each in _in_motion(roster, listed("p", c0=None))] == [None]
+
+
+def test_one_that_was_listed_before_it_left_the_api_is_forgotten_with_the_next_list() -> None:
+    pod, roster = view("p"), Roster()
+    roster.know([pod])
+    _in_motion(roster, listed("p", c0=None))
+    roster.know([])
+    _in_motion(roster)
+    assert not roster.has_departed(pod.id)
+
+
+def test_its_successor_of_another_shape_is_told_apart() -> None:
+    old, new = view("p", container("c0"), uid="1"), view("p", container("c1"), uid="2")
+    roster = Roster()
+    roster.know([old])
+    roster.know([new])
+    first, second = listed("p", c0=None, plain=None), listed("p", c1=None)
+    found = _in_motion(roster, first, second)
+    assert [(each.pod, each.listed) for each in found] == [(old.id, first), (new.id, second)]
+    assert [each.pod for each in _in_motion(roster, first)] == [old.id]
+
+
+def test_a_pod_that_is_back_is_what_the_api_shows() -> None:
+    pod, roster = view("p"), Roster()
+    roster.know([pod])
+    roster.know([])
+    roster.know([again := replace(pod, assigned=True)])
+    assert not roster.has_departed(pod.id)
+    assert roster.view(pod.id) is again
+
+
+def test_pods_that_were_never_listed_are_remembered_up_to_a_number() -> None:
+    roster = Roster()
+    pods = [view(f"p{each}") for each in range(600)]
+    roster.know(pods)
+    roster.know([])
+    kept = [each for each in pods if roster.has_departed(each.id)]
+    assert 256 <= len(kept) < 600

@@ -183,6 +183,10 @@ class Told:
         for each in self._both:
             each.unproven(claim, ids, reason)
 
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        for each in self._both:
+            each.unadvised(claim, resource, ids)
+
     def blind(self, reason: str) -> None:
         self.reasons.append(reason)
         for each in self._both:

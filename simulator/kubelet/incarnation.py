@@ -59,6 +59,7 @@ class Incarnation:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._pods = PodManager()
+        self._leaving: dict[str, Pod] = {}  # gone from the API, containers still end (K20)
         self._static: dict[str, Pod] = {}
         self._changes: queue.Queue[Change] = queue.Queue()
         self._ready = False
@@ -156,9 +157,8 @@ class Incarnation:
             return self._pods.named(full_name)
 
     def pods(self) -> tuple[Pod, ...]:
-        """Give all pods of the node, static ones included."""
-        with self._lock:
-            return self._pods.all()
+        """Give all pods of the node: static ones too, and those that still end (K20)."""
+        return self._all()
 
     def status(self, uid: str) -> Json | None:
         """Give the status last set for a pod."""
@@ -242,11 +242,17 @@ class Incarnation:
         return pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
 
     def _remove(self, pod: Pod) -> None:
+        stays = self._settings.removed_pods_stay and not pod.mirror and not self._inactive(pod)
+        if stays:  # asked to end before it leaves the books: no instant at which it is in none
+            self.workers.update(pod, removed=True)
         with self._lock:
+            if stays:
+                self._leaving[pod.uid] = pod
             self._pods.drop(pod)
         if pod.mirror:
             return
-        self.workers.update(pod, removed=True)
+        if not stays:
+            self.workers.update(pod, removed=True)
         if self.workers.known_terminated(pod.uid):
             self._statuses.forget(pod.uid)
             self.workers.forget(pod.uid)
@@ -254,9 +260,18 @@ class Incarnation:
     # What others ask
 
     def _active(self) -> list[Pod]:
+        return [pod for pod in self._all() if not self._inactive(pod)]
+
+    def _all(self) -> tuple[Pod, ...]:
+        """Give all pods, with those that are gone from the API and still end (K20)."""
         with self._lock:
-            pods = self._pods.all()
-        return [pod for pod in pods if not self._inactive(pod)]
+            pods, leaving = self._pods.all(), tuple(self._leaving.values())
+        ended = {pod.uid for pod in leaving if not self.workers.ending(pod.uid)}
+        if ended:
+            with self._lock:
+                for uid in ended:
+                    self._leaving.pop(uid, None)
+        return (*pods, *(pod for pod in leaving if pod.uid not in ended))
 
     def _active_uids(self) -> frozenset[str]:
         return frozenset(pod.uid for pod in self._active())
@@ -274,9 +289,7 @@ class Incarnation:
     def _list(self) -> list[tuple[Pod, PodHoldings]]:
         if self._settings.active_pods_only:
             return self.manager.listed(self._active())
-        with self._lock:
-            pods = self._pods.all()
-        return self.manager.listed(pods)
+        return self.manager.listed(self._all())
 
     def _shadow(self, pod: Pod) -> Pod | None:
         with self._lock:

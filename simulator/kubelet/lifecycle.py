@@ -109,6 +109,12 @@ class PodWorkers:
             work = self._works.get(uid)
             return work is not None and work.terminating
 
+    def ending(self, uid: str) -> bool:
+        """Tell whether the pod is to end, and something of it may still run."""
+        with self._lock:
+            work = self._works.get(uid)
+            return work is not None and work.terminating and not work.terminated
+
     def known_terminated(self, uid: str) -> bool:
         """Tell whether nothing of the pod runs any more: its devices are free."""
         with self._lock:

@@ -52,6 +52,8 @@ class Settings:
         seed: of every random choice.
         active_pods_only: ``List`` without pods that have ended (1.34 and newer), or with
             all that the API server still has (K8).
+        removed_pods_stay: whether a pod deleted with grace period 0 stays in ``List``, with
+            what it holds, until its containers have ended (K20), or leaves at once.
         list_rate, list_burst: the limit on ``List`` (K5).
         preferred_when_exact: see ``devices``.
         numa_hint: what a topology manager would say.
@@ -75,6 +77,7 @@ class Settings:
     trace_path: Path | None = None
     seed: int = 0
     active_pods_only: bool = True
+    removed_pods_stay: bool = True
     list_rate: float = RATE
     list_burst: int = BURST
     preferred_when_exact: bool = True

@@ -495,17 +495,154 @@ def test_a_dial_to_a_plugin_that_is_not_there_does_not_hold_up_the_end() -> None
         thread.join(5)
 
 
-def test_a_plugin_that_registers_again_while_its_old_stream_lives_loses_both_with_it() -> None:
-    """The real kubelet, too, ends whoever is registered when an old stream breaks."""
+def beside(n: Node, old: FakePlugin, count: int = 7) -> FakePlugin:
+    """Serve and register a second plugin under a socket name of its own, as a successor does."""
+    new = FakePlugin(n.settings.plugin_dir, old.resource, count)
+    new.endpoint = "second.sock"
+    n.plugins["second"] = new.serve()
+    new.register()
+    n.wait_healthy(old.resource, count)
+    return new
+
+
+def test_k18_the_end_of_an_old_stream_drops_whoever_is_registered_then() -> None:
     with node() as n:
         old = n.plug(count=5)
-        new = FakePlugin(n.settings.plugin_dir, CORE, 7)
-        new.endpoint = "second.sock"
-        n.plugins["second"] = new.serve()
-        new.register()
-        n.wait_healthy(CORE, 7)
+        new = beside(n, old)
         old.stop()
         wait_for(lambda: n.kubelet.capacity() == ({CORE: 7}, {CORE: 0}))
+        new.register()
+        n.wait_healthy(CORE, 7)
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        assert [call.rpc for call in new.calls[:2]] == ["GetPreferredAllocation", "Allocate"]
+
+
+@pytest.mark.parametrize("pods", [1, 3])
+def test_k19_while_no_plugin_is_connected_every_pod_that_is_admitted_fails_for_good(
+    pods: int,
+) -> None:
+    with node() as n:
+        plugin = n.plug(count=5)
+        plugin.stop()
+        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
+        bound = [pod(f"p{each}", container("c", 1)) for each in range(pods)]
+        n.admit(*bound)
+        plugin.serve().register()
+        n.wait_healthy(CORE, 5)
+        n.admit(pod("later", container("c", 1)))
+        for each in bound:
+            assert n.phase(each) == "Failed"
+            assert n.message(each)[1] == (
+                "Pod was rejected: Allocate failed due to no healthy devices present; cannot "
+                f"allocate unhealthy devices {CORE}, which is unexpected"
+            )
+
+
+@pytest.mark.parametrize("active_pods_only", [True, False])
+def test_k20_a_force_deleted_pod_stays_in_the_list_until_its_containers_have_ended(
+    active_pods_only: bool,
+) -> None:
+    with node(active_pods_only=active_pods_only, grace_s=(0.5, 0.5), **FAST) as n:
+        n.plug(count=2)
+        p = pod("p", container("gpu", 2), container("plain"))
+        n.admit(p)
+        n.wait_running(p)
+        n.kubelet.remove_pods(p)
+        n.wait_idle()
+        assert n.list() == {"p": {"gpu": {CORE: 2}, "plain": {}}}
+        n.admit(q := pod("q", container("c", 1)))
+        assert "Requested: 1, Available: 0" in n.message(q)[1]
+        wait_for(lambda: "p" not in n.list())
+        n.admit(pod("r", container("c", 2)))
+        assert n.list()["r"] == {"c": {CORE: 2}}
+
+
+def test_k20_a_name_can_be_listed_twice_while_the_pod_before_still_ends() -> None:
+    with node(grace_s=(0.5, 0.5), **FAST) as n:
+        n.plug(count=5)
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        n.wait_running(p)
+        n.kubelet.remove_pods(p)
+        n.admit(pod("p", container("c", 2), uid="another"))
+        names = [each.name for each in n.list_raw().pod_resources]
+        assert names == ["p", "p"]
+
+
+def test_k20_a_kubelet_can_be_told_to_let_go_of_a_force_deleted_pod_at_once() -> None:
+    with node(removed_pods_stay=False, grace_s=(0.5, 0.5), **FAST) as n:
+        n.plug(count=1)
+        p = pod("p", container("c", 1))
+        n.admit(p)
+        n.wait_running(p)
+        n.kubelet.remove_pods(p)
+        n.wait_idle()
+        assert n.list() == {}
+        assert n.kubelet.running()
+        n.admit(q := pod("q", container("c", 1)))
+        assert n.held(q, "c")
+
+
+@pytest.mark.parametrize("active_pods_only", [True, False])
+def test_k21_a_pod_refused_between_its_resources_keeps_what_it_got_in_the_old_list(
+    active_pods_only: bool,
+) -> None:
+    """In the first batch after a start: until it is admitted nothing is freed."""
+    seen: list[dict[str, dict[str, dict[str, int]]]] = []
+
+    def look(moment: Moment) -> None:
+        if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
+            seen.append(n.list())
+
+    with node(active_pods_only=active_pods_only, hook=look, **FAST) as n:
+        core, memory = n.plug(CORE), n.plug(MEMORY)
+        answered: list[Call] = []
+
+        def once(call: Call) -> None:
+            answered.append(call)
+            if len(answered) == 2:
+                _refuse("no")
+
+        core.on_allocate = memory.on_allocate = once
+        bad = pod("bad", container("c", 1, 1), created="2026-01-01T00:00:00Z")
+        n.admit(bad, pod("good", container("c", 1, 1), created="2026-01-01T00:00:01Z"))
+        assert n.phase(bad) == "Failed"
+        assert len(seen) == 2
+        for each in seen:
+            if active_pods_only:
+                assert set(each) == {"good"}
+            else:
+                assert sum(each["bad"]["c"].values()) == 1
+
+
+def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None:
+    with node() as n:
+        old = n.plug(count=5)
+        seen: list[int | None] = []
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.is_set():
+                seen.append(n.kubelet.capacity()[1].get(CORE))
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            new = beside(n, old)
+        finally:
+            done.set()
+            thread.join()
+        assert set(seen) <= {5, 7}
+        asked = len(old.calls)
+        n.admit(p := pod("p", container("c", 1)))
+        n.wait_running(p)
+        assert [call.rpc for call in new.calls] == [
+            "GetPreferredAllocation",
+            "Allocate",
+            "PreStartContainer",
+        ]
+        assert len(old.calls) == asked
 
 
 @pytest.mark.parametrize("what", ["GetPreferredAllocation", "Allocate", "Checkpoint"])

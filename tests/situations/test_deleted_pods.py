@@ -219,7 +219,7 @@ def replace(node: Node, shape: tuple[Json, ...], *, by_force: bool) -> None:
 def test_a_name_that_comes_back_at_once_is_another_pod(
     shape: tuple[Json, ...], by_force: bool, keeps_rejected: bool
 ) -> None:
-    """By force, the old containers go on running for long; its places are free all the same."""
+    """By force, the old containers go on running for long; until then it keeps its places."""
     grace_s = (30.0, 30.0) if by_force else (0.001, 0.01)
     kubelet = {"active_pods_only": not keeps_rejected, "grace_s": grace_s}
     with a_node(kubelet=kubelet) as node:

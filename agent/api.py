@@ -131,15 +131,14 @@ class Api:
         Args:
             namespace: of the pod.
             name: of the pod.
-            within: seconds for the answer, one by default.
+            within: seconds for the answer, at most one.
 
         Raises:
             Unavailable: no usable answer in time.
         """
+        timeout = min(within or _GET_SECONDS, _GET_SECONDS)
         try:
-            return self._call(
-                "GET", _path("pods", namespace, name), timeout=within or _GET_SECONDS
-            )
+            return self._call("GET", _path("pods", namespace, name), timeout=timeout)
         except (Rejected, Gone) as error:
             if isinstance(error, Rejected) and error.status == 404:
                 return None

@@ -178,9 +178,15 @@ class Ledger:
         self._counts[resource].update(map(card_of, fresh))
 
     def prove(self, claim: Claim, resource: Resource) -> None:
-        """Note that the kubelet's record shows this holding."""
-        held = self._holdings[claim]
-        held[resource] = replace(held[resource], proven=True)
+        """Note that the kubelet's record shows this holding; what was guessed is known now."""
+        held = self._holdings[claim][resource]
+        if held.proven and held.evidence is not Evidence.ORDER:
+            return
+        guessed = held.evidence is Evidence.ORDER
+        evidence = Evidence.RECORD if guessed else held.evidence
+        self._holdings[claim][resource] = replace(held, evidence=evidence, proven=True)
+        if guessed:
+            self._changed.add(claim.pod)
 
     def new_kubelet(self) -> None:
         """Take in that the plugin has registered anew: nothing was answered to this kubelet."""
@@ -315,6 +321,14 @@ class Ledger:
                 self.release_container(claim)
                 for resource, held in holdings.items():
                     self.record(Claim(pod, claim.container), kind, resource, held)
+
+    def hand_over(self, pod: PodId, to: PodId) -> None:
+        """Book all that is booked to *pod* to another pod: they were taken for each other."""
+        for claim in self.pod_claims(pod):
+            kind, holdings = self._kinds[claim], dict(self._holdings[claim])
+            self.release_container(claim)
+            for resource, held in holdings.items():
+                self.record(Claim(to, claim.container), kind, resource, held)
 
     def agrees(self, entry: Identified) -> bool:
         """Tell whether the book has exactly what ``List`` shows of a pod, and as proven.

@@ -183,7 +183,38 @@ class Lookout:
         """See which pod each listed entry is; lock held."""
         self.know()
         self.roster.stir(self.ledger.take_changed())
+        sighting = self.roster.sight(snapshot, self.ledger.owners)
+        confused = self._confused(sighting)
+        if confused is None:
+            return sighting
+        self.ledger.hand_over(*confused)
+        self.roster.stir({*confused, *self.ledger.take_changed()})
         return self.roster.sight(snapshot, self.ledger.owners)
+
+    def _confused(self, sighting: Sighting) -> tuple[PodId, PodId] | None:
+        """Find a pod to which was booked what its predecessor of the same name had been given.
+
+        ``List`` tells no UID: a pod that is admitted after it has left the API is taken for the
+        one that has its name by then. Once that one is listed as well, there are two entries, and
+        the one with the places is the older pod's.
+        """
+        doubted = [each for each in sighting.moving if not each.certain]
+        for older in doubted:
+            for newer in sighting.moving:
+                if (
+                    newer.listed.key == older.listed.key
+                    and newer.pod != older.pod
+                    and newer.view is not None
+                    and older.view is not None
+                    and not self.roster.has_departed(newer.pod)
+                    and older.view.line < newer.view.line
+                    and any(newer.listed.each_held())
+                    and not any(older.listed.each_held())
+                    and newer.listed.may_be(older.view)
+                    and not self.ledger.pod_claims(older.pod)
+                ):
+                    return newer.pod, older.pod
+        return None
 
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
         """Name the listed pods of which the API has told nothing, newcomers first."""

@@ -69,7 +69,9 @@ class PodReader:
             if left <= 0:
                 return None
             try:
-                view = self._pods.fetch(*key, within=left, again=again)
+                # So that an answer that never comes leaves time for another try.
+                within = left if pause is None else left / 2
+                view = self._pods.fetch(*key, within=within, again=again)
             except Unavailable:
                 self._failures += 1
                 if pause is None or self._failures >= _AWAY_AFTER:

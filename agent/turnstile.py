@@ -409,9 +409,7 @@ class Turnstile:
             plan=self._promises.plan(asker.pod),
             beliefs=Beliefs(
                 tuple(self._lookout.roster.hidden),
-                self._promises.reserved(
-                    asker, live=self._lookout.roster.live, ledger=self._ledger
-                ),
+                self._promises.reserved(asker, live=self._lookout.roster.live, ledger=self._ledger),
                 self._offers.kept_back(resource, self._ledger),
             ),
             guidance=self._guided(view),

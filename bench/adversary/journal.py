@@ -70,6 +70,10 @@ class Memory:
         """Keep that a container starts without proof."""
         self.said.append(Said("unproven", claim, None, f"{len(ids)}: {reason}"))
 
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        """Keep that places were chosen without the author's wishes."""
+        self.said.append(Said("unadvised", claim, None, f"{resource}: {len(ids)}"))
+
     def blind(self, reason: str) -> None:
         """Keep that there was no record to be had."""
         self.said.append(Said("blind", None, None, reason))

@@ -208,12 +208,18 @@ def test_an_empty_set_of_devices_is_no_holding() -> None:
     assert _book(ledger) == {}
 
 
-def test_a_holding_that_the_record_shows_is_proven_and_keeps_its_evidence() -> None:
+@pytest.mark.parametrize(
+    ("evidence", "proven"),
+    [(Evidence.ORDER, Evidence.RECORD), (Evidence.WITNESS, Evidence.WITNESS)],
+)
+def test_a_holding_that_the_record_shows_is_proven_and_no_guess_any_more(
+    evidence: Evidence, proven: Evidence
+) -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, A, evidence=Evidence.ORDER)
+    claim = hold(ledger, P, "c0", CORE, A, evidence=evidence)
     hold(ledger, Q, "init", CORE, B, kind=INIT)
     assert _reconcile(ledger, identified(view("p"), listed("p", c0={CORE: A})), live={Q}) == []
-    assert ledger.holding(claim, CORE) == Holding(A, Evidence.ORDER, proven=True)
+    assert ledger.holding(claim, CORE) == Holding(A, proven, proven=True)
 
 
 def test_a_sidecar_stays_a_sidecar() -> None:

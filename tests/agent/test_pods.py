@@ -106,7 +106,7 @@ class EndlessApi(FakePodApi):
         super().__init__()
         self.brings = brings
 
-    def list_pods(self, node: str) -> tuple[list[Json], str]:
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         return [], "1"
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:

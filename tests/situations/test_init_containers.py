@@ -5,6 +5,7 @@ The kubelet hands on what an ordinary init container had: silently where that is
 """
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
@@ -25,10 +26,12 @@ from tests.situations.build import (
     cards_of,
     evidence_of,
     gpu,
+    places_of,
     preferred_for,
     said_to,
     sidecar,
     uid_of,
+    wait_for,
 )
 
 SEEDS = range(3)
@@ -232,11 +235,17 @@ def test_pods_of_every_shape_are_served_on_one_card_each(policy: Policy) -> None
                 silent += any(each.evidence is Evidence.WITNESS for each in calls_of(node, uid))
                 forced += any(each.must_include for each in preferred_for(node, uid))
                 node.remove(uid)
+                wait_for(partial(not_held, node, uid))
             assert node.diary.counts["corrected"] == 0
             assert node.diary.counts["prefer by order"] == 0
             assert node.diary.counts["allocate by order"] == 0
     assert silent > 20
     assert forced > 20
+
+
+def not_held(node: Node, uid: str) -> bool:
+    """A pod deleted by force keeps its places until its containers have ended (K20)."""
+    return not places_of(node, uid)
 
 
 def cards_of_chain(node: Node, uid: str) -> set[str]:

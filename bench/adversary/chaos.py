@@ -16,13 +16,18 @@ _EAGER = 0.25
 
 
 class Chaos:
-    """Lets faults happen at every point where something may."""
+    """Lets faults happen at every point where something may.
+
+    Attributes:
+        paused: nothing happens.
+    """
 
     def __init__(self, faults: Faults, random: Random) -> None:
         """Choose among *faults* at *random*."""
         self._faults = faults
         self._random = random
         self._deep = False
+        self.paused = False
         # What a node sees all the time, and what is rare.
         self._mild: Choices = (
             (12, faults.deliver),
@@ -61,7 +66,7 @@ class Chaos:
             CallFailed: the agent is gone when the call comes.
             KubeletDied: the kubelet is.
         """
-        if self._deep:
+        if self._deep or self.paused:
             return
         self._deep = True
         try:

@@ -40,7 +40,7 @@ def _check_free(world: World) -> None:
     if hidden(world):
         return
     # What a rejected pod got is free as soon as another comes, at the latest.
-    rejected = {uid for uid, each in world.kubelet.known.items() if each.state is State.REJECTED}
+    rejected = world.devices.books.keys() - set(world.kubelet.active())
     for resource in Resource:
         told = world.host.turnstile.free(resource)
         held = world.devices.held(resource, but=rejected)

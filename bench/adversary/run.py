@@ -73,8 +73,10 @@ def run(
             faults.bind_a_burst()
             _drain(world, chaos, faults)
             if random.random() < 0.2:
+                chaos.paused = True
                 quiet.come_to_rest(world)
                 quiet.check(world)
+                chaos.paused = False
             elif random.random() < 0.15:
                 faults.restart_kubelet()
     finally:

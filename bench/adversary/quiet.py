@@ -1,5 +1,8 @@
 """A node on which nothing happens: what the agent tells then must be so, without any call."""
 
+from collections import Counter
+from collections.abc import Collection
+
 from agent.tickets import Resource, card_of
 from bench.adversary.kubelet import State
 from bench.adversary.pods import NAMES
@@ -39,17 +42,23 @@ def _check_free(world: World) -> None:
     # What ordinary init containers of these have left over nobody can tell (K4).
     if hidden(world):
         return
-    # What a rejected pod got is free as soon as another comes, at the latest.
+    # What a rejected pod got is free as soon as another comes, at the latest; an old List may
+    # show it until then (K21).
     rejected = world.devices.books.keys() - set(world.kubelet.active())
     for resource in Resource:
         told = world.host.turnstile.free(resource)
-        held = world.devices.held(resource, but=rejected)
-        for card, total in world.book.by_card(resource).items():
-            free = len(total) - sum(card_of(each) == card for each in held)
-            if told[card] != free:
-                world.judge.find(
-                    "free", f"{resource} of {card}: {free} are free, told {told[card]}"
-                )
+        most = _free(world, resource, but=rejected)
+        least = most if world.kubelet.active_only else _free(world, resource)
+        for card in world.cards:
+            if not least[card] <= told[card] <= most[card]:
+                what = f"{resource} of {card}: {most[card]} are free, told {told[card]}"
+                world.judge.find("free", what)
+
+
+def _free(world: World, resource: Resource, *, but: Collection[str] = ()) -> dict[str, int]:
+    held = Counter(map(card_of, world.devices.held(resource, but=but)))
+    places = world.book.by_card(resource).items()
+    return {card: len(ids) - held[card] for card, ids in places}
 
 
 def _check_known(world: World) -> None:

@@ -154,6 +154,14 @@ def _one_line() -> Iterator[None]:
     "fit: others are taken, or it is refused.",
 )
 @click.option(
+    "--numa",
+    type=click.Choice(["off", "on"]),
+    default="off",
+    show_envvar=True,
+    help="Whether the kubelet is told each card's NUMA node. Its Topology Manager counts places, "
+    "not cards, and refuses shares that fit: on is for nodes that give out whole cards only.",
+)
+@click.option(
     "--inject",
     type=click.Choice([each.value for each in Injection]),
     default=Injection.NODES.value,
@@ -249,6 +257,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
     domain: str,
     policy: str,
     predicate: str,
+    numa: str,
     inject: str,
     extra_devices: str,
     driver_dir: str,
@@ -286,6 +295,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
                 names=Names(domain),
                 policy=Policy(policy),
                 strict_predicate=predicate == "strict",
+                numa=numa == "on",
                 inject=Injection(inject),
                 extra_devices=parse_extra_devices(extra_devices),
                 driver=parse_driver_dir(driver_dir),

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -12,15 +11,13 @@ import grpc
 
 from agent.answer import Answer
 from agent.board import HealthBoard
+from agent.devicelist import devices
 from agent.errors import Refusal
 from agent.kubeletapi import deviceplugin_pb2 as api
 from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
 from agent.tickets import Resource, TicketBook
 
 log = logging.getLogger(__name__)
-
-HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-"""``constants.go`` of the device plugin API."""
 
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
@@ -59,6 +56,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         book: TicketBook,
         calls: Calls,
         board: HealthBoard | None = None,
+        numa: bool = False,
     ) -> None:
         """Serve *resource* from *book*.
 
@@ -67,7 +65,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
             book: its places.
             calls: what answers the calls.
             board: tells which cards are unhealthy; none is when it is left out.
+            numa: whether places say on which NUMA node they are (K23).
         """
+        self._numa = numa
         self._resource = resource
         self._book = book
         self._calls = calls
@@ -133,7 +133,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
             return  # it had ended before
         showing = self._board.showing
         while True:
-            yield api.ListAndWatchResponse(devices=self._devices(showing.unhealthy))
+            yield api.ListAndWatchResponse(
+                devices=devices(self._book, self._resource, showing.unhealthy, numa=self._numa)
+            )
             later = self._board.after(showing.edition, leave=leave)
             if later is None:
                 return
@@ -183,21 +185,6 @@ class DevicePluginService(rpc.DevicePluginServicer):
         except Exception as error:  # noqa: BLE001 -- the edge: see _abort
             self._abort(context, error)
         return api.PreStartContainerResponse()
-
-    def _devices(self, unhealthy: AbstractSet[str]) -> list[api.Device]:
-        numa = {card.uuid: card.numa for card in self._book.inventory.cards}
-        topology = {
-            uuid: None if node is None else api.TopologyInfo(nodes=[api.NUMANode(ID=node)])
-            for uuid, node in numa.items()
-        }
-        return [
-            api.Device(
-                ID=device_id,
-                health=UNHEALTHY if ticket.card in unhealthy else HEALTHY,
-                topology=topology[ticket.card],
-            )
-            for device_id, ticket in self._book.tickets(self._resource).items()
-        ]
 
     def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
         """Answer an error: a refusal in its own words, anything else without ours.

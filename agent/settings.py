@@ -50,6 +50,7 @@ class Settings:
         cards: the cards file, ``None`` to ask NVML.
         memory_block: bytes one ``vcuda-memory`` stands for.
         names: resource and annotation names.
+        numa: whether the kubelet is told on which NUMA node places are.
         policy: which card a share prefers.
         strict_predicate: whether a scheduler's choice of cards that does not fit is refused.
         enforcement: what holds a container to its share.
@@ -83,6 +84,7 @@ class Settings:
     recovery_quiet: float = 300.0
     application_xids: frozenset[int] = APPLICATION_XIDS
     strict_predicate: bool = False
+    numa: bool = False
     enforcement: Enforcement = Enforcement.NONE
     state_dir: Path = STATE_DIR
     driver: DriverFiles | None = None

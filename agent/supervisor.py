@@ -19,6 +19,7 @@ from agent.cardnews import CardNews
 from agent.cards import Inventory
 from agent.cardsource import Source, StaticSource, open_source
 from agent.deadsockets import remove_dead
+from agent.devicelist import check_size
 from agent.discovery import CardWatch, Pace
 from agent.entitlement import Entitlement
 from agent.errors import SettingsError
@@ -88,7 +89,7 @@ class Agent:
         self._settings = settings
         self._source = source or open_source(settings.cards)
         if isinstance(self._source, StaticSource):  # known now: told now
-            TicketBook(self._source.inventory, settings.memory_block)
+            _open_book(self._source.inventory, settings)
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
@@ -239,10 +240,10 @@ class Agent:
         """Make what serves *inventory*.
 
         Raises:
-            SettingsError: a memory block is larger than a card.
+            SettingsError: a memory block is larger than a card, or too small for the kubelet.
         """
         settings, names = self._settings, self._settings.names
-        book = TicketBook(inventory, settings.memory_block)
+        book = _open_book(inventory, settings)
         injector = Injector(settings, inventory)
         enforcer, works = outfit(
             settings,
@@ -274,7 +275,11 @@ class Agent:
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
-                resource=resource, book=book, calls=gate, board=self._board
+                resource=resource,
+                book=book,
+                calls=gate,
+                board=self._board,
+                numa=settings.numa,
             )
 
         registrar = Registrar(
@@ -386,3 +391,14 @@ class Agent:
     @staticmethod
     def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=target, name=name, daemon=True)
+
+
+def _open_book(inventory: Inventory, settings: Settings) -> TicketBook:
+    """Make the node's places.
+
+    Raises:
+        SettingsError: a memory block is larger than a card, or too small for the kubelet.
+    """
+    book = TicketBook(inventory, settings.memory_block)
+    check_size(book, numa=settings.numa)
+    return book

@@ -286,6 +286,19 @@ def test_a_memory_block_larger_than_a_card_is_told_and_nothing_is_served(
         assert stage.offered() == ("0", "0")
 
 
+def test_a_memory_block_too_small_for_the_kubelet_is_told_and_nothing_is_served(
+    node: Node, launch: Launch
+) -> None:
+    with launch(memory_block=1 << 20) as stage:
+        eventually(lambda: "memory-block" in stage.page("/readyz")[1], "it says why")
+        status, reason = stage.page("/readyz")
+        assert status == 503
+        assert reason.startswith("memory-block: Invalid value: 1Mi: ")
+        assert reason.endswith("Mi or more\n")
+        assert stage.page("/healthz") == (200, "ok\n")
+        assert stage.offered() == ("0", "0")
+
+
 def test_a_stop_while_there_are_no_cards_ends_it_at_once(
     node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     ).stdout
     text = " ".join(shown.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 22
+    assert len(flags) == 23
     for flag in flags:
         variable = "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper()
         assert re.search(rf"{flag} .*?\[env var: {variable}[;,\]]", text), flag

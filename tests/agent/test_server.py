@@ -168,7 +168,8 @@ def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_
 def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     folder: Path, calls: FakeCalls, resource: Resource, count: int
 ) -> None:
-    server = PluginServer(service_of(calls, resource), folder / "p.sock")
+    service = DevicePluginService(resource=resource, book=make_book(3), calls=calls, numa=True)
+    server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
     server.stop()

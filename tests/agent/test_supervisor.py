@@ -339,6 +339,15 @@ def test_cards_that_cannot_be_read_stop_it_at_once(settings: Settings) -> None:
         Agent(settings)
 
 
+def test_a_memory_block_too_small_for_the_kubelet_stops_it_at_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    cards = write_cards(tmp_path / "large.yaml", 8, "141Gi")
+    with pytest.raises(SettingsError, match=r"memory-block: Invalid value: 4Mi: .*use [0-9]+Mi"):
+        Agent(replace(settings, cards=cards, memory_block=4 << 20))
+    Agent(replace(settings, cards=cards))
+
+
 def test_a_memory_block_larger_than_a_card_of_the_file_stops_it_at_once(
     settings: Settings,
 ) -> None:

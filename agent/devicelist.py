@@ -1,0 +1,104 @@
+"""What ``ListAndWatch`` sends: every place as a device, in one message of bounded size."""
+
+from collections.abc import Set as AbstractSet
+
+from agent.cards import Card
+from agent.errors import SettingsError
+from agent.kubeletapi import deviceplugin_pb2 as api
+from agent.tickets import Resource, Ticket, TicketBook
+
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+"""``constants.go`` of the device plugin API."""
+
+MOST_BYTES = 4 * 1024 * 1024
+"""What the kubelet reads in one message: gRPC-Go's default, which it does not raise."""
+
+_MIB = 1 << 20
+
+
+def devices(
+    book: TicketBook, resource: Resource, unhealthy: AbstractSet[str], *, numa: bool
+) -> list[api.Device]:
+    """List every place of *resource*.
+
+    Args:
+        book: the node's places.
+        resource: of what.
+        unhealthy: the cards that may not be given out, by UUID.
+        numa: whether each says on which NUMA node its card is.
+    """
+    topology = {card.uuid: _topology(card, numa=numa) for card in book.inventory.cards}
+    return [
+        api.Device(
+            ID=device_id,
+            health=UNHEALTHY if ticket.card in unhealthy else HEALTHY,
+            topology=topology[ticket.card],
+        )
+        for device_id, ticket in book.tickets(resource).items()
+    ]
+
+
+def size_of(book: TicketBook, resource: Resource, *, numa: bool) -> int:
+    """Give the bytes of the longest message: that of a node all of whose cards are ill."""
+    total = 0
+    for card in book.inventory.cards:
+        places, low = book.places(resource, card), 0
+        while low < places:  # IDs of as many digits have the same length
+            high = min(places, max(low * 10, 10))
+            device = api.Device(
+                ID=str(Ticket(card.uuid, low)),
+                health=UNHEALTHY,
+                topology=_topology(card, numa=numa),
+            )
+            total += (high - low) * api.ListAndWatchResponse(devices=[device]).ByteSize()
+            low = high
+    return total
+
+
+def check_size(book: TicketBook, *, numa: bool) -> None:
+    """Refuse more places than the kubelet can be told of.
+
+    Raises:
+        SettingsError: the message is too long; names the smallest block that works.
+    """
+    cards = len(book.inventory.cards)
+    if size_of(book, Resource.CORE, numa=numa) > MOST_BYTES:
+        raise SettingsError(
+            f"cards: Invalid value: {cards} cards: the kubelet reads at most {MOST_BYTES} bytes of "
+            "devices in one message"
+        )
+    size = size_of(book, Resource.MEMORY, numa=numa)
+    if size <= MOST_BYTES:
+        return
+    places = sum(book.places(Resource.MEMORY, card) for card in book.inventory.cards)
+    smallest = _smallest_block(book, numa=numa)
+    what_to_do = f"use {smallest}Mi or more" if smallest else "no block of this node's cards works"
+    raise SettingsError(
+        f"memory-block: Invalid value: {book.block // _MIB}Mi: {places} blocks on {cards} cards "
+        f"are {size} bytes of devices, and the kubelet reads at most {MOST_BYTES} in one "
+        f"message: {what_to_do}"
+    )
+
+
+def _smallest_block(book: TicketBook, *, numa: bool) -> int:
+    """Give the smallest block that works, in MiB; 0 where none does."""
+    low = book.block // _MIB
+    high = min(card.memory for card in book.inventory.cards) // _MIB
+    while low < high:
+        middle = (low + high) // 2
+        if _fits(book, middle, numa=numa):
+            high = middle
+        else:
+            low = middle + 1
+    return high if _fits(book, high, numa=numa) else 0
+
+
+def _fits(book: TicketBook, mebibytes: int, *, numa: bool) -> bool:
+    tried = TicketBook(book.inventory, mebibytes * _MIB)
+    return size_of(tried, Resource.MEMORY, numa=numa) <= MOST_BYTES
+
+
+def _topology(card: Card, *, numa: bool) -> api.TopologyInfo | None:
+    if not numa or card.numa is None:
+        return None
+    return api.TopologyInfo(nodes=[api.NUMANode(ID=card.numa)])

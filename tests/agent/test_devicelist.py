@@ -1,0 +1,87 @@
+"""The one message in which the kubelet is told of every place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cards import Card, Inventory
+from agent.devicelist import MOST_BYTES, check_size, devices, size_of
+from agent.errors import SettingsError
+from agent.kubeletapi import deviceplugin_pb2 as api
+from agent.tickets import Resource, TicketBook
+from tests.agent.builders import CORE, MEMORY, patient
+
+MIB = 1 << 20
+UUID = "GPU-00000000-5eed-4a2d-8c1f-00000000000{}"
+
+
+def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> TicketBook:
+    """Cards of *memory* MiB in blocks of *block* MiB."""
+    found = (
+        Card(UUID.format(index), index, index, "Test", memory * MIB, numa, "", "/dev/null")
+        for index in range(cards)
+    )
+    return TicketBook(Inventory(tuple(found)), block * MIB)
+
+
+def sent(book: TicketBook, resource: Resource, *, numa: bool) -> int:
+    ill = {card.uuid for card in book.inventory.cards}
+    return api.ListAndWatchResponse(devices=devices(book, resource, ill, numa=numa)).ByteSize()
+
+
+@patient
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3000),
+    st.sampled_from([None, 0, 1, 300]),
+    st.booleans(),
+    st.sampled_from(Resource),
+)
+def test_the_size_is_that_of_what_is_sent(
+    cards: int, memory: int, place: int | None, numa: bool, resource: Resource
+) -> None:
+    book = node(cards, memory, 1, numa=place)
+    assert size_of(book, resource, numa=numa) == sent(book, resource, numa=numa)
+
+
+@pytest.mark.parametrize("numa", [True, False])
+def test_blocks_too_small_for_the_kubelet_are_refused_with_the_smallest_that_works(
+    numa: bool,
+) -> None:
+    memory = 141 * 1024
+    with pytest.raises(SettingsError) as caught:
+        check_size(node(8, memory, 16), numa=numa)
+    text = str(caught.value)
+    smallest = int(text.rpartition(": use ")[2].removesuffix("Mi or more"))
+    size = sent(node(8, memory, 16), MEMORY, numa=numa)
+    assert text == (
+        f"memory-block: Invalid value: 16Mi: 72192 blocks on 8 cards are {size} bytes of devices, "
+        "and the kubelet reads at most 4194304 in one message: "
+        f"use {smallest}Mi or more"
+    )
+    check_size(node(8, memory, smallest), numa=numa)
+    assert sent(node(8, memory, smallest), MEMORY, numa=numa) <= MOST_BYTES
+    assert sent(node(8, memory, smallest - 1), MEMORY, numa=numa) > MOST_BYTES
+
+
+def test_usual_nodes_are_far_from_it() -> None:
+    check_size(node(8, 141 * 1024, 256), numa=True)
+    assert sent(node(8, 141 * 1024, 256), CORE, numa=True) < MOST_BYTES // 10
+
+
+def test_a_node_that_no_block_helps_says_so() -> None:
+    small, large = node(1, 1, 1).inventory.cards[0], node(2, 100_000, 1).inventory.cards[1]
+    with pytest.raises(SettingsError, match="no block of this node's cards works"):
+        check_size(TicketBook(Inventory((small, large)), MIB), numa=False)
+
+
+def test_more_cards_than_the_kubelet_can_be_told_of_are_refused() -> None:
+    with pytest.raises(SettingsError, match="cards: Invalid value: 900 cards: the kubelet reads"):
+        check_size(node(900, 1024, 256), numa=False)
+
+
+@pytest.mark.parametrize(("numa", "told"), [(True, [1]), (False, [])])
+def test_the_numa_node_is_told_where_it_is_wanted(numa: bool, told: list[int]) -> None:
+    first = devices(node(1, 256, 256, numa=1), CORE, set(), numa=numa)[0]
+    assert [each.ID for each in first.topology.nodes] == told
+    assert not devices(node(1, 256, 256, numa=None), CORE, set(), numa=True)[0].topology.nodes

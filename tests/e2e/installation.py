@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import ssl
 from pathlib import Path
 
@@ -116,6 +117,18 @@ class Installation:
         if replicas:
             self.rolled_out(NAMESPACE, WEBHOOK)
         wait("so many webhooks", lambda: len(self.webhooks()) == replicas)
+
+    def open_gate(self) -> None:
+        """Let GPU pods in that no webhook has seen, in the words of docs/operate.md."""
+        page = (DEPLOY.parent / "docs" / "operate.md").read_text(encoding="utf-8")
+        _, _, section = page.partition("open the gate")
+        block = re.search(r"```console\n(.*?)```", section, re.DOTALL)
+        assert block, "operate.md does not say how to open the gate"
+        lines = block[1].replace("\\\n", " ").splitlines()
+        for line in lines:
+            program, *arguments = shlex.split(line.removeprefix("$ "), comments=True)
+            assert program == "kubectl", line
+            self._kubectl.run(*arguments)
 
     def delete_webhook(self, name: str) -> None:
         """Delete one replica and wait until it is gone and another is ready."""

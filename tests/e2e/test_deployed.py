@@ -175,6 +175,32 @@ def test_plain_pods_pass_without_webhooks_and_gpu_pods_do_not(deployed: Deployed
     ground.audit("after the webhooks are back", ground.run(ground.make.single("gpu", 10, 4)))
 
 
+def test_the_gate_can_be_opened_while_webhooks_are_away_and_policies_stay(
+    deployed: Deployed,
+) -> None:
+    """As docs/operate.md says it."""
+    ground, installation = deployed.ground, deployed.installation
+    installation.scale_webhook(0)
+    try:
+        installation.open_gate()
+        wait("the gate is open", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
+        pods = ground.run(ground.make.single("gpu", 10, 4))
+        assert ground.refused(pods) == {}
+        with pytest.raises(ApiError, match="more than one card must be a multiple of 100"):
+            ground.cluster.create(ground.make.single("half", 150), dry_run=True)
+        for cores in (10, None):
+            forged = (
+                ground.make.single("forged", cores, 4) if cores else ground.make.plain("forged")
+            )
+            forged["metadata"]["annotations"] = {ground.names.gpu_allocation: "{}"}
+            with pytest.raises(ApiError, match=r"gpu-allocation.*: remove it"):
+                ground.cluster.create(forged, dry_run=True)
+    finally:
+        installation.apply()
+        installation.wait_until_ready()
+    installation.compare()
+
+
 def test_no_creation_fails_while_a_webhook_is_deleted(deployed: Deployed) -> None:
     before = deployed.installation.webhooks()
     with deployed.load() as load:
@@ -281,6 +307,14 @@ def _try(kubectl: Kubectl, ground: Ground, verb: str, *arguments: str) -> None:
     dry = () if verb == "get" else ("--dry-run=server",)
     overwrite = ("--overwrite",) if verb in ("annotate", "label") else ()
     kubectl.run(verb, f"--namespace={ground.cluster.namespace}", *arguments, *dry, *overwrite)
+
+
+def _may_create(ground: Ground, pod: Json) -> bool:
+    try:
+        ground.cluster.create(pod, dry_run=True)
+    except ApiError:
+        return False
+    return True
 
 
 def _is_ready(pod: Json) -> bool:

@@ -15,6 +15,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,6 +130,13 @@ class Registrar:
         """
         if not self._complete():
             self._serve()
+
+    def warm_up(self) -> None:
+        """Ask our own servers once: a first call takes a tenth of a second longer than others."""
+        for each in self._served:
+            with _channel(each.server.socket) as channel, suppress(grpc.RpcError):
+                stub = rpc.DevicePluginStub(channel)
+                stub.GetDevicePluginOptions(api.Empty(), timeout=_REGISTER_SECONDS)
 
     def renew(self) -> None:
         """Register again at once: the kubelet may have forgotten us."""
@@ -275,11 +283,7 @@ class Registrar:
                 one that is gone until it gave up.
             grpc.RpcError: it refused, or did not answer in time.
         """
-        with grpc.insecure_channel(
-            f"unix:{self._dir / KUBELET_SOCKET}",
-            # A pool that is shared would remember the back-off of a kubelet that has died.
-            options=(("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)),
-        ) as channel:
+        with _channel(self._dir / KUBELET_SOCKET) as channel:
             call = rpc.RegistrationStub(channel).Register.future(
                 api.RegisterRequest(
                     version=_VERSION,
@@ -334,6 +338,14 @@ class Registrar:
             server.stop()
         self._served = ()
         self._retired = []
+
+
+def _channel(socket: Path) -> grpc.Channel:
+    return grpc.insecure_channel(
+        f"unix:{socket}",
+        # A pool that is shared would remember the back-off of a kubelet that has died.
+        options=(("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)),
+    )
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

@@ -106,6 +106,10 @@ class Serving:
         """Whether it is handing over: from then on its successor writes."""
         return self._paused
 
+    def warm_up(self) -> None:
+        """Do once what takes longer the first time."""
+        self._registrar.warm_up()
+
     def begin(self, *, since: float | None) -> None:
         """Serve, register and write from now on; does nothing the second time.
 

@@ -28,6 +28,10 @@ class Side(Giving, Taking, Protocol):
         """Whether it could answer calls at once."""
         ...
 
+    def warm_up(self) -> None:
+        """Do once what takes longer the first time."""
+        ...
+
     def begin(self, *, since: float | None) -> None:
         """Serve from now on; does nothing where it does already.
 
@@ -149,6 +153,7 @@ class Succession:
             if side is None or not side.warm:
                 stop.wait(_WARM_SECONDS)
                 continue
+            side.warm_up()
             try:
                 lock = stand_by(self._folder, side, stop, at=self._at, on_take=self._took)
             except HandoverError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bench import attribution, footprint, nodepath, placement, soak, webhook
+from bench import attribution, footprint, handover, nodepath, placement, soak, webhook
 from bench.caller import PluginFailed
 from bench.fuzz import FuzzFailed
 from bench.recording import InvalidRecording
@@ -16,6 +16,7 @@ from bench.report import Report
 from bench.result import Result, this_machine
 from bench.servers import ServerFailed
 from bench.wrk import WrkFailed
+from simulator.cluster import ClusterError
 from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
@@ -23,12 +24,22 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     nodepath.NAME: nodepath.run,
     placement.NAME: placement.run,
     footprint.NAME: footprint.run,
+    handover.NAME: handover.run,
     soak.NAME: soak.run,
     webhook.NAME: webhook.run,
 }
 
 FAILURES: tuple[type[Exception], ...] = (
-    *(InvalidRecording, NodeStuck, PluginFailed, FuzzFailed, ServerFailed, WrkFailed, OSError),
+    *(
+        InvalidRecording,
+        NodeStuck,
+        PluginFailed,
+        FuzzFailed,
+        ServerFailed,
+        WrkFailed,
+        ClusterError,
+        OSError,
+    ),
 )
 
 

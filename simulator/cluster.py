@@ -99,11 +99,17 @@ class Cluster:
         """Read the agent's log so far; a line cut short by a kill is left out."""
         return read_lines(self.log("agent"))
 
-    def start(self, name: str) -> None:
-        """Start one of ``apiserver``, ``scheduler``, ``kubelet``, ``webhook``, ``agent``."""
-        with self.log(name).open("ab") as log, _undisturbed():
-            self._processes[name] = subprocess.Popen(  # noqa: S603 -- our own program
-                [sys.executable, "-m", *self._command(name)],
+    def start(self, name: str, *options: str, label: str = "") -> None:
+        """Start one of ``apiserver``, ``scheduler``, ``kubelet``, ``webhook``, ``agent``.
+
+        Args:
+            name: which program.
+            options: further flags; they go before others.
+            label: another name for the process and its log, where there are several.
+        """
+        with self.log(label or name).open("ab") as log, _undisturbed():
+            self._processes[label or name] = subprocess.Popen(  # noqa: S603 -- our own program
+                [sys.executable, "-m", *self._command(name), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -5,7 +5,6 @@ import pytest
 from bench import handover
 from bench.result import Result
 
-
 pytestmark = pytest.mark.timeout(400)  # three clusters are started
 
 

@@ -50,6 +50,7 @@ def test_a_file_is_complete_and_as_nvml_would_tell_it(name: str) -> None:
 def test_cards_of_two_sockets_are_joined_by_nvlink_or_the_sockets_link(name: str) -> None:
     inventory = load_inventory(FOLDER / f"{name}.yaml")
     numa = {card.index: card.numa for card in inventory.cards}
+    assert bool(inventory.links) == (len(inventory.cards) > 1)
     for link in inventory.links:
         if not link.kind.startswith("NV"):
             apart = numa[link.cards[0]] != numa[link.cards[1]]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -543,6 +544,9 @@ def test_this_process_is_found_where_it_is() -> None:
     found = here.container_of(os.getpid())
     if found is not None:
         assert os.getpid() in here.pids_of(found)
+    else:
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+        assert re.search(r"[0-9a-f]{64}", own) is None, own
 
 
 HIERARCHIES = {"v1": MOUNT / "pids", "hybrid": MOUNT / "unified", "v2": MOUNT}

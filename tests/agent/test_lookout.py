@@ -239,7 +239,8 @@ def test_a_name_that_comes_back_with_another_shape_is_asked_for(stand: Stand, ol
     stand.pods.on_server[new.id.key] = new
     stand.show(new)
     stand.record.hide(old)
-    stand.resolve(10 if old.demand.containers else SIZE)
+    assert stand.resolve(10 if old.demand.containers else SIZE).pod == new.id
+    assert new.id.key in stand.pods.fetched
 
 
 # --- keeping the book -----------------------------------------------------------------

@@ -616,6 +616,7 @@ def test_keys_are_never_told() -> None:
     objects: list[Json] = list(world.cluster.secrets.values())
     secrets = {each["data"][key] for each in objects for key in each["data"] if ".key" in key}
     told = "\n".join(world.said) + repr(world.observed())
+    assert len(secrets) == 2
     assert "PRIVATE" not in told
     assert not any(each in told for each in secrets)
 

@@ -199,6 +199,7 @@ def _namespaces() -> list[str]:
 
 @pytest.mark.parametrize("entry", STEPS)
 def test_the_domain_stands_once_between_the_first_quotes(entry: str) -> None:
+    assert _webhooks()[entry]["matchConditions"]
     for each in _webhooks()[entry]["matchConditions"]:
         assert each["expression"].count("tencent.com") == 1
         assert each["expression"].split("'")[1] == "tencent.com"

@@ -239,15 +239,21 @@ def test_every_mount_has_its_volume_and_every_volume_its_mount(spec: Json, conta
 
 def test_services_and_budgets_and_policies_select_pods_that_are_there() -> None:
     labels = [each["template"]["metadata"]["labels"] for each in _templates()]
+    kinds = {"Service", "NetworkPolicy", "PodDisruptionBudget"}
+    checked = set()
     for each in OBJECTS:
         spec = each.get("spec") or {}
         selector = spec.get("podSelector", spec.get("selector"))
-        if selector and each["kind"] in ("Service", "NetworkPolicy", "PodDisruptionBudget"):
+        if selector and each["kind"] in kinds:
+            checked.add(each["kind"])
             wanted = selector.get("matchLabels", selector)
             assert any(wanted.items() <= found.items() for found in labels), each["metadata"]
+    assert checked == kinds
 
 
 def test_workloads_select_their_own_pods() -> None:
+    assert any("selector" in each for each in _templates())
+    assert any("topologySpreadConstraints" in each["template"]["spec"] for each in _templates())
     for each in _templates():
         own = each["template"]["metadata"]["labels"]
         if "selector" in each:
@@ -270,6 +276,7 @@ def test_every_account_and_role_that_is_named_is_there() -> None:
     there = {(each["kind"], each["metadata"]["name"]) for each in OBJECTS}
     for spec in SPECS.values():
         assert ("ServiceAccount", spec["serviceAccountName"]) in there
+    assert {"RoleBinding", "ClusterRoleBinding"} <= {kind for kind, _ in there}
     for each in OBJECTS:
         if each["kind"].endswith("RoleBinding"):
             assert (each["roleRef"]["kind"], each["roleRef"]["name"]) in there
@@ -281,10 +288,13 @@ def test_every_account_and_role_that_is_named_is_there() -> None:
 def test_the_policies_know_the_account_that_the_agent_runs_under() -> None:
     account = find(OBJECTS, "ServiceAccount", AGENT["serviceAccountName"])["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
-    for each in OBJECTS:
-        if each["kind"] == "ValidatingAdmissionPolicy":
-            named = re.findall(r"system:serviceaccount:[-a-z:]+", str(each))
-            assert set(named) <= {user}
+    named = {
+        name
+        for each in OBJECTS
+        if each["kind"] == "ValidatingAdmissionPolicy"
+        for name in re.findall(r"system:serviceaccount:[-a-z:]+", str(each))
+    }
+    assert named == {user}
 
 
 def test_the_webhook_has_time_to_drain() -> None:
@@ -308,6 +318,7 @@ def test_critical_pods_are_let_into_their_namespaces() -> None:
         for each in OBJECTS
         if each["kind"] == "ResourceQuota"
     }
+    assert {"Deployment", "DaemonSet"} <= {each["kind"] for each in OBJECTS}
     for each in OBJECTS:
         if each["kind"] in ("Deployment", "DaemonSet"):
             name = each["spec"]["template"]["spec"]["priorityClassName"]
@@ -341,6 +352,7 @@ def test_nobody_writes_a_ca_bundle_by_hand() -> None:
 
 
 def test_every_webhook_calls_a_service_that_is_there() -> None:
+    assert sum(len(each.get("webhooks", ())) for each in OBJECTS) > 2
     for each in OBJECTS:
         for entry in each.get("webhooks", ()):
             service = entry["clientConfig"]["service"]

@@ -142,13 +142,16 @@ def test_each_overlay_takes_no_more_of_the_host_than_it_needs(
 
 def test_paths_that_the_kubelet_mounts_on_are_the_same_on_both_sides() -> None:
     """The agent tells the kubelet paths as it sees them itself."""
+    checked = set()
     for overlay in ("overlays/vcuda", "overlays/hami-core", "overlays/gpu-manager"):
         spec = _agent(overlay)
         mounted = {m["name"]: m["mountPath"] for m in containers(spec)[0]["volumeMounts"]}
         for each in spec["volumes"]:
             if each["name"] in ("state", "hami-library"):
+                checked.add(each["name"])
                 assert mounted[each["name"]] == each["hostPath"]["path"]
         assert environment(containers(spec)[0])["GPU_TURNSTILE_STATE_DIR"] == mounted["state"]
+    assert checked == {"state", "hami-library"}
 
 
 def test_vcuda_finds_the_runtimes_socket_in_what_is_mounted() -> None:

@@ -19,16 +19,22 @@ def test_every_overlay_and_component_is_explained(kind: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert targets
+    for target in targets:
         assert (DEPLOY / target).exists(), target
 
 
 def test_variables_are_options() -> None:
     known = {name for each in PROGRAMS.values() for name in variables(each)}
-    assert set(re.findall(r"GPU_TURNSTILE_[A-Z_]+", TEXT)) <= known
+    named = set(re.findall(r"GPU_TURNSTILE_[A-Z_]+", TEXT))
+    assert named
+    assert named <= known
 
 
 def test_labels_that_mark_nodes_are_those_that_the_agent_looks_for() -> None:
     manifest = (DEPLOY / "base" / "agent" / "daemonset.yaml").read_text(encoding="utf-8")
-    for label in re.findall(r"([a-z./]+/[-_a-z0-9.]+)=true", TEXT):
+    labels = re.findall(r"([a-z./]+/[-_a-z0-9.]+)=true", TEXT)
+    assert labels
+    for label in labels:
         assert label in manifest

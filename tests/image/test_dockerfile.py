@@ -148,7 +148,7 @@ def test_everything_pinned_has_a_hash_and_comes_from_nowhere_in_particular() -> 
     for name in ("requirements.txt", "build-requirements.txt"):
         text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
         entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
-        assert len(entries) == len(pinned(name))
+        assert len(entries) == len(pinned(name)) > 0
         for entry in entries:
             assert "--hash=sha256:" in entry, entry
         assert "://" not in text

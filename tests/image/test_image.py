@@ -94,7 +94,9 @@ def test_bytecode_is_there_and_says_no_time(tree: Path) -> None:
     """The root file system is read-only: what is not compiled now is compiled at every start."""
     there = site_packages(tree)
     for package in PACKAGES:
-        for path in (there / package).rglob("*.py"):
+        modules = list((there / package).rglob("*.py"))
+        assert modules, package
+        for path in modules:
             (compiled,) = (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")
             flags = int.from_bytes(compiled.read_bytes()[4:8], "little")
             assert flags == 0b01, compiled  # by hash, and not checked (PEP 552)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from contract.demand import ContainerKind
 from simulator.kubelet.answers import Answer, Merged, merge
 from simulator.kubelet.dice import dice
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
+from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected, StartFailure
 from simulator.kubelet.numa import (
     Device,
     Holding,
@@ -28,6 +28,7 @@ from simulator.kubelet.numa import (
     split_by_affinity,
 )
 from simulator.kubelet.pods import Container, Pod
+from simulator.kubelet.topology import Hint, TopologyPolicy, align, hints_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Devices:
     Args:
         random: every choice a Go map would make.
         numa_hint: what a topology manager would say.
+        topology: its policy, where it is to conclude that from the devices itself (K23).
         preferred_when_exact: whether the plugin is asked for its preference when exactly
             as many devices are free as are needed and no NUMA alignment applies. The
             source of 1.36 asks; a caller may want to see what happens when it does not.
@@ -106,6 +108,7 @@ class Devices:
         *,
         random: Random,
         numa_hint: NumaHint = no_hint,
+        topology: TopologyPolicy = "none",
         preferred_when_exact: bool = True,
     ) -> None:
         self._random = random
@@ -113,6 +116,7 @@ class Devices:
         # order of admission a function of the seed.
         self._start_random = dice(random.getrandbits(64))
         self._numa_hint = numa_hint
+        self._topology = topology
         self._preferred_when_exact = preferred_when_exact
         self.endpoints: dict[str, Endpoint] = {}
         self.all: dict[str, dict[str, Device]] = {}
@@ -225,7 +229,11 @@ class Devices:
         """
         if self._reusable_of != pod.uid:
             self._reusable_of, self._reusable = pod.uid, {}
-        yield from self._allocate_resources(pod, container, active)
+        affinity = self._numa_hint(pod.uid, container.name)
+        if self._topology != "none":
+            self.update_allocated(active())
+            affinity = self._align(pod.uid, container)
+        yield from self._allocate_resources(pod, container, active, affinity)
         held = self.pods.get(pod.uid, {}).get(container.name, {})
         for resource, holding in held.items():
             reusable = self._reusable.setdefault(resource, {})
@@ -235,7 +243,39 @@ class Devices:
                 else:
                     reusable.pop(id_, None)
 
-    def _allocate_resources(self, pod: Pod, container: Container, active: ActivePods) -> Steps:
+    def _align(self, pod_uid: str, container: Container) -> Collection[int] | None:
+        """Ask the topology manager on which NUMA nodes a container should be.
+
+        Raises:
+            Rejected: on none that its policy allows.
+        """
+        hints: list[list[Hint] | None] = []
+        every = (device for known in self.all.values() for device in known.values())
+        nodes = frozenset(node for device in every for node in device.nodes) or frozenset({0})
+        for resource, size in container.limits.items():
+            if not self.manages(resource) or not size:
+                continue
+            holding = self.pods.get(pod_uid, {}).get(container.name, {}).get(resource)
+            in_use = self.allocated.get(resource, set())
+            reusable = self._reusable.get(resource, {})
+            free = [each for each in self.healthy.get(resource, {}) if each not in in_use]
+            if holding is not None:
+                free, reusable = list(holding.ids), {}
+            hints.append(hints_for(self.all.get(resource, {}), free, reusable, size, nodes))
+        affinity, admitted = align(self._topology, hints, nodes)
+        if not admitted:
+            raise Rejected(
+                "TopologyAffinityError", "Resources cannot be allocated with Topology locality"
+            )
+        return affinity
+
+    def _allocate_resources(
+        self,
+        pod: Pod,
+        container: Container,
+        active: ActivePods,
+        affinity: Collection[int] | None,
+    ) -> Steps:
         swept = changed = False
         resources = list(container.limits)
         self._random.shuffle(resources)
@@ -245,7 +285,7 @@ class Devices:
             if not swept:
                 self.update_allocated(active())
                 swept = True
-            ids = yield from self._choose(pod.uid, container, resource)
+            ids = yield from self._choose(pod.uid, container, resource, affinity)
             if not ids:
                 continue
             changed = True
@@ -271,7 +311,11 @@ class Devices:
             yield SaveBooks(container)
 
     def _choose(
-        self, pod_uid: str, container: Container, resource: str
+        self,
+        pod_uid: str,
+        container: Container,
+        resource: str,
+        affinity: Collection[int] | None,
     ) -> Generator[Step, Reply, tuple[str, ...]]:
         """Choose devices for one resource; none when there is nothing to ask for."""
         size = container.limits[resource]
@@ -297,9 +341,7 @@ class Devices:
                 f"requested number of devices unavailable for {resource}. "
                 f"Requested: {needed}, Available: {len(available)}"
             )
-        groups = split_by_affinity(
-            available, self.all[resource], self._numa_hint(pod_uid, container.name)
-        )
+        groups = split_by_affinity(available, self.all[resource], affinity)
         if needed < len(groups.aligned):
             yield from self._ask(container, resource, groups.aligned, taken, size)
             rest: tuple[Collection[str], ...] = (groups.aligned,)

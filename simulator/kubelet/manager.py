@@ -76,6 +76,7 @@ class DeviceManager:
         self._devices = Devices(
             random=random,
             numa_hint=settings.numa_hint,
+            topology=settings.topology,
             preferred_when_exact=settings.preferred_when_exact,
         )
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from simulator.kubelet.numa import NumaHint, no_hint
 from simulator.kubelet.podresources import BURST, RATE
 from simulator.kubelet.pods import Pod
+from simulator.kubelet.topology import TopologyPolicy
 
 Mirror: TypeAlias = Literal["now", "late", "never"]
 
@@ -57,6 +58,7 @@ class Settings:
         list_rate, list_burst: the limit on ``List`` (K5).
         preferred_when_exact: see ``devices``.
         numa_hint: what a topology manager would say.
+        topology: its policy, where it concludes that from the devices itself (K23).
         endpoint_grace_s: how long a plugin that went away is remembered.
         plugin_wait_s: after a restart, how long the first pods wait for the plugins of the
             checkpoint; the real one waits only as long as its node informer takes.
@@ -82,6 +84,7 @@ class Settings:
     list_burst: int = BURST
     preferred_when_exact: bool = True
     numa_hint: NumaHint = no_hint
+    topology: TopologyPolicy = "none"
     endpoint_grace_s: float = 300.0
     plugin_wait_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)

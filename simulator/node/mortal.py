@@ -174,8 +174,16 @@ class MortalOutbox:
 class MortalService(DevicePluginService):
     """One resource of the device plugin API, served by an agent that may die in any call."""
 
-    def __init__(self, *, resource: Resource, book: TicketBook, calls: Calls, death: Death) -> None:
-        super().__init__(resource=resource, book=book, calls=calls)
+    def __init__(
+        self,
+        *,
+        resource: Resource,
+        book: TicketBook,
+        calls: Calls,
+        death: Death,
+        numa: bool = False,
+    ) -> None:
+        super().__init__(resource=resource, book=book, calls=calls, numa=numa)
         self._asked = resource
         self._death = death
 

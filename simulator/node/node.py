@@ -400,5 +400,9 @@ class Node:
         self, turnstile: Turnstile, resource: Resource, death: Death
     ) -> Callable[[], DevicePluginService]:
         return lambda: MortalService(
-            resource=resource, book=self._book, calls=turnstile, death=death
+            resource=resource,
+            book=self._book,
+            calls=turnstile,
+            death=death,
+            numa=self._options.numa,
         )

@@ -40,6 +40,7 @@ class NodeOptions:
         patches_wait: whether allocations stay in the agent's queue until
             ``Node.write_patches``; they die with the agent.
         agent_hook: called in the agent before each answer leaves; it may let the agent die.
+        numa: whether the agent tells the kubelet the cards' NUMA nodes.
         limits: whether containers are held to their limits, by ``vcuda``; its directories are
             in ``Node.state``.
         kubelet: other settings of the kubelet, by name (``simulator.kubelet.settings``).
@@ -58,5 +59,6 @@ class NodeOptions:
     cache_behind: int = 0
     patches_wait: bool = False
     agent_hook: AgentHook = no_hook
+    numa: bool = False
     limits: bool = False
     kubelet: Mapping[str, Any] = field(default_factory=dict)

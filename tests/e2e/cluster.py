@@ -53,6 +53,12 @@ class Cluster:
     def node(self, name: str) -> Json:
         return self._call(self._core.read_node, name)
 
+    def topology_policy(self, node: str) -> str:
+        """Ask the node's kubelet for its Topology Manager policy."""
+        found = self._call(self._core.connect_get_node_proxy_with_path, node, "configz")
+        configuration = found["kubeletconfig"]
+        return str(configuration.get("topologyManagerPolicy") or "none")
+
     def create_namespace(self) -> None:
         self._call(self._core.create_namespace, {"metadata": {"name": self.namespace}})
 

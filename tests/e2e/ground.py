@@ -67,6 +67,10 @@ class Ground:
 
     def occupy(self) -> None:
         """Make the namespace; the node must not have an agent yet."""
+        if self.settings.topology:
+            policy = self.cluster.topology_policy(self.node)
+            assert policy == self.settings.topology, f"the kubelet's policy is {policy}"
+            self.report(f"topologyManagerPolicy of the kubelet: {policy}")
         wait(
             f"node {self.node} has no other agent that offers {self.names.core}",
             lambda: self.offered() == 0,

@@ -35,6 +35,7 @@ def test_every_setting_has_a_variable() -> None:
         "WEBHOOK_HOST": "192.0.2.1",
         "KUBECTL": "/opt/kubectl",
         "DEPLOY_IMAGE": "registry.example/gpu-turnstile:1",
+        "TOPOLOGY": "best-effort",
     }
     environ = CLUSTER | {f"GPU_TURNSTILE_E2E_{name}": value for name, value in given.items()}
 
@@ -49,6 +50,7 @@ def test_every_setting_has_a_variable() -> None:
         webhook_host="192.0.2.1",
         kubectl="/opt/kubectl",
         deploy_image="registry.example/gpu-turnstile:1",
+        topology="best-effort",
     )
 
 

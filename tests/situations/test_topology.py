@@ -1,0 +1,69 @@
+"""Situation 15: a Topology Manager policy other than ``none`` (fact K23)."""
+
+import pytest
+
+from simulator.kubelet.topology import TopologyPolicy
+from tests.situations.build import (
+    Json,
+    a_node,
+    a_pod,
+    assert_right,
+    assert_sound,
+    cards_of,
+    gpu,
+    said_to,
+)
+
+POLICIES = pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
+SEEDS = pytest.mark.parametrize("seed", range(3))
+
+
+def fillers() -> list[Json]:
+    """Cards 0 and 1, on NUMA node 0, have 40 cores left each; 2 and 3, on node 1, one has all."""
+    sizes = [(60, 4), (60, 4), (95, 4)]
+    return [a_pod(f"filler-{n}", gpu("c0", *size), at=n) for n, size in enumerate(sizes)]
+
+
+@POLICIES
+@SEEDS
+def test_a_pod_that_fits_runs_where_the_kubelet_is_not_told_of_numa_nodes(
+    policy: TopologyPolicy, seed: int
+) -> None:
+    with a_node(seed=seed, cards=4, kubelet={"topology": policy}) as node:
+        node.admit(fillers())
+        node.admit([a_pod("p", gpu("c0", 50, 4))])
+        assert said_to(node, "uid-p") == ""
+        assert_right(node, "uid-p")
+        assert_sound(node)
+
+
+@POLICIES
+@SEEDS
+def test_with_numa_nodes_told_the_kubelet_offers_the_node_where_no_card_fits(
+    policy: TopologyPolicy, seed: int
+) -> None:
+    """It counts 80 places on node 0, which are of two cards."""
+    with a_node(seed=seed, cards=4, numa=True, kubelet={"topology": policy}) as node:
+        node.admit(fillers())
+        assert len(cards_of(node, "uid-filler-0") | cards_of(node, "uid-filler-1")) == 2
+        node.admit([a_pod("p", gpu("c0", 50, 4))])
+        assert "no card fits 50 cores and 4 memory blocks" in said_to(node, "uid-p")
+        assert_sound(node)
+
+
+def test_whole_cards_stay_on_one_numa_node_where_it_is_told() -> None:
+    with a_node(cards=4, numa=True, kubelet={"topology": "restricted"}) as node:
+        node.admit([a_pod("p", gpu("c0", 200, 4)), a_pod("q", gpu("c0", 200, 4))])
+        assert_right(node, "uid-p", "uid-q")
+        assert_sound(node)
+
+
+def test_what_spans_numa_nodes_needs_a_policy_that_lets_it() -> None:
+    with a_node(cards=4, numa=True, kubelet={"topology": "single-numa-node"}) as node:
+        node.admit([a_pod("p", gpu("c0", 300, 4))])
+        assert said_to(node, "uid-p") == (
+            "Pod was rejected: Resources cannot be allocated with Topology locality"
+        )
+    with a_node(cards=4, numa=True, kubelet={"topology": "best-effort"}) as node:
+        node.admit([a_pod("p", gpu("c0", 300, 4))])
+        assert_right(node, "uid-p")

@@ -1,8 +1,12 @@
 """Telling decisions: one structured log line each, and the counters."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
+from agent.folding import Folding
 from agent.ledger import Claim, Correction
 from agent.metrics import Metrics
 from agent.tickets import Resource, summarize
@@ -11,23 +15,44 @@ from contract.allocation import Evidence
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """One refusal."""
+
+    call: str
+    claim: Claim | None
+    resource: Resource
+    size: int
+    reason: str
+
+    @property
+    def kind(self) -> tuple[str, Resource, int, str, str]:
+        """What equal refusals have in common; authors see the Events of their namespace."""
+        namespace = self.claim.pod.namespace if self.claim else ""
+        return self.call, self.resource, self.size, self.reason, namespace
+
+
 class LogJournal:
-    """Writes every decision to the log and counts it."""
+    """Writes every decision to the log and counts it; equal refusals are told together."""
 
     def __init__(
         self,
         metrics: Metrics,
         *,
         tell: Callable[[str, Claim, str], None] = lambda _call, _claim, _reason: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Count in *metrics*.
 
         Args:
             metrics: the counters.
             tell: tells a pod's author of a refusal: call, container, reason.
+            clock: seconds, monotonic.
         """
         self._metrics = metrics
         self._tell = tell
+        self._lock = threading.Lock()
+        self._folding: Folding[_Refused] = Folding(clock)
 
     def decided(
         self,
@@ -55,18 +80,36 @@ class LogJournal:
     ) -> None:
         """A call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
+        refused = _Refused(call, claim, resource, size, reason)
+        with self._lock:
+            times = self._folding.add(refused.kind, refused)
+        if times:
+            self._write(refused, times)
+
+    def tick(self) -> None:
+        """Tell of the refusals that were kept back; to be called every few seconds."""
+        with self._lock:
+            due = self._folding.due()
+        for times, refused in due:
+            self._write(refused, times)
+
+    def _write(self, refused: _Refused, times: int) -> None:
+        """Write a refusal down, or so many equal ones, of which it is the last."""
+        claim, reason = refused.claim, refused.reason
         log.warning(
             "refused",
             extra={
-                "call": call,
+                "call": refused.call,
                 **_named(claim),
-                "resource": resource.value,
-                "count": size,
+                "resource": refused.resource.value,
+                "count": refused.size,
                 "reason": reason,
+                "times": times,
             },
         )
         if claim is not None and claim.pod.uid:
-            self._tell(call, claim, reason)
+            more = f" (the last of {times} such refusals)" if times > 1 else ""
+            self._tell(refused.call, claim, f"{reason}{more}")
 
     def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """The cards that a scheduler chose did not fit; others were taken."""

@@ -53,6 +53,7 @@ class Serving:
         spawn: Callable[[str, Callable[[], None]], None],
         on_loaded: Callable[[], None] = lambda: None,
         on_released: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is started.
 
@@ -67,6 +68,7 @@ class Serving:
             spawn: starts a thread of the agent.
             on_loaded: told once calls are answered.
             on_released: told when what an ended pod held has become free.
+            on_tick: called every few seconds while this agent serves.
         """
         self._turnstile = turnstile
         self._gate = gate
@@ -79,6 +81,7 @@ class Serving:
         self._held = HeldConnections(on_broken=registrar.renew)
         self._on_loaded = on_loaded
         self._on_released = on_released
+        self._on_tick = on_tick
         self._loaded = threading.Event()
         self._made_at = time.monotonic()
         self._begun = False
@@ -160,6 +163,7 @@ class Serving:
                     self._on_released()
                 if tick % often == 0:
                     self._upkeep.tick()
+                    self._on_tick()
                 if tick % (often * _SWEEP_EVERY) == 0 and self._synced.is_set():
                     self._turnstile.sweep()
 

@@ -34,6 +34,7 @@ from agent.ledger import Claim
 from agent.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.outfit import Injector, Upkeep, outfit
+from agent.pacing import PacedCalls
 from agent.podresources import PodResources
 from agent.pods import PodCache
 from agent.podview import PodView
@@ -258,12 +259,13 @@ class Agent:
             indices={card.uuid: card.index for card in inventory.cards},
             on_result=self._patched,
         )
+        journal = LogJournal(self._metrics, tell=self._tell_refusal)
         turnstile = Turnstile(
             book=book,
             pods=self._pods,
             record=self._record,
             outbox=outbox,
-            journal=LogJournal(self._metrics, tell=self._tell_refusal),
+            journal=journal,
             answer=injector.answer,
             enforcer=enforcer,
             unhealthy=self._watch.unhealthy,
@@ -271,7 +273,8 @@ class Agent:
             strict=settings.strict_predicate,
         )
 
-        gate = CallGate(turnstile)
+        # Inside the gate: a refusal that waits to be answered is a call under way.
+        gate = CallGate(PacedCalls(turnstile, wait=self._stop.wait))
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
@@ -303,6 +306,7 @@ class Agent:
             spawn=self._spawn,
             on_loaded=self._inventory.poke,
             on_released=self._inventory.poke,
+            on_tick=journal.tick,
         )
         log.info(
             "cards",

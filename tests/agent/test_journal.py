@@ -10,6 +10,7 @@ from agent.metrics import Metrics
 from agent.podview import PodId
 from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
+from tests.agent.fakes import FakeClock
 
 CLAIM = Claim(PodId("default", "a", "uid-a"), "main")
 OTHER = Claim(PodId("default", "b", "uid-b"), "side")
@@ -75,6 +76,7 @@ def test_a_refusal(journal: LogJournal, metrics: Metrics, caplog: pytest.LogCapt
             "resource": "memory",
             "count": 8,
             "reason": "no card fits",
+            "times": 1,
         },
     )
     assert value(metrics, "refusals_total", call="allocate", resource="memory") == 1
@@ -165,3 +167,32 @@ def test_a_refusal_is_told_to_the_author_of_a_pod_that_the_api_knows(
     assert told_of == []
     journal.refused("prefer", CLAIM, CORE, 8, "no card fits")
     assert told_of == [("prefer", CLAIM, "no card fits")]
+
+
+def test_equal_refusals_are_told_together_with_how_many_there_were(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Deployment makes new pods for as long as the node refuses them."""
+    caplog.set_level(logging.INFO, "agent.journal")
+    clock, events = FakeClock(), list[tuple[str, str]]()
+    journal = LogJournal(
+        metrics,
+        tell=lambda _call, claim, reason: events.append((claim.pod.name, reason)),
+        clock=clock,
+    )
+    for number in range(1752):
+        claim = Claim(PodId("default", f"a-{number}", f"uid-{number}"), "main")
+        journal.refused("prefer", claim, CORE, 50, "no card fits 50 cores")
+    other = Claim(PodId("elsewhere", "b", "uid-b"), "main")
+    journal.refused("prefer", other, CORE, 50, "no card fits 50 cores")
+    assert [name for name, _ in events] == ["a-0", "a-1", "a-2", "a-3", "a-4", "b"]
+    clock.now += 10
+    journal.tick()
+    assert len(caplog.records) == 7
+    last = vars(caplog.records[-1])
+    assert (last["msg"], last["pod"], last["times"]) == ("refused", "default/a-1751", 1747)
+    assert events[-1] == (
+        "a-1751",
+        "no card fits 50 cores (the last of 1747 such refusals)",
+    )
+    assert value(metrics, "refusals_total", call="prefer", resource="core") == 1753

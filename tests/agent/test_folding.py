@@ -1,0 +1,64 @@
+"""Equal news: the first few alone, then how many there were; none is lost or told twice."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.folding import Folding, FoldLimits
+from tests.agent.fakes import FakeClock
+
+
+def test_the_first_are_told_alone_and_then_how_many_there_were() -> None:
+    clock = FakeClock()
+    folding: Folding[int] = Folding(clock, FoldLimits(alone=2, every=10, quiet=60))
+    assert [folding.add("full", number) for number in range(5)] == [1, 1, 0, 0, 0]
+    clock.now += 9
+    assert folding.due() == []
+    clock.now += 1
+    assert folding.add("full", 5) == 4
+    assert folding.add("full", 6) == 0
+    clock.now += 10
+    assert folding.due() == [(1, 6)]
+    assert folding.due() == []
+
+
+def test_after_a_quiet_time_it_is_news_again() -> None:
+    clock = FakeClock()
+    folding: Folding[int] = Folding(clock, FoldLimits(alone=1, every=10, quiet=60))
+    assert [folding.add("full", 1), folding.add("full", 2)] == [1, 0]
+    clock.now += 60
+    assert folding.due() == [(1, 2)]
+    assert folding.add("full", 3) == 1
+
+
+def test_a_flood_of_kinds_is_bounded_too() -> None:
+    """A reason may name a pod, and be another one each time."""
+    clock = FakeClock()
+    folding: Folding[int] = Folding(clock, FoldLimits(alone=1, every=10, quiet=60, kinds=3))
+    assert sum(folding.add(f"held by pod {number}", number) for number in range(1000)) == 4
+    clock.now += 10
+    assert folding.due() == [(996, 999)]
+
+
+_steps = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 30)) | st.tuples(st.none(), st.integers(0, 70))
+)
+
+
+@given(steps=_steps)
+def test_all_that_came_is_told_of_in_the_end(steps: list[tuple[str | None, int]]) -> None:
+    clock, came, told = FakeClock(), Counter[str](), Counter[str]()
+    folding: Folding[str] = Folding(clock, FoldLimits(alone=2, every=10, quiet=60))
+    for kind, seconds in steps:
+        clock.now += seconds
+        if kind is not None:
+            came[kind] += 1
+            told[kind] += folding.add(kind, kind)
+        else:
+            for count, news in folding.due():
+                told[news] += count
+    clock.now += 10
+    for count, news in folding.due():
+        told[news] += count
+    assert told == came

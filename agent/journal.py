@@ -146,6 +146,7 @@ class LogJournal:
             "chosen without wishes",
             extra={
                 "pod": str(claim.pod),
+                "uid": claim.pod.uid,
                 "container": claim.container,
                 "resource": resource.value,
                 "ids": summarize(ids),

@@ -98,6 +98,10 @@ class Roster:
         view = self._by_uid.get(pod.uid) or self._departed.get(pod.uid)
         return view if view is not None and view.id == pod else None
 
+    def shown(self, pod: PodId) -> PodView | None:
+        """Return what the API shows of *pod* now."""
+        return None if self.has_departed(pod) else self.view(pod)
+
     def has_departed(self, pod: PodId) -> bool:
         """Tell whether *pod* has left the API and is remembered."""
         return pod.uid in self._departed

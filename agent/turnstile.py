@@ -288,7 +288,8 @@ class Turnstile:
             released = [
                 self._ledger.release_pod(pod)
                 for pod in gone
-                if is_over(self._ledger, snapshot, pod, roster.view(pod))
+                # One that left the API holds its places until it has left List, too (K20).
+                if is_over(self._ledger, snapshot, pod, roster.shown(pod))
             ]
             self._records.tell_of(roster.owed)
         return any(released)

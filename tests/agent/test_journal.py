@@ -122,6 +122,25 @@ def test_a_start_without_proof(
     assert value(metrics, "unproven_starts_total") == 1
 
 
+def test_a_choice_without_wishes(
+    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = Claim(PodId("ns", "p", "u1"), "main")
+    journal.unadvised(claim, CORE, ["GPU-0::1"])
+    assert told(caplog) == (
+        "WARNING",
+        "chosen without wishes",
+        {
+            "pod": "ns/p",
+            "uid": "u1",
+            "container": "main",
+            "resource": "core",
+            "ids": "GPU-0::1",
+        },
+    )
+    assert value(metrics, "unadvised_choices_total") == 1
+
+
 def test_a_missing_witness(
     journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:

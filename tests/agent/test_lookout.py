@@ -643,3 +643,55 @@ def test_blind_a_guess_whose_places_are_given_back_already_stays_so(
     stand.bind(other)
     assert stand.resolve(4, resource=MEMORY).pod == other.id
     assert stand.journal.corrections == []
+
+
+# --- what the API has told too late -----------------------------------------------------
+
+
+def test_a_pod_of_the_same_name_with_other_sizes_is_read_before_a_call_is_refused(
+    stand: Stand,
+) -> None:
+    """The watch still shows the one before, which could be asking, but not for this."""
+    old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
+    stand.bind(old)
+    stand.pods.on_server[new.id.key] = new
+    stand.show(new)
+    assert stand.resolve() == Resolution(new.id, new.demand.containers[0], Evidence.WITNESS)
+
+
+def test_an_older_pod_is_not_named_for_a_newer_one_whose_sizes_are_out_of_date(
+    stand: Stand,
+) -> None:
+    rejected = make_pod("r", asks(30, 8))
+    stand.bind(rejected)
+    stand.show(rejected)
+    stand.resolve()
+    old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
+    stand.bind(old)
+    stand.pods.on_server[new.id.key] = new
+    stand.show(new)
+    assert stand.resolve() == Resolution(new.id, new.demand.containers[0], Evidence.WITNESS)
+
+
+def test_names_that_were_booked_while_the_api_was_away_get_their_uids_with_the_next_views(
+    stand: Stand,
+) -> None:
+    """No call of the kubelet has to come."""
+    pod, other = make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8))
+    stand.show(pod)
+    stand.give(pod)
+    stand.show(other)
+    for resource, held in ((CORE, ids("GPU-1", range(30))), (MEMORY, ids("GPU-1", range(8)))):
+        stand.record.give(other, "main", resource, held)
+    stand.record.entries = {
+        PodId(*each.key, ""): held for each, held in stand.record.entries.items()
+    }
+    stand.reconcile()
+    assert {each.pod.uid for each, _, _ in stand.ledger.claims()} == {""}
+    stand.bind(pod, replace(other, demand=make_pod("b", asks(99, 9)).demand))
+    with stand.lock:
+        stand.lookout.know()
+    assert {each.pod for each, _, _ in stand.ledger.claims()} == {
+        pod.id,
+        PodId("default", "b", ""),  # the one of this name that the API shows is another
+    }

@@ -1236,3 +1236,32 @@ def test_in_a_burst_of_any_shape_nobody_is_named_wrongly_and_no_place_is_given_t
     ]
     assert len(holders) == len(set(holders))
     assert not node.journal.corrections
+
+
+# --- an agent that starts while the API is away -------------------------------------------
+
+
+def test_containers_are_entitled_and_counted_once_as_soon_as_the_api_is_back(node: Node) -> None:
+    """Served and recorded by the agent before: no call of the kubelet will come for them."""
+    pod = admitted(node, make_pod("a", asks(30, 8)), CORE_FIRST)
+    recorded = replace(pod, assigned=True, recorded=node.outbox.of(pod), running=True)
+    node.pods.remove(pod)
+    node.restart_agent()
+    node.turnstile.rebuild()
+    assert node.turnstile.entitled(pod.id.uid, "main") is None
+    free = sum(node.turnstile.free(CORE).values())
+    node.pods.add(recorded)
+    node.turnstile.catch_up(recorded)
+    assert node.turnstile.entitled(pod.id.uid, "main") is not None
+    assert sum(node.turnstile.free(CORE).values()) == free == 170
+
+
+def test_what_a_force_deleted_pod_holds_is_taken_until_it_has_left_the_list(node: Node) -> None:
+    pod = admitted(node, make_pod("a", init(40, 8), asks(30, 8)), CORE_FIRST)
+    node.pods.remove(pod)
+    node.turnstile.refresh()
+    free = sum(node.turnstile.free(CORE).values())
+    assert free <= 170
+    node.record.hide(pod)
+    node.turnstile.refresh()
+    assert sum(node.turnstile.free(CORE).values()) == 200

@@ -1,0 +1,153 @@
+"""Situation 11: who is asking while the API tells of a pod too early, too late or not at all."""
+
+import pytest
+
+from agent.place import Policy
+from contract.allocation import Evidence
+from simulator.kubelet.settings import Moment
+from simulator.node.judge import Verdict
+from tests.situations.build import (
+    NAMES,
+    Json,
+    a_node,
+    a_pod,
+    assert_right,
+    assert_sound,
+    calls_of,
+    cards_of,
+    evidence_of,
+    gpu,
+    said_to,
+    wait_for,
+)
+
+SEEDS = range(4)
+OTHER_CARD = "GPU-11110000-5eed-4a2d-8c1f-000000000001"
+
+
+def plain(name: str = "plain") -> Json:
+    """A container that asks for no GPU."""
+    return {"name": name, "image": "registry.example/log:1", "resources": {}}
+
+
+@pytest.mark.parametrize("old_list", [False, True], ids=["1.34", "1.33"])
+def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool) -> None:
+    """Their containers still end, among them some that never asked for a GPU (K20)."""
+    kubelet = {"grace_s": (30.0, 30.0), "active_pods_only": not old_list}
+    with a_node(kubelet=kubelet) as node:
+        gone = [f"r{number}" for number in range(6)]
+        node.admit([a_pod(each, gpu("c0", 2, 1), plain()) for each in gone])
+        for each in gone:
+            node.remove(f"uid-{each}")
+        wait_for(node.kubelet.idle)
+        node.pods.hang()
+        asking = [a_pod(f"z{number}", gpu("c0", 10, 4), plain()) for number in range(3)]
+        node.admit(asking)
+        uids = [each["metadata"]["uid"] for each in asking]
+        for uid in uids:
+            assert [each.verdict for each in calls_of(node, uid)] == [Verdict.RIGHT] * 2
+            assert evidence_of(node, uid) == {Evidence.WITNESS: 1}
+        named = {each.claim.container for each in node.diary.said}
+        assert "plain" not in named
+        assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pod_that_failed_between_its_resources_takes_no_call_of_others(seed: int) -> None:
+    """The old List of a kubelet that has restarted goes on showing what it had got (K8, K21)."""
+    with a_node(seed=seed, cards=4, kubelet={"active_pods_only": False}) as node:
+        node.kubelet.kill()
+        node.pods.hang()
+        failed = a_pod("failed", annotations={"simulator/fail-after": "1"})
+        good = [
+            a_pod(f"p{number}", at=number, created=f"2025-01-15T08:00:{number + 1:02}Z")
+            for number in range(9)
+        ]
+        for each in (failed, *good):
+            node._manifests[each["metadata"]["uid"]] = each
+            node.pods.bind(each)
+        node.start_kubelet()
+        node.settle()
+        assert said_to(node, "uid-failed")
+        for each in good:
+            assert said_to(node, each["metadata"]["uid"]) == ""
+        node.pods.catch_up()
+        node.admit([a_pod("probe")])
+        assert_right(node, "uid-probe", *(each["metadata"]["uid"] for each in good))
+        assert node.diary.refusals == []
+        assert node.double_grants() == 0
+
+
+def wishes(uuid: str = OTHER_CARD) -> dict[str, str]:
+    return {f"{NAMES.domain}/use-gpu-uuid": uuid}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_failed_get_while_the_watch_is_behind_costs_no_wish(seed: int) -> None:
+    with a_node(seed=seed) as node:
+        node.pods.hang()
+        node.pods.fail(1)
+        node.admit([a_pod("p", annotations=wishes())])
+        assert cards_of(node, "uid-p") == {OTHER_CARD}
+        assert evidence_of(node, "uid-p") == {Evidence.WITNESS: 1}
+        assert node.diary.counts["unadvised"] == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_choice_that_broke_an_unknown_wish_is_told_and_the_start_is_vetoed(seed: int) -> None:
+    known: list[bool] = []
+
+    def hook(moment: Moment) -> None:
+        if moment.what == "PreStartContainer" and moment.pod.name == "p" and not known:
+            known.append(True)
+            node.pods.fail(0)
+            node.pods.catch_up()
+
+    with a_node(seed=seed, policy=Policy.SPREAD, kubelet={"hook": hook}) as node:
+        node.admit([a_pod("other", gpu("c0", 50, 8), annotations=wishes())])
+        node.pods.hang()
+        node.pods.fail(1_000)
+        node.bind(a_pod("p", annotations=wishes()))
+        wait_for(lambda: any(each.call == "prestart" for each in node.diary.refusals))
+        assert cards_of(node, "uid-p") != {OTHER_CARD}
+        assert node.diary.counts["unadvised"] == 2
+        vetoed = next(each for each in node.diary.refusals if each.call == "prestart")
+        assert "by use-gpu-uuid" in vetoed.reason
+        assert ("uid-p", "c0") not in node.kubelet.running()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_list_a_pod_that_the_watch_has_not_told_of_is_looked_for(seed: int) -> None:
+    with a_node(seed=seed) as node:
+        node.kubelet.pod_resources.deny()
+        node.pods.hang()
+        node.admit([a_pod("p")])
+        assert said_to(node, "uid-p") == ""
+        assert [each.verdict for each in calls_of(node, "uid-p")] == [Verdict.RIGHT] * 2
+        assert evidence_of(node, "uid-p") == {Evidence.ORDER: 1}
+
+
+@pytest.mark.parametrize("removed_pods_stay", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_burst_with_force_deletions_names_everybody_rightly(
+    seed: int, removed_pods_stay: bool
+) -> None:
+    """Equal pods by turns, every third deleted by force as soon as it runs, the watch behind."""
+    kubelet = {"grace_s": (0.2, 0.4), "removed_pods_stay": removed_pods_stay}
+    with a_node(seed=seed, cards=4, kubelet=kubelet, cache_behind=5) as node:
+        kept = []
+        for number in range(24):
+            node.admit([a_pod(f"p{number:02}", gpu("c0", 3, 1), plain(), at=number)])
+            if number % 3 == 0:
+                node.remove(f"uid-p{number:02}")
+            else:
+                kept.append(f"uid-p{number:02}")
+        node.pods.catch_up()
+        node.admit([a_pod("probe", gpu("c0", 3, 1))])
+        assert_right(node, "uid-probe", *kept)
+        assert {each.claim.container for each in node.diary.said} == {"c0"}
+        assert node.diary.counts["corrected"] == 0
+        assert node.diary.refusals == []
+        wait_for(lambda: len(node.kubelet.record()) == 2 * (len(kept) + 1))
+        node.admit([a_pod("last", gpu("c0", 3, 1))])
+        assert_sound(node)

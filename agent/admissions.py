@@ -94,6 +94,15 @@ class Admissions:
         if certain:
             self._refused.add(pod)
 
+    def had_their_turn(self) -> tuple[frozenset[PodId], frozenset[PodId]]:
+        """Return the pods that had their turn, and those of them that were refused."""
+        return self._passed | self._over, frozenset(self._refused)
+
+    def inherit(self, passed: AbstractSet[PodId], refused: AbstractSet[PodId]) -> None:
+        """Take over what a predecessor knew of the same kubelet."""
+        self._passed |= passed
+        self._refused |= refused
+
     def answer(self, pod: PodId) -> None:
         """Note that a call made for *pod* is answered."""
         self._begun.add(pod)

@@ -33,7 +33,6 @@ KUBELET_SOCKET = "kubelet.sock"
 _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
-_RETRY_SECONDS = 0.5
 _BACKOFF_SECONDS = 0.05, 1.0
 # A kubelet that has registered a plugin asks for its devices at once.
 _STREAM_SECONDS = 2.0
@@ -75,6 +74,7 @@ class Registrar:
         plugin_dir: Path,
         endpoints: Sequence[Endpoint],
         on_registered: Callable[[], None] = lambda: None,
+        on_new_kubelet: Callable[[], None] = lambda: None,
         on_gap: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         """Prepare; nothing is served yet.
@@ -82,22 +82,24 @@ class Registrar:
         Args:
             plugin_dir: the kubelet's device plugin directory.
             endpoints: what to serve.
-            on_registered: told after every full registration, before the kubelet's next call
-                can be expected.
+            on_registered: told after every full registration.
+            on_new_kubelet: told, before its next call can be expected, of a registration with
+                another kubelet than the last: it tries every pod anew.
             on_gap: told, after a registration, for how many seconds a kubelet was there and did
                 not know this agent.
         """
         self._dir = plugin_dir
         self._endpoints = endpoints
         self._on_registered = on_registered
+        self._on_new_kubelet = on_new_kubelet
         self._on_gap = on_gap
         self._served: tuple[_Served, ...] = ()
         # Servers whose sockets are gone, but to which a living kubelet may still have streams:
         # were they closed, it would drop the registrations of their successors (K18).
         self._retired: list[PluginServer] = []
         self._sockets: list[Path] = []
-        self._known_to: tuple[int, int, int] | None = None
-        self._last_known_to: tuple[int, int, int] | None = None
+        self._known_to: tuple[int, ...] | None = None
+        self._last_known_to: tuple[int, ...] | None = None
         self._missing_since: float | None = None
         self._registered = threading.Event()
         self._woken = threading.Event()
@@ -108,6 +110,15 @@ class Registrar:
     def registered(self) -> bool:
         """Whether the kubelet that is there now knows all endpoints."""
         return self._registered.is_set()
+
+    @property
+    def kubelet(self) -> tuple[int, ...] | None:
+        """The kubelet that was registered with last, by its socket's file."""
+        return self._last_known_to
+
+    def follow(self, kubelet: Sequence[int] | None) -> None:
+        """Take *kubelet* for known: a predecessor was registered with it."""
+        self._last_known_to = tuple(kubelet) if kubelet is not None else None
 
     @property
     def sockets(self) -> list[Path]:
@@ -173,11 +184,12 @@ class Registrar:
 
     def _watch(self, stop: threading.Event) -> None:
         """Wake the registrar at every change in the directory."""
+        retries = Backoff(*_BACKOFF_SECONDS)
         while not stop.is_set():
             directory = _identity(self._dir)
             self._woken.set()
             if directory is None:
-                stop.wait(_RETRY_SECONDS)
+                stop.wait(retries.next())
                 continue
             changes = watchfiles.watch(
                 self._dir,
@@ -192,12 +204,13 @@ class Registrar:
             )
             try:
                 for _ in changes:
+                    retries.reset()
                     self._woken.set()
                     if _identity(self._dir) != directory:
                         break
             except OSError as error:  # the directory went away, or inotify has no watches left
                 log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
-                stop.wait(_RETRY_SECONDS)
+                stop.wait(retries.next())
         self._woken.set()
 
     def _cut(self) -> None:
@@ -260,7 +273,8 @@ class Registrar:
         for each, before in zip(self._served, streams, strict=True):
             if not each.service.wait_streamed(before, deadline - time.monotonic()):
                 raise OSError("the kubelet does not ask for our devices")
-        self._known_to = self._last_known_to = kubelet
+        new, self._known_to = kubelet != self._last_known_to, kubelet
+        self._last_known_to = kubelet
         self._registered.set()
         for each in self._served:
             if not each.service.streaming:  # cut in between: nobody would tell us again
@@ -273,6 +287,8 @@ class Registrar:
             "registered",
             extra={"resources": [each.resource_name for each in self._endpoints]},
         )
+        if new:
+            self._on_new_kubelet()
         self._on_registered()
 
     def _register(self, served: _Served, kubelet: tuple[int, int, int]) -> None:

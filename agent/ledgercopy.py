@@ -1,12 +1,13 @@
-"""What one agent tells its successor of its ledger: one message a container. Pure.
+"""What one agent tells its successor: of its ledger one message a container. Pure.
 
 The kubelet's record tells a successor nearly everything. What it does not tell (ordinary init
 containers, K4, and by which evidence a container was known) would otherwise be lost.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from agent.ledger import Claim, Holding, Ledger
 from agent.podview import PodId
@@ -30,6 +31,59 @@ class Held:
     claim: Claim
     kind: ContainerKind
     holdings: Mapping[Resource, Holding]
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What an agent knows and the kubelet's record does not tell.
+
+    Attributes:
+        held: the ledger.
+        passed: pods that had their turn with this kubelet, answered or not.
+        refused: pods whose calls this agent has refused.
+        kubelet: the kubelet that this is about, by its socket's file.
+    """
+
+    held: Sequence[Held] = ()
+    passed: frozenset[PodId] = frozenset()
+    refused: frozenset[PodId] = frozenset()
+    kubelet: Sequence[int] | None = None
+
+
+def encode_rest(known: Knowledge) -> dict[str, object]:
+    """Write all but the ledger as a JSON object."""
+    return {
+        "passed": [list(each) for each in sorted(known.passed)],
+        "refused": [list(each) for each in sorted(known.refused)],
+        "kubelet": known.kubelet and list(known.kubelet),
+    }
+
+
+def decode_rest(message: Mapping[str, object], held: Sequence[Held]) -> Knowledge:
+    """Read all but the ledger, which is *held*.
+
+    Raises:
+        ValueError: it is not of this form.
+    """
+    kubelet = message.get("kubelet")
+    if kubelet is not None and not _is_list(kubelet, int):
+        raise ValueError("kubelet: not of the form that is known")
+    return Knowledge(held, _pods(message, "passed"), _pods(message, "refused"), kubelet)
+
+
+def _pods(message: Mapping[str, object], key: str) -> frozenset[PodId]:
+    pods = message.get(key, [])
+    if not isinstance(pods, list) or not all(_is_list(each, str, 3) for each in pods):
+        raise ValueError(f"{key}: not of the form that is known")
+    return frozenset(PodId(*each) for each in pods)
+
+
+def _is_list(value: object, kind: type, length: int = 3) -> TypeGuard[list[Any]]:
+    return (
+        isinstance(value, list)
+        and len(value) == length
+        and all(isinstance(each, kind) for each in value)
+    )
 
 
 def encode(held: Held) -> dict[str, object]:
@@ -58,10 +112,10 @@ def decode(message: Mapping[str, object]) -> Held:
     try:
         pod, container, kind = message["pod"], message["container"], message["kind"]
         holdings = message["holdings"]
-        if not isinstance(holdings, Mapping) or not isinstance(pod, list) or len(pod) != 3:
+        if not isinstance(holdings, Mapping) or not _is_list(pod, str):
             raise ValueError("not of the form that is known")
         return Held(
-            Claim(PodId(*map(str, pod)), str(container)),
+            Claim(PodId(*pod), str(container)),
             ContainerKind(str(kind)),
             {
                 Resource(resource): Holding(

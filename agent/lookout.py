@@ -91,7 +91,7 @@ class Lookout:
         self._lock = lock
         self._on_changed = on_changed
         self._reader = reader or PodReader(pods)
-        self._admissions = Admissions()
+        self.admissions = Admissions()
         self._last: Claim | None = None  # the container answered last
 
     def know(self) -> Roster:
@@ -219,7 +219,7 @@ class Lookout:
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
         """Name the listed pods of which the API has told nothing, newcomers first."""
         sighting = self._sight(snapshot)
-        fresh = {pod.key for pod in self._admissions.newcomers(sighting.moving)}
+        fresh = {pod.key for pod in self.admissions.newcomers(sighting.moving)}
         return sorted(self.roster.unknown(sighting), key=lambda key: (key not in fresh, key))
 
     def _uncertain(self, snapshot: Snapshot) -> list[Key]:
@@ -239,7 +239,7 @@ class Lookout:
             (each.view.line, each.pod, self._was_served(each))
             for each in sighting.moving
             if each.view is not None
-            and each.pod not in self._admissions.passed
+            and each.pod not in self.admissions.passed
             and lacks(each)
             and not any(each.listed.each_held())
         )
@@ -261,9 +261,9 @@ class Lookout:
             return self._meant(snapshot, ask)
         if found.rivals:
             return [found.pod.key, *(each.pod.key for each in found.rivals)]
-        fresh = self._admissions.newcomers(sighting.moving)
+        fresh = self.admissions.newcomers(sighting.moving)
         lacking = {each.pod for each in sighting.moving if each.view is None or lacks(each)}
-        if found.pod in self._admissions.passed or (fresh & lacking and found.pod not in fresh):
+        if found.pod in self.admissions.passed or (fresh & lacking and found.pod not in fresh):
             return self._meant(snapshot, ask)
         return []
 
@@ -274,13 +274,13 @@ class Lookout:
         last call, those that lack something, and those that hold nothing.
         """
         sighting = self._sight(snapshot)
-        fresh = self._admissions.newcomers(sighting.moving)
+        fresh = self.admissions.newcomers(sighting.moving)
         moving = [each for each in sighting.moving if ask.owner in (None, each.pod)]
         ranked = sorted(
             (
                 (
                     each.pod not in fresh,
-                    each.pod in self._admissions.passed,
+                    each.pod in self.admissions.passed,
                     any(each.listed.each_held()),
                     each.listed.key,
                 )
@@ -314,7 +314,7 @@ class Lookout:
     ) -> Sighting:
         """Bring the book in line with the kubelet's record; lock held."""
         sighting = self._sight(snapshot)
-        admissions = self._admissions
+        admissions = self.admissions
         admissions.shown(sighting.pods, self.roster.live)
         ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
         begun = [
@@ -369,16 +369,16 @@ class Lookout:
         """
         if claim is not None:
             with self._lock:
-                self._admissions.refuse(claim.pod, certain=certain)
+                self.admissions.refuse(claim.pod, certain=certain)
 
     def answered(self, claim: Claim) -> None:
         """Note that a call for *claim* is being answered; lock held."""
-        self._admissions.answer(claim.pod)
+        self.admissions.answer(claim.pod)
         self._last = claim
 
     def forget_kubelet(self) -> None:
         """Note that a kubelet has come anew: it tries every pod again; lock held."""
-        self._admissions.forget()
+        self.admissions.forget()
         self._last = None
 
     # --- resolving -------------------------------------------------------------------
@@ -438,7 +438,7 @@ class Lookout:
                 + ", ".join(sorted(map(str, owners)))
             )
         resolution = self._settle(self.ask(resource, size, named), sighting)
-        self._admissions.settle(resolution.pod, sighting, scene.snapshot)
+        self.admissions.settle(resolution.pod, sighting, scene.snapshot)
         return resolution
 
     def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
@@ -451,7 +451,7 @@ class Lookout:
             waiting = [
                 each
                 for each in sighting.moving
-                if each.pod not in self._admissions.passed and waits(each, self._served)
+                if each.pod not in self.admissions.passed and waits(each, self._served)
             ]
             resolution = served_again(ask, waiting, self._served)
             if resolution is not None:
@@ -475,7 +475,7 @@ class Lookout:
             views=(),
             served=self._served,
             listed=sighting.moving,
-            past=self._admissions.past(sighting.moving),
+            past=self.admissions.past(sighting.moving),
         )
 
     def _repair(self, ask: Ask, views: Sequence[PodView]) -> Resolution | None:

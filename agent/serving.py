@@ -9,13 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from agent import memory, process
 from agent.callgate import CallGate
 from agent.errors import HandoverError
 from agent.handover.connections import HeldConnections, accepted_on, stop_reading
 from agent.kubelet import Registrar
-from agent.ledgercopy import Held
+from agent.ledgercopy import Knowledge
 from agent.outbox import PatchQueue
 from agent.outfit import Upkeep
 from agent.turnstile import Turnstile
@@ -122,22 +123,24 @@ class Serving:
         """
         if not self._begun:
             self._registrar.missing(time.monotonic() - process.age() if since is None else since)
-            self._begin(())
+            self._begin(Knowledge())
 
-    def _begin(self, held: Sequence[Held]) -> None:
+    def _begin(self, known: Knowledge) -> None:
         if self._begun:
             return
         self._begun = True
         self._spawn("outbox", self._outbox.run)
-        self._spawn("refresher", lambda: self._keep_up(held))
+        self._spawn("refresher", lambda: self._keep_up(known))
         self._spawn("registrar", lambda: self._registrar.run(self._stop))
 
-    def _keep_up(self, held: Sequence[Held]) -> None:
+    def _keep_up(self, known: Knowledge) -> None:
         """Load the ledger, let calls be answered, then keep it true."""
         self._wait_synced()
         try:
             self._turnstile.rebuild()
-            self._turnstile.inherit(held)
+            if self._registrar.kubelet not in (None, known.kubelet):  # it tries all pods anew
+                known = Knowledge(known.held)
+            self._turnstile.inherit(known)
             self._upkeep.tick()
         finally:  # whatever became of it: the kubelet's calls have no deadline of their own
             self._loaded.set()
@@ -169,21 +172,22 @@ class Serving:
 
     # --- taking over ---------------------------------------------------------------------
 
-    def take(self, held: Sequence[Held]) -> None:
+    def take(self, known: Knowledge) -> None:
         """Serve from now on, knowing what the predecessor knew.
 
         Return once registered, and able to answer.
         """
         self._registrar.missing(None)
-        self._begin(held)
+        self._registrar.follow(known.kubelet)
+        self._begin(known)
         while not self._registrar.wait_registered(_REGISTERED_LOOK_SECONDS):
             if self._stop.is_set():
                 return
         self._loaded.wait(_SYNC_SECONDS)
 
-    def note(self, held: Sequence[Held]) -> None:
+    def note(self, known: Knowledge) -> None:
         """Learn what the predecessor has answered meanwhile."""
-        self._turnstile.inherit(held)
+        self._turnstile.inherit(known)
 
     def hold(self, connections: Sequence[int]) -> None:
         """Keep the kubelet's connections open."""
@@ -205,9 +209,9 @@ class Serving:
             raise HandoverError(f"a call did not end within {_SETTLE_SECONDS:g} s")
         self._upkeep.pause()
 
-    def holdings(self) -> Sequence[Held]:
-        """Return the ledger."""
-        return self._turnstile.holdings()
+    def knowledge(self) -> Knowledge:
+        """Return what the kubelet's record does not tell."""
+        return replace(self._turnstile.knowledge(), kubelet=self._registrar.kubelet)
 
     def go_on(self, after: Callable[[], None]) -> None:
         """Answer calls again, *after* being called before each answer."""

@@ -291,7 +291,7 @@ class Agent:
                 Endpoint(names.core, "vcore", service(Resource.CORE)),
                 Endpoint(names.memory, "vmemory", service(Resource.MEMORY)),
             ),
-            on_registered=turnstile.registered,
+            on_new_kubelet=turnstile.registered,
             on_gap=self._metrics.unregistered.observe,
         )
         upkeep = Upkeep(works, injector)

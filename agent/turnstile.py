@@ -21,7 +21,7 @@ from agent.errors import Refusal, ResolutionError, Unavailable
 from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
 from agent.ledger import Claim, Holding, Ledger
-from agent.ledgercopy import Held, inherit
+from agent.ledgercopy import Held, Knowledge, inherit
 from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout, Scene
 from agent.offers import Offers
@@ -247,16 +247,19 @@ class Turnstile:
             self._lookout.reconcile(scene.snapshot)
         return True
 
-    def holdings(self) -> list[Held]:
-        """Return all that the ledger has, for a successor."""
+    def knowledge(self) -> Knowledge:
+        """Return what the kubelet's record does not tell a successor."""
         with self._lock:
-            return [Held(claim, kind, dict(held)) for claim, kind, held in self._ledger.claims()]
+            claims = self._ledger.claims()
+            held = tuple(Held(claim, kind, dict(held)) for claim, kind, held in claims)
+            return Knowledge(held, *self._lookout.admissions.had_their_turn())
 
-    def inherit(self, held: Sequence[Held]) -> None:
-        """Book what a predecessor knew, where the kubelet's record says nothing of it."""
+    def inherit(self, known: Knowledge) -> None:
+        """Take in what a predecessor knew, where the kubelet's record says nothing of it."""
         with self._lock:
-            for each in held:
+            for each in known.held:
                 inherit(self._ledger, each)
+            self._lookout.admissions.inherit(known.passed, known.refused)
 
     def refresh(self, *, owed: bool = True) -> bool:
         """Take in what the kubelet's record shows, on a node where no call comes any more.

@@ -12,7 +12,7 @@ from typing import Protocol
 from agent.errors import HandoverError
 from agent.handover.channel import Channel, listen
 from agent.handover.lock import ServingLock
-from agent.ledgercopy import Held, encode
+from agent.ledgercopy import Knowledge, encode, encode_rest
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ class Giving(Protocol):
         """
         ...
 
-    def holdings(self) -> Sequence[Held]:
-        """Return the ledger."""
+    def knowledge(self) -> Knowledge:
+        """Return what the kubelet's record does not tell."""
         ...
 
     def go_on(self, after: Callable[[], None]) -> None:
@@ -175,9 +175,10 @@ class Predecessor:
 
     def _tell(self, channel: Channel, side: Giving) -> None:
         with self._talking:
-            for each in side.holdings():
+            known = side.knowledge()
+            for each in known.held:
                 channel.send("holding", encode(each))
-            channel.send("told")
+            channel.send("told", encode_rest(known))
             channel.expect("noted", _WORD_SECONDS)
 
     def _tell_after_call(self, channel: Channel, side: Giving) -> None:

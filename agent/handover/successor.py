@@ -11,7 +11,7 @@ from agent.errors import HandoverError
 from agent.handover.channel import Channel
 from agent.handover.lock import ServingLock
 from agent.handover.predecessor import PROTOCOL
-from agent.ledgercopy import Held, decode
+from agent.ledgercopy import Held, Knowledge, decode, decode_rest
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,11 @@ _WORD_SECONDS = 5.0
 class Taking(Protocol):
     """What the agent that stands by can be asked to do for a handover."""
 
-    def take(self, held: Sequence[Held]) -> None:
+    def take(self, known: Knowledge) -> None:
         """Serve from now on, knowing what the predecessor knew; return once registered."""
         ...
 
-    def note(self, held: Sequence[Held]) -> None:
+    def note(self, known: Knowledge) -> None:
         """Learn what the predecessor has answered meanwhile."""
         ...
 
@@ -84,15 +84,15 @@ def _succeed(
     channel: Channel, side: Taking, stop: threading.Event, at: Callable[[str], None]
 ) -> None:
     """Take over, and listen to the predecessor for as long as it lives."""
-    held: list[Held] = []
+    known = Knowledge()
     try:
-        held = _collect(channel)
+        known = _collect(channel)
         at("noted")
         channel.send("noted")
     except HandoverError as error:  # it died: what the kubelet's record tells has to do
         log.warning("the predecessor has ended", extra={"reason": str(error)})
     at("register")
-    side.take(held)
+    side.take(known)
     try:
         at("registered")
         channel.send("registered")
@@ -112,8 +112,8 @@ def _succeed(
     at("alone")
 
 
-def _collect(channel: Channel, first: object = None) -> list[Held]:
-    """Read what containers hold, until ``told``.
+def _collect(channel: Channel, first: object = None) -> Knowledge:
+    """Read what containers hold, and all that ``told`` says.
 
     Raises:
         HandoverError: the predecessor has ended.
@@ -126,7 +126,11 @@ def _collect(channel: Channel, first: object = None) -> list[Held]:
         except ValueError as error:  # of another version, perhaps; List tells most of it
             log.warning("not understood", extra={"reason": str(error)})
         message, _ = channel.receive(_WORD_SECONDS)
-    return held
+    try:
+        return decode_rest(message, held)
+    except ValueError as error:
+        log.warning("not understood", extra={"reason": str(error)})
+        return Knowledge(held)
 
 
 def _wait(channel: Channel, stop: threading.Event) -> bool:

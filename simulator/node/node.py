@@ -338,7 +338,7 @@ class Node:
                 Endpoint(name, f"v{resource}", self._service(turnstile, resource, death))
                 for name, resource in self._resources.items()
             ],
-            on_registered=turnstile.registered,
+            on_new_kubelet=turnstile.registered,
         )
         self._agent = AgentLife(turnstile, registrar, channel, outbox, death, works)
         self._agent.start()

@@ -41,6 +41,7 @@ class Running:
     def __init__(self, directory: Path) -> None:
         self.calls = FakeCalls()
         self.times = 0
+        self.kubelets = 0
         self.gaps: list[float] = []
         self.stop = threading.Event()
         self.registrar = Registrar(
@@ -50,12 +51,16 @@ class Running:
                 Endpoint(NAMES.memory, "vmemory", lambda: self._service(MEMORY)),
             ),
             on_registered=self._registered,
+            on_new_kubelet=self._new_kubelet,
             on_gap=self.gaps.append,
         )
         self.thread = threading.Thread(target=self.registrar.run, args=(self.stop,), daemon=True)
 
     def _service(self, resource: Resource) -> DevicePluginService:
         return DevicePluginService(resource=resource, book=make_book(1), calls=self.calls)
+
+    def _new_kubelet(self) -> None:
+        self.kubelets += 1
 
     def _registered(self) -> None:
         self.times += 1
@@ -241,6 +246,31 @@ def test_a_stream_that_the_kubelet_cuts_is_registered_again_at_once(
         running.wait(2)
         assert serves(kubelet)
     assert kubelet.resources == BOTH * 2
+
+
+def test_only_another_kubelet_is_told_of_as_new(kubelet: FakeKubelet) -> None:
+    """One that cut us off has not begun to try its pods anew."""
+    kubelet.start()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait(1)
+        kubelet.cut("vcore")
+        running.wait(2)
+        assert running.kubelets == 1
+        kubelet.restart()
+        running.wait(3)
+        assert running.kubelets == 2
+
+
+def test_the_kubelet_of_a_predecessor_is_not_new(kubelet: FakeKubelet) -> None:
+    kubelet.start()
+    with registering(kubelet.plugin_dir) as running:
+        running.wait(1)
+        known = running.registrar.kubelet
+    successor = Running(kubelet.plugin_dir)
+    successor.registrar.follow(known)
+    with registering(kubelet.plugin_dir, successor):
+        successor.wait(1)
+        assert successor.kubelets == 0
 
 
 def test_a_kubelet_that_never_asks_for_the_devices_is_registered_with_again(

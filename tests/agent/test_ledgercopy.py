@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.ledger import Claim, Holding, Ledger
-from agent.ledgercopy import Held, decode, encode, inherit
+from agent.ledgercopy import (
+    Held,
+    Knowledge,
+    decode,
+    decode_rest,
+    encode,
+    encode_rest,
+    inherit,
+)
 from agent.podview import PodId
 from agent.tickets import Resource
 from contract.allocation import Evidence
@@ -40,6 +48,39 @@ helds = st.builds(
 @given(helds)
 def test_what_is_told_is_what_is_understood(held: Held) -> None:
     assert decode(json.loads(json.dumps(encode(held)))) == held
+
+
+pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
+kubelets = st.none() | st.lists(st.integers(), min_size=3, max_size=3)
+
+
+@given(pods, pods, kubelets)
+def test_who_had_its_turn_is_understood_too(
+    passed: frozenset[PodId], refused: frozenset[PodId], kubelet: list[int] | None
+) -> None:
+    known = Knowledge((), passed, refused, kubelet)
+    assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
+
+
+def test_an_agent_that_tells_less_is_understood() -> None:
+    assert decode_rest({"step": "told"}, ()) == Knowledge()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"passed": {}},
+        {"passed": [["default", "a"]]},
+        {"refused": [["default", "a", 1]]},
+        {"refused": "all"},
+        {"kubelet": [1, 2]},
+        {"kubelet": "k"},
+    ],
+    ids=str,
+)
+def test_a_rest_that_makes_no_sense_is_refused(message: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="not of the form that is known"):
+        decode_rest(message, ())
 
 
 GOOD = encode(

@@ -786,6 +786,36 @@ def test_a_pod_that_was_answered_and_has_lost_it_again_was_rejected(
     assert node.journal.evidence("prefer")[1:] == [Evidence.WITNESS] * 2
 
 
+def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node) -> None:
+    """An old List goes on showing it (K21), and only the one that refused it knows."""
+    never, good = make_pod("n", asks(30, 999), place=2), make_pod("g", asks(30, 8), place=1)
+    node.bind(never, good)
+    node.record.show(never)
+    with pytest.raises(PlacementError):
+        node.prefer(CORE, 30)
+    known = node.turnstile.knowledge()
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.turnstile.inherit(known)
+    node.admit(good)
+    assert node.journal.claims("allocate")[-2:] == ["g/main", "g/main"]
+    assert node.journal.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
+
+
+def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
+    """K4: the kubelet does not show it, and the record on the pod is not written yet."""
+    pod = make_pod("a", init(80, 20), asks(10, 2))
+    node.bind(pod)
+    node.record.show(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    known = node.turnstile.knowledge()
+    node.restart_agent()
+    node.turnstile.rebuild()
+    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    node.turnstile.inherit(known)
+    assert node.turnstile.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
+
+
 def test_a_kubelet_that_does_not_list_the_pod_it_admits_is_no_witness_of_it(node: Node) -> None:
     """An older PodResources: the pods' line settles it, and a counter says so."""
     shown, first, second = (make_pod(name, asks(30, 8)) for name in ("s", "a", "b"))

@@ -149,7 +149,7 @@ class Lookout:
         steps: list[tuple[Callable[[Snapshot], list[Key]], bool]] = [(self._unknown, False)]
         if ask is not None:
             unexplained = partial(self._unexplained, ask)
-            steps += [(self._uncertain, True), (self._doubtful, False), (unexplained, False)]
+            steps += [(self._uncertain, True), (self._doubtful, True), (unexplained, True)]
         read: set[Key] = set()
         for step, again in steps:
             with self._lock:

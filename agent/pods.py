@@ -82,7 +82,8 @@ class PodCache:
         # UIDs whose names the API has shown to belong to others, until the watch says so too.
         self._replaced: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
-        self._asked: dict[tuple[str, str], float] = {}
+        # By name: when it was asked for, and the UID that was found, if any.
+        self._asked: dict[tuple[str, str], tuple[float, str]] = {}
         self._synced = threading.Event()
 
     def subscribe(self, on_change: Callable[[PodView], None]) -> None:
@@ -104,7 +105,8 @@ class PodCache:
         """Ask the API for one pod and remember it; at most twice a second for the same pod.
 
         A name belongs to one pod at a time: others of it that are remembered are gone, which
-        the watch will tell later. A question without an answer does not count.
+        the watch will tell later. A question without an answer does not count; nor does the
+        answer that found a pod which is gone since.
 
         Args:
             namespace: of the pod.
@@ -117,18 +119,22 @@ class PodCache:
         """
         now = self._clock()
         with self._lock:
-            since = now - self._asked.get((namespace, name), -_ASK_AGAIN_SECONDS)
-            if since < _ASK_AGAIN_SECONDS and not again:
-                return None
+            at, uid = self._asked.get((namespace, name), (-_ASK_AGAIN_SECONDS, ""))
+            # One that was found and is gone since is another matter: its name may have come back.
+            same = not uid or uid in self._views
+            if now - at < _ASK_AGAIN_SECONDS and same and not again:
+                return self._views.get(uid)
         obj = self._api.get_pod(namespace, name, within)
+        here = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
+        view = self._remember(obj, alone=True) if obj is not None and here else None
         with self._lock:
             self._asked = {
-                key: at for key, at in self._asked.items() if now - at < _ASK_AGAIN_SECONDS
+                key: asked
+                for key, asked in self._asked.items()
+                if now - asked[0] < _ASK_AGAIN_SECONDS
             }
-            self._asked[namespace, name] = now
-        if obj is None or (obj.get("spec") or {}).get("nodeName") != self._node:
-            return None
-        return self._remember(obj, alone=True)
+            self._asked[namespace, name] = now, view.id.uid if view is not None else ""
+        return view
 
     def refresh(self, *, within: float) -> None:
         """List the pods once, beside the watch, and learn those that it has not told of.

@@ -27,7 +27,7 @@ class Api:
     failing: int = 0
     log: list[tuple[str, Json]] = field(default_factory=list)
     patches: list[Json] = field(default_factory=list)
-    on_get: Callable[[str], None] = lambda _outcome: None
+    on_get: Callable[[str, str], None] = lambda _name, _outcome: None
     indices: dict[str, int] = field(default_factory=dict)
     _pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
 
@@ -81,13 +81,13 @@ class Api:
     def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod, as it is now."""
         if self.away:
-            self.on_get("away")
+            self.on_get(name, "away")
             raise Unavailable("API server: away")
         if self.failing:
             self.failing -= 1
-            self.on_get("failed")
+            self.on_get(name, "failed")
             raise Unavailable("API server: timed out")
-        self.on_get("answered")
+        self.on_get(name, "answered")
         pod = self._pods.get((namespace, name))
         return pod.manifest() if pod is not None else None
 

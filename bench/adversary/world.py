@@ -97,9 +97,9 @@ class World:
         except Exception as error:  # noqa: BLE001 -- the judge's finding
             self.judge.find("failed", f"{what}: {error!r}")
 
-    def _got(self, outcome: str) -> None:
+    def _got(self, name: str, outcome: str) -> None:
         self.faults[f"GET {outcome}"] += 1
-        self.trace(f"   GET {outcome}")
+        self.trace(f"   GET {name} {outcome}")
 
     # --- the kubelet's calls (bench.adversary.devices.Port) -------------------------------
 

@@ -246,6 +246,35 @@ def test_a_name_that_comes_back_with_another_shape_is_asked_for(stand: Stand, ol
 # --- keeping the book -----------------------------------------------------------------
 
 
+def test_so_is_one_whose_name_was_asked_for_a_moment_ago(stand: Stand) -> None:
+    """Another pod has it by now, and a pod that only the kubelet knows could be asking as well."""
+    asked: list[tuple[str, bool]] = []
+    fetch = stand.pods.fetch
+
+    def limited(
+        namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
+        asked.append((name, again))
+        known = stand.pods.cached.values()
+        if any(each.id.name == name for each in known) and not again:
+            return next(each for each in known if each.id.name == name)
+        return fetch(namespace, name, within=within, again=again)
+
+    stand.pods.fetch = limited  # type: ignore[method-assign]
+    static, first = make_pod("static", asks(SIZE, 8)), make_pod("first", asks(SIZE, 8))
+    stand.bind(first)
+    stand.show(static, first)
+    assert stand.resolve().pod == first.id  # so the static pod had its turn
+    stand.give(first)
+    old = make_pod("a", asks(90, 12))
+    stand.bind(old)
+    stand.show(old)
+    new = make_pod("a", asks(SIZE, 8))
+    stand.pods.on_server[new.id.key] = new
+    assert stand.resolve().pod == new.id
+    assert ("a", True) in asked
+
+
 def test_pods_whose_bookings_the_record_changes_are_told_of(stand: Stand) -> None:
     found, gone = make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8))
     stand.bind(found)

@@ -383,6 +383,31 @@ def test_the_same_pod_is_fetched_at_most_twice_a_second() -> None:
     assert api.gets == [("default", "static"), ("default", "other"), ("default", "static")]
 
 
+def test_a_pod_that_was_found_a_moment_ago_is_still_found_without_asking() -> None:
+    """To say that there is none would mean that it has left the API."""
+    api, clock = FakePodApi(), FakeClock()
+    api.pods["default", "a"] = entry("a")
+    cache = cache_of(api, clock)
+    found = cache.fetch("default", "a")
+    assert found is not None
+    assert cache.fetch("default", "a") is found
+    assert len(api.gets) == 1
+
+
+def test_a_name_that_came_back_is_asked_for_at_once() -> None:
+    api, clock = FakePodApi(([], "3")), FakeClock()
+    api.pods["default", "a"] = entry("a", "one")
+    cache = cache_of(api, clock)
+    assert cache.fetch("default", "a") is not None
+    with running(cache):  # the list tells that it is gone
+        assert api.over.wait(10)
+    assert not cache.views()
+    api.pods["default", "a"] = entry("a", "two")
+    found = cache.fetch("default", "a")
+    assert found is not None
+    assert found.id.uid == "two"
+
+
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": "n2"}])
 def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
     api = FakePodApi()

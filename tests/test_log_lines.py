@@ -216,7 +216,7 @@ _IN_THE_WAY = {
                     "apiGroups": [""],
                     "apiVersions": ["v1"],
                     "operations": ["UPDATE"],
-                    "resources": ["pods"],
+                    "resources": ["nodes", "pods"],
                 }
             ],
         }
@@ -271,6 +271,7 @@ def _others_are_away(stage: Stage) -> None:
     cluster.api.create(path, _IN_THE_WAY)
     stage.create("unwritten")
     stage.wait("agent", "allocation waits")
+    stage.wait("agent", "inventory waits")
     cluster.kill("apiserver")
     stage.wait("agent", "no pods from the API server")
 

@@ -143,7 +143,8 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
     """Tell whether a pod that the API does not show as live holds nothing by ``List`` either.
 
     Kubelets before 1.34 list pods that have ended for as long as the API server has them,
-    without devices (K8). One that was deleted by force is listed until it has ended (K20).
+    without devices (K8). One that was deleted by force is listed until it has ended (K20); as it
+    may still be being admitted, only what the record has shown before can be missing from it.
 
     Args:
         ledger: what it is booked for.
@@ -152,17 +153,18 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
         view: what the API tells of it; ``None`` when that is nothing.
     """
     listed = [entry for entry in snapshot.pods if entry.key == pod.key]
-    if not listed or view is None:
-        return not listed
+    if not listed:
+        return True
     shown = {each for entry in listed for each in entry.each_held()}
-    booked = {
-        (resource, device_id)
+    holdings = [
+        (resource, held)
         for claim in ledger.pod_claims(pod)
         for resource in Resource
         if (held := ledger.holding(claim, resource)) is not None
-        for device_id in held.ids
-    }
-    return shown.isdisjoint(booked)
+    ]
+    booked = {(resource, each) for resource, held in holdings for each in held.ids}
+    proven = any(held.proven for _, held in holdings)
+    return shown.isdisjoint(booked) and (view is not None or proven)
 
 
 def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:

@@ -1144,6 +1144,19 @@ def test_what_an_ended_pod_held_is_free_though_an_old_kubelet_lists_it_on(
     assert not node.turnstile.refresh(owed=False)
 
 
+def test_what_a_pod_deleted_by_force_held_is_free_once_the_record_shows_it_without(
+    node: Node,
+) -> None:
+    """It is listed until its containers have ended (K20); the API has forgotten it."""
+    pod = admitted(node, make_pod("a", asks(30, 8)))
+    node.start(pod)
+    node.pods.remove(pod)
+    assert not node.turnstile.refresh(owed=False)
+    node.record.show(pod)
+    assert node.turnstile.refresh(owed=False)
+    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+
+
 def test_a_pod_that_only_the_kubelet_shows_keeps_what_it_holds(node: Node) -> None:
     """The watch may be behind, and a static pod may have no mirror."""
     pod = admitted(node, make_pod("a", asks(30, 8)))

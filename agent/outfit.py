@@ -87,6 +87,7 @@ class Works:
         close: stops it; what containers find stays.
         pause: leaves to a successor what both could do.
         resume: takes that back.
+        settle: waits, for so many seconds at most, until what others have begun is done.
     """
 
     open: Callable[[], None] = _nothing
@@ -94,6 +95,7 @@ class Works:
     close: Callable[[], None] = _nothing
     pause: Callable[[], None] = _nothing
     resume: Callable[[], None] = _nothing
+    settle: Callable[[float], None] = lambda _seconds: None
 
 
 class Upkeep:
@@ -132,6 +134,12 @@ class Upkeep:
         with self._lock:
             if self._open:
                 self._works.resume()
+
+    def settle(self, within: float) -> None:
+        """Wait until what containers have begun is done, for so many seconds at most."""
+        with self._lock:
+            if self._open:
+                self._works.settle(within)
 
     def close(self) -> None:
         """Stop what was started."""
@@ -190,7 +198,12 @@ def outfit(
             cri.close()
 
         return vcuda, Works(
-            vcuda.open, lambda: vcuda.alive, close, pause=vcuda.pause, resume=vcuda.resume
+            vcuda.open,
+            lambda: vcuda.alive,
+            close,
+            pause=vcuda.pause,
+            resume=vcuda.resume,
+            settle=vcuda.settle,
         )
     if settings.enforcement is Enforcement.HAMI_CORE:
         from agent.enforcement.hami import HamiCore  # noqa: PLC0415

@@ -35,6 +35,7 @@ _SWEEP_EVERY = 12
 _SYNC_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
 _WRITE_SECONDS = 3.0
+_SERVED_SECONDS = 2.0
 _REGISTERED_LOOK_SECONDS = 0.25
 
 
@@ -233,9 +234,13 @@ class Serving:
         return self._gate.idle()
 
     def finish(self) -> None:
-        """Write what is unwritten; what cannot be now is made again by the successor."""
+        """Write what is unwritten, and serve the containers that have connected.
+
+        What cannot be written now is made again by the successor.
+        """
         if not self._outbox.wait_empty(_WRITE_SECONDS):
             log.warning("allocations left to the successor")
+        self._upkeep.settle(_SERVED_SECONDS)
 
     def connections(self) -> Sequence[int]:
         """Return the kubelet's connections, read no more from here on."""

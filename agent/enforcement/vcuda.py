@@ -143,6 +143,10 @@ class Vcuda:
         self._paused.set()
         self._relay.keep(listening=False)
 
+    def settle(self, within: float) -> None:
+        """Wait until those who have connected are served: they would end their programs."""
+        self._relay.settle(within)
+
     def resume(self) -> None:
         """Listen in our own place again."""
         self._paused.clear()

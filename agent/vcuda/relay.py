@@ -60,6 +60,7 @@ class Relay:
         self._prefix = f"gpu-turnstile-{token or secrets.token_hex(8)}-"
         self._count = 0
         self._lock = threading.RLock()
+        self._served = threading.Condition(self._lock)
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[str, Listener] = {}
         self._links: dict[Link, Listener] = {}
@@ -119,6 +120,11 @@ class Relay:
             self._keeping = listening
             if listening:
                 self._check()
+
+    def settle(self, within: float) -> bool:
+        """Wait until nobody is served; tell whether that is so within so many seconds."""
+        with self._lock:
+            return self._served.wait_for(lambda: not self._links, within)
 
     def doors(self) -> tuple[Door, ...]:
         """Give the doors that are listened at."""
@@ -280,6 +286,7 @@ class Relay:
 
     def _drop(self, link: Link) -> None:
         listener = self._links.pop(link)
+        self._served.notify_all()
         listener.account.served -= 1
         self._shares.left(listener.pod)
         del self._visitors[link.name]

@@ -3,7 +3,9 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from agent.vcuda.config import decode
 from agent.vcuda.manager import VirtualManager
 from agent.vcuda.ports import Hardware
 from agent.vcuda.relay import Relay
+from agent.vcudaapi import vcuda_pb2 as api
 from tests.agent.builders import BLOCK, MEMORY, ids, pod_id
 from tests.agent.fakes import eventually
 from tests.agent.vcuda_site import (
@@ -34,6 +37,7 @@ from tests.agent.vcuda_site import (
     FakeRuntime,
     Site,
     entitlement,
+    stub,
 )
 
 ME = os.getpid()
@@ -398,3 +402,69 @@ def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> No
     site.register(door)
     site.vcuda.keep([mirror])
     assert (door / ID_A / "vcuda.config").exists()
+
+
+# --- one agent hands over to the next ---------------------------------------------------
+
+
+@contextmanager
+def handing_over(site: Site) -> Iterator[Vcuda]:
+    """Another agent takes over while the first is still there."""
+    site.vcuda.pause()
+    successor = site.make()
+    successor.open()
+    yield successor
+    successor.close()
+
+
+def test_containers_register_with_the_successor_while_the_old_agent_is_there(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    old = site.vcuda
+    with handing_over(site) as successor:
+        old.close()  # whoever still reached it would be turned away now
+        site.register(door, container_name="main")
+        assert site.results == ["registered"]
+        site.vcuda = successor
+
+
+def test_a_visitor_of_the_old_agent_is_served_by_it_to_the_end(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    with stub(door) as client:
+        client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
+        with handing_over(site):
+            began = time.monotonic()
+            site.vcuda.settle(0.2)
+            assert time.monotonic() - began >= 0.2
+            client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
+    assert site.results == ["registered"] * 2
+
+
+def test_the_old_agent_does_not_take_the_sockets_back_unless_its_successor_dies(
+    site: Site,
+) -> None:
+    door = site.admit(entitlement())
+    socket = door / "vcuda.sock"
+    ours = _identity(socket)
+    with handing_over(site):
+        theirs = _identity(socket)
+        assert theirs != ours
+        eventually(_looks_again(site), "the old one has looked at its sockets")
+        assert _identity(socket) == theirs
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    site.vcuda.resume()
+    site.register(door, container_name="main")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    return path.stat().st_ino, path.stat().st_ctime_ns
+
+
+def _looks_again(site: Site) -> Callable[[], bool]:
+    """Tell when the relay's thread has gone round several times."""
+    until = time.monotonic() + 3 * site.limits.check
+    return lambda: time.monotonic() > until

@@ -90,10 +90,11 @@ class Site:
         self.entitled: dict[tuple[str, str], Entitlement] = {}
         self.results: list[str] = []
         self.limits = limits or Limits(check=0.1)
-        self.vcuda = self._make()
+        self.vcuda = self.make()
         self.children: list[subprocess.Popen[str]] = []
 
-    def _make(self) -> Vcuda:
+    def make(self) -> Vcuda:
+        """Make an agent's side; nothing is opened."""
         return Vcuda(
             state_dir=self.state,
             peers=Cgroups(self.proc, self.mount),
@@ -120,7 +121,7 @@ class Site:
         """Another agent takes the place of this one."""
         self.vcuda.close()
         between()
-        self.vcuda = self._make()
+        self.vcuda = self.make()
         self.vcuda.open()
 
     # --- what there is on the node -----------------------------------------------------------

@@ -31,6 +31,7 @@ from agent.resolve import (
 )
 from agent.roster import Roster, Sighting
 from agent.tickets import Resource, count_of
+from agent.unseeninits import asking_unseen, is_unseen, keep_unseen, name_unseen
 from agent.witness import Identified, Snapshot
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind
@@ -114,6 +115,8 @@ class Lookout:
     def _fits(self, view: PodView, booked: PodId) -> bool:
         """Tell whether *view* asks for what is booked by its name alone."""
         for claim in self.ledger.pod_claims(booked):
+            if is_unseen(claim.container):
+                continue
             container = view.demand.of(claim.container)
             for resource in Resource:
                 held = self.ledger.holding(claim, resource)
@@ -316,6 +319,11 @@ class Lookout:
         sighting = self._sight(snapshot)
         admissions = self.admissions
         admissions.shown(sighting.pods, self.roster.live)
+        for each in sighting.moving:
+            if each.view is not None:
+                name_unseen(self.ledger, each)
+            elif each.pod in admissions.begun:
+                keep_unseen(self.ledger, each, offered)
         ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
         begun = [
             each.pod
@@ -437,7 +445,12 @@ class Lookout:
                 f"places of {resource} of {len(owners)} pods were named together: "
                 + ", ".join(sorted(map(str, owners)))
             )
-        resolution = self._settle(self.ask(resource, size, named), sighting)
+        ask = self.ask(resource, size, named)
+        resolution = self._settle(ask, sighting)
+        for each in sighting.moving if sighting is not None else ():
+            if each.view is None and each.pod == resolution.pod:
+                init = asking_unseen(self.ledger, each, ask)
+                resolution = replace(resolution, container=init or resolution.container)
         self.admissions.settle(resolution.pod, sighting, scene.snapshot)
         return resolution
 

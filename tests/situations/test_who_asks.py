@@ -1,5 +1,7 @@
 """Situation 11: who is asking while the API tells of a pod too early, too late or not at all."""
 
+from random import Random
+
 import pytest
 
 from agent.place import Policy
@@ -151,3 +153,43 @@ def test_a_burst_with_force_deletions_names_everybody_rightly(
         wait_for(lambda: len(node.kubelet.record()) == 2 * (len(kept) + 1))
         node.admit([a_pod("last", gpu("c0", 3, 1))])
         assert_sound(node)
+
+
+def drawn(random: Random, name: str) -> Json:
+    """A static pod of some init containers and containers, not all of which ask for a GPU."""
+
+    def some(prefix: str, least: int) -> list[Json]:
+        return [
+            gpu(f"{prefix}{each}", random.choice([5, 10, 20]), random.choice([1, 2, 4]))
+            if random.random() < 0.7
+            else plain(f"{prefix}{each}")
+            for each in range(random.randint(least, 2))
+        ]
+
+    inits, mains = some("i", 0), some("c", 1)
+    made = a_pod(name, *mains, init=inits, stamped=False)
+    del made["metadata"]["uid"]
+    return made
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("seed", [7, 23, 40, 41])
+def test_a_pod_whose_spec_nobody_knows_gets_its_memory_where_its_cores_are(
+    seed: int, mirrored: bool
+) -> None:
+    """Its init containers are in no record (K4), and what they had is handed on (K7)."""
+    random = Random(seed)
+    with a_node(seed=seed, cards=3) as node:
+        uids = []
+        for number in range(6):
+            uid = node.add_static(drawn(random, f"s{number}"))
+            uids.append(uid)
+            node.settle()
+            assert said_to(node, uid) == "", number
+            if mirrored:
+                node.mirror(uid)
+        for uid in uids:
+            for each in {one.container for one in node.kubelet.record() if one.pod_uid == uid}:
+                assert len(cards_of(node, uid, each)) == 1, (uid, each)
+        assert node.double_grants() == 0
+        assert node.diary.refusals == []

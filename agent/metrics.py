@@ -78,6 +78,8 @@ class Metrics:
             ["by"],
             registry=self.registry,
         )
+        for how in ("handover", "death"):  # increase() sees no first 1 that comes with its series
+            self.handovers.labels(how)
         self.unregistered = Histogram(
             f"{prefix}unregistered_seconds",
             "How long a kubelet was there and did not know this agent, before each registration; "

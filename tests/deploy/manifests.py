@@ -56,3 +56,12 @@ def containers(spec: Json) -> list[Json]:
 def environment(container: Json) -> dict[str, str]:
     """Give what a container's environment says outright."""
     return {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
+
+
+def selects(selector: Json, labels: Json) -> bool:
+    """Tell whether a label selector (``In`` is all that it may say) selects who has *labels*."""
+    expressions = selector.get("matchExpressions", ())
+    assert {each["operator"] for each in expressions} <= {"In"}
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in expressions
+    )

@@ -8,7 +8,9 @@ from typing import Any
 import click
 import pytest
 
+from agent import serving, supervisor
 from agent.__main__ import main as agent
+from agent.handover import predecessor
 from certs.__main__ import cli as certs
 from contract.names import DEFAULT_DOMAIN
 from tests.deploy.manifests import (
@@ -20,6 +22,7 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
     read_yaml,
+    selects,
 )
 from tests.deploy.schemas import OLDEST, check, newest
 from webhook.__main__ import cli as webhook
@@ -246,8 +249,8 @@ def test_services_and_budgets_and_policies_select_pods_that_are_there() -> None:
         selector = spec.get("podSelector", spec.get("selector"))
         if selector and each["kind"] in kinds:
             checked.add(each["kind"])
-            wanted = selector.get("matchLabels", selector)
-            assert any(wanted.items() <= found.items() for found in labels), each["metadata"]
+            wanted = {"matchLabels": selector} if each["kind"] == "Service" else selector
+            assert any(selects(wanted, found) for found in labels), each["metadata"]
     assert checked == kinds
 
 
@@ -301,6 +304,35 @@ def test_the_webhook_has_time_to_drain() -> None:
     delay = float(environment(containers(WEBHOOK)[0])["GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY"])
     # As long as gunicorn gives its workers, and what it takes to end after them.
     assert WEBHOOK["terminationGracePeriodSeconds"] > delay + 16 + 2 + 5
+
+
+def test_a_node_has_its_next_agent_before_it_loses_one() -> None:
+    strategy = find(OBJECTS, "DaemonSet", "gpu-turnstile-agent")["spec"]["updateStrategy"]
+    assert strategy == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    # Two agents on a node at once: neither may take something of the host that there is one of.
+    (container,) = containers(AGENT)
+    assert not any("hostPort" in each for each in container["ports"])
+
+
+def test_the_agent_has_time_to_hand_over() -> None:
+    """Every step as long as it may take, and the orderly end where it fails at the last."""
+    steps = (
+        predecessor._HEAR_SECONDS,
+        serving._SETTLE_SECONDS,  # pause
+        predecessor._WORD_SECONDS,  # take, told
+        predecessor._WORD_SECONDS,  # noted
+        predecessor._REGISTER_SECONDS,
+        predecessor._QUIET_WITHIN,
+        serving._WRITE_SECONDS,  # finish
+        serving._SETTLE_SECONDS,  # connections
+        predecessor._WORD_SECONDS,  # the files
+        predecessor._WORD_SECONDS,  # taken
+        supervisor._JOIN_SECONDS,
+    )
+    assert AGENT["terminationGracePeriodSeconds"] > sum(steps) + 10
 
 
 def test_the_webhooks_memory_holds_its_workers() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent.cardsfile import load_inventory
 from contract.names import DEFAULT_DOMAIN
@@ -21,6 +22,7 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
     read_yaml,
+    selects,
 )
 from tests.deploy.policies import denials
 from tests.deploy.policy_examples import PODS
@@ -33,6 +35,24 @@ every_overlay = pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: ea
 
 def _agent(overlay: str) -> Json:
     return pod_specs(build(overlay))["DaemonSet/gpu-turnstile-agent"]
+
+
+def _settings_patch(name: str, value: str) -> str:
+    """Write a strategic merge patch of the agent's environment."""
+    return yaml.safe_dump(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "any"},
+            "spec": {
+                "template": {
+                    "spec": {
+                        "containers": [{"name": "agent", "env": [{"name": name, "value": value}]}]
+                    }
+                }
+            },
+        }
+    )
 
 
 def _paths(spec: Json) -> set[str]:
@@ -56,6 +76,7 @@ def test_every_folder_has_its_test() -> None:
         "overlays/gpu-manager",
         "overlays/hami-core",
         "overlays/host-driver",
+        "overlays/hot-standby",
         "overlays/monitoring",
         "overlays/nvidia-runtime",
         "overlays/try-out",
@@ -120,6 +141,7 @@ _VCUDA = {"/var/lib/gpu-turnstile", "/sys/fs/cgroup", "/run/containerd"}
         ("overlays/gpu-manager", _NVML | _VCUDA, True, True),
         ("overlays/hami-core", {"/var/lib/gpu-turnstile", "/usr/local/vgpu"}, False, False),
         ("overlays/host-driver", _NVML, True, False),
+        ("overlays/hot-standby", set[str](), False, False),
         ("overlays/monitoring", set[str](), False, False),
         ("overlays/nvidia-runtime", set[str](), False, False),
         ("overlays/try-out", set[str](), False, False),
@@ -194,6 +216,95 @@ def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
         text.replace("resources:\n", "resources:\n- settings.yaml\n"), encoding="utf-8"
     )
     assert DEFAULT_DOMAIN not in str(build_folder(folder))
+
+
+_WITH_OTHERS = [each for each in COMPONENTS if each not in ("domain", "hot-standby")]
+
+
+@pytest.mark.parametrize("component", _WITH_OTHERS)
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_the_standby_is_the_agent_with_any_component_in_any_order(
+    component: str, order: str, tmp_path: Path
+) -> None:
+    chosen = [component, "hot-standby"] if order == "after" else ["hot-standby", component]
+    alone = pod_specs(build_folder(write_overlay(tmp_path / "alone", [component])))
+    both = pod_specs(build_folder(write_overlay(tmp_path / "both", chosen)))
+    standby = both.pop("DaemonSet/gpu-turnstile-agent-standby")
+    assert both == alone
+    assert standby == alone["DaemonSet/gpu-turnstile-agent"]
+
+
+@every_overlay
+def test_any_overlay_can_have_a_standby_added_to_it(overlay: str, tmp_path: Path) -> None:
+    def write(name: str, *components: str) -> Path:
+        resource = os.path.relpath(DEPLOY / (overlay or "base"), (tmp_path / name).resolve())
+        return write_overlay(tmp_path / name, components, resources=[resource])
+
+    if overlay == "overlays/hot-standby":
+        return
+    plain = pod_specs(build_folder(write("plain")))
+    more = pod_specs(build_folder(write("more", "hot-standby")))
+    assert (
+        more.pop("DaemonSet/gpu-turnstile-agent-standby") == plain["DaemonSet/gpu-turnstile-agent"]
+    )
+    assert more == plain
+
+
+def test_a_patch_of_settings_reaches_the_standby(tmp_path: Path) -> None:
+    """By the target that deploy/README.md shows."""
+    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    pattern = "gpu-turnstile-agent(-standby)?"
+    assert f'- target: {{kind: DaemonSet, name: "{pattern}"}}' in readme
+    folder = write_overlay(
+        tmp_path / "mine",
+        ["hot-standby"],
+        patches=[
+            {
+                "target": {"kind": "DaemonSet", "name": pattern},
+                "patch": _settings_patch("GPU_TURNSTILE_POLICY", "spread"),
+            }
+        ],
+    )
+    for name, spec in pod_specs(build_folder(folder)).items():
+        if name.startswith("DaemonSet/"):
+            assert environment(containers(spec)[0])["GPU_TURNSTILE_POLICY"] == "spread", name
+
+
+def test_no_daemon_set_takes_the_pods_of_the_other() -> None:
+    sets = [each for each in build("overlays/hot-standby") if each["kind"] == "DaemonSet"]
+    assert len(sets) == 2
+    for each in sets:
+        selector = each["spec"]["selector"]["matchLabels"]
+        selected = [
+            one["metadata"]["name"]
+            for one in sets
+            if selector.items() <= one["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        assert selected == [each["metadata"]["name"]]
+
+
+def test_the_standby_is_replaced_as_the_agent_is() -> None:
+    built = build("overlays/hot-standby")
+    agent, standby = (
+        find(built, "DaemonSet", f"gpu-turnstile-agent{suffix}")["spec"]
+        for suffix in ("", "-standby")
+    )
+    assert standby["updateStrategy"] == agent["updateStrategy"]
+
+
+def test_whatever_finds_the_agent_finds_the_standby() -> None:
+    """The NetworkPolicy, and the PodMonitor of the monitoring component."""
+    monitor = find(
+        read_yaml(DEPLOY / "components" / "monitoring" / "scrape.yaml"),
+        "PodMonitor",
+        "gpu-turnstile-agent",
+    )
+    policy = find(build("overlays/hot-standby"), "NetworkPolicy", "gpu-turnstile-agent")
+    for selector in (monitor["spec"]["selector"], policy["spec"]["podSelector"]):
+        for each in build("overlays/hot-standby"):
+            if each["kind"] == "DaemonSet":
+                labels = each["spec"]["template"]["metadata"]["labels"]
+                assert selects(selector, labels), each["metadata"]["name"]
 
 
 @every_overlay

@@ -97,6 +97,7 @@ def encode(held: Held) -> dict[str, object]:
                 "ids": _compress(holding.ids),
                 "evidence": str(holding.evidence),
                 "proven": holding.proven,
+                "answered": holding.answered,
             }
             for resource, holding in held.holdings.items()
         },
@@ -119,7 +120,10 @@ def decode(message: Mapping[str, object]) -> Held:
             ContainerKind(str(kind)),
             {
                 Resource(resource): Holding(
-                    _expand(held["ids"]), Evidence(held["evidence"]), held["proven"] is True
+                    _expand(held["ids"]),
+                    Evidence(held["evidence"]),
+                    proven=held["proven"] is True,
+                    answered=held.get("answered") is True,
                 )
                 for resource, held in holdings.items()
             },

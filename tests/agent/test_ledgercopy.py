@@ -35,7 +35,7 @@ ids = st.frozensets(
 )
 holdings = st.dictionaries(
     st.sampled_from(Resource),
-    st.builds(Holding, ids, st.sampled_from(Evidence), st.booleans()),
+    st.builds(Holding, ids, st.sampled_from(Evidence), st.booleans(), st.booleans()),
 )
 helds = st.builds(
     Held,

@@ -2,7 +2,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.cards import Card, Inventory, Link, parse_inventory, write_inventory
@@ -230,6 +230,12 @@ _links = st.fixed_dictionaries(
         {"cards": st.lists(_cards | _yaml, max_size=3)},
         optional={"links": st.lists(_links | _yaml, max_size=3) | _yaml},
     )
+)
+@example(
+    {
+        "cards": [{"uuid": f"GPU-{each}", "index": each, "memory": "1Gi"} for each in range(2)],
+        "links": [{"cards": [1, 0], "kind": "NV1"}],
+    }
 )
 def test_a_hostile_document_is_read_or_refused_and_nothing_else_happens(document: object) -> None:
     try:

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from certs.issue import KeyPair, make_authority, sign_serving
@@ -71,7 +71,22 @@ def test_there_is_always_something_to_say_and_always_the_same(
     assert str(action).isprintable()
 
 
+_ONE, _OTHER = (read_certificate(each.certificate) for each in AUTHORITIES[:2])
+_MADE = Secret("a", Origin.OURS, AUTHORITIES[0], _ONE)
+_SERVED = Secret(
+    "s", Origin.OURS, SERVING[0], read_certificate(SERVING[0].certificate), "", (_ONE,), START
+)
+_EMPTY = Secret("s", Origin.EMPTY, problem="is bad")
+
+
+def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
+    return (Configuration(Kind.MUTATING, "c", "1", (bundle,), START),)
+
+
 @given(_OBSERVED, _TIMES)
+@example(Observed(_MADE, _SERVED, _trusting(_ONE)), START + timedelta(days=1))  # done
+@example(Observed(_MADE, _SERVED, _trusting(_OTHER)), START + timedelta(days=1))  # to be trusted
+@example(Observed(_MADE, _EMPTY, _trusting(_ONE)), START + timedelta(days=1))  # to be made
 def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_trusted(
     observed: Observed, now: datetime
 ) -> None:

@@ -3,7 +3,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from contract import stamps as module
@@ -129,7 +129,12 @@ def test_a_stamp_out_of_range_is_refused_though_its_form_is_right(text: str, sho
 
 
 @patient
-@given(st.text() | st.from_regex(r"\A[0-9]{18,22}-[a-z0-9]{0,3}-[0-9]{7,9}\Z"))
+@given(
+    st.text()
+    | st.from_regex(r"\A[0-9]{18,22}-[a-z0-9]{0,3}-[0-9]{7,9}\Z")
+    | st.from_regex(r"\A0[0-9]{19}-[a-z0-9]{1,3}-[0-9]{8}\Z")
+)
+@example("01767225600000000000-w-00000001")
 def test_decoding_accepts_exactly_what_encoding_writes(text: str) -> None:
     try:
         stamp = OrderStamp.decode(text)

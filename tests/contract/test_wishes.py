@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.names import Names
@@ -148,9 +148,15 @@ def test_a_card_is_ruled_out_by_the_wish_that_is_named(wishes: Wishes, expected:
     assert wishes.excludes(model="NVIDIA A100-SXM4-80GB", uuid="GPU-1") == expected
 
 
+_VALUES = st.sampled_from(["a100", "GPU-1,GPU-2", "spread", "50"])
+
+
 @given(
-    st.dictionaries(st.sampled_from(sorted(NAMES.wishes)), st.text() | st.integers() | st.none())
+    st.dictionaries(
+        st.sampled_from(sorted(NAMES.wishes)), _VALUES | st.text() | st.integers() | st.none()
+    )
 )
+@example({NAMES.use_gpu_type: "a100"})
 def test_whatever_stands_there_it_is_read_or_told_never_raised(given: dict[str, Any]) -> None:
     wishes, errors = read_wishes(given, NAMES)
     assert all(error.value for error in errors)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.rbac.rules import ANY, Permission, Request, missing, permissions, superfluous
@@ -154,6 +154,10 @@ def test_what_is_missing_is_what_no_rule_as_a_whole_allows(
 
 
 @given(st.lists(rules, max_size=3), st.lists(requests, min_size=1, max_size=5))
+@example(
+    [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"], "resourceNames": []}],
+    [Request("list", "", "pods", "", ""), Request("get", "", "nodes", "", "")],
+)
 def test_nothing_is_both_missing_and_the_use_of_a_right(
     given_: list[dict[str, Any]], asked: list[Request]
 ) -> None:

@@ -6,7 +6,7 @@ containers, K4, and by which evidence a container was known) would otherwise be 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from agent.ledger import Claim, Holding, Ledger
@@ -48,6 +48,21 @@ class Knowledge:
     passed: frozenset[PodId] = frozenset()
     refused: frozenset[PodId] = frozenset()
     kubelet: Sequence[int] | None = None
+
+    def for_another_kubelet(self) -> "Knowledge":
+        """Leave out what only this kubelet did: another tries all pods anew."""
+        return Knowledge(
+            [
+                replace(
+                    each,
+                    holdings={
+                        resource: replace(holding, answered=False)
+                        for resource, holding in each.holdings.items()
+                    },
+                )
+                for each in self.held
+            ]
+        )
 
 
 def encode_rest(known: Knowledge) -> dict[str, object]:

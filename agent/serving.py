@@ -139,8 +139,8 @@ class Serving:
         self._wait_synced()
         try:
             self._turnstile.rebuild()
-            if self._registrar.kubelet not in (None, known.kubelet):  # it tries all pods anew
-                known = Knowledge(known.held)
+            if self._registrar.kubelet not in (None, known.kubelet):
+                known = known.for_another_kubelet()
             self._turnstile.inherit(known)
             self._upkeep.tick()
         finally:  # whatever became of it: the kubelet's calls have no deadline of their own

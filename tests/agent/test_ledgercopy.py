@@ -1,6 +1,7 @@
 """What one agent tells its successor of its ledger."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,18 @@ def test_who_had_its_turn_is_understood_too(
 ) -> None:
     known = Knowledge((), passed, refused, kubelet)
     assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
+
+
+def test_another_kubelet_has_done_nothing_yet() -> None:
+    given = Holding(frozenset(["G::1"]), Evidence.TICKET, proven=True, answered=True)
+    known = Knowledge(
+        [Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: given})],
+        frozenset([POD]),
+        frozenset([OTHER]),
+        [1, 2, 3],
+    )
+    expected = Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: replace(given, answered=False)})
+    assert known.for_another_kubelet() == Knowledge([expected])
 
 
 def test_an_agent_that_tells_less_is_understood() -> None:

@@ -128,7 +128,7 @@ def test_why_nobody_was_shown_is_said() -> None:
 # --- believing it ---------------------------------------------------------------------
 
 
-def test_a_right_guess_is_proven_and_keeps_its_evidence() -> None:
+def test_a_right_guess_is_proven_and_known_by_the_record_from_then_on() -> None:
     ledger = Ledger()
     claim = hold(ledger, P, "c0", CORE, CORES)
     hold(ledger, P, "c0", MEMORY, BLOCKS, evidence=Evidence.ORDER)
@@ -136,7 +136,7 @@ def test_a_right_guess_is_proven_and_keeps_its_evidence() -> None:
     assert _holdings(ledger) == {
         claim: {
             CORE: Holding(CORES, Evidence.WITNESS, proven=True),
-            MEMORY: Holding(BLOCKS, Evidence.ORDER, proven=True),
+            MEMORY: Holding(BLOCKS, Evidence.RECORD, proven=True),
         }
     }
 

@@ -62,6 +62,8 @@ class PodView:
             agent itself wrote there, with the record, is no choice.
         runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
             under another.
+        mains: names of all its containers, those that ask for no GPU too; empty if not known.
+        sidecars: names of all its restartable init containers.
         faults: what did not parse (stamps, records), for the log; never read as a zero.
     """
 
@@ -76,6 +78,8 @@ class PodView:
     wishes: Wishes = NO_WISHES
     chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     runtime_uid: str = ""
+    mains: frozenset[str] = frozenset()
+    sidecars: frozenset[str] = frozenset()
     faults: tuple[str, ...] = ()
 
 
@@ -92,7 +96,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     bound = _stamp(annotations.get(names.bind_order), faults)
     admitted = _stamp(annotations.get(names.admission_order), faults)
     time_ns = _first_time(bound, annotations.get(names.predicate_time), admitted, faults)
-    demand, _ = read_pod_demand(obj.get("spec"), names)
+    spec = obj.get("spec") or {}
+    demand, _ = read_pod_demand(spec, names)
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
     written = _decode(annotations.get(names.gpu_allocation), faults)
@@ -121,6 +126,12 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
         chosen=_chosen(annotations, demand, written, names, faults),
         # The API server lets nobody but a kubelet make a mirror pod.
         runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
+        mains=frozenset(each.get("name", "") for each in spec.get("containers") or ()),
+        sidecars=frozenset(
+            each.get("name", "")
+            for each in spec.get("initContainers") or ()
+            if each.get("restartPolicy") == "Always"
+        ),
         faults=tuple(faults),
     )
 

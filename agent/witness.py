@@ -30,8 +30,13 @@ class ListedPod:
         return self.namespace, self.name
 
     def may_be(self, view: PodView) -> bool:
-        """Tell whether the entry has every container that must be in it if it is *view*."""
+        """Tell whether the entry has just the containers that it must have if it is *view*.
+
+        Restartable init containers are listed by newer kubelets only.
+        """
         names = {each.name for each in self.containers}
+        if view.mains and not view.mains <= names <= view.mains | view.sidecars:
+            return False
         return all(
             each.name in names
             for each in view.demand.containers

@@ -42,20 +42,20 @@ def _check_free(world: World) -> None:
     # What ordinary init containers of these have left over nobody can tell (K4).
     if hidden(world):
         return
-    # What a rejected pod got is free as soon as another comes, at the latest; an old List may
-    # show it until then (K21).
-    rejected = world.devices.books.keys() - set(world.kubelet.active())
+    # What a rejected or deleted pod got is free as soon as another comes, at the latest; until
+    # then List may show it (K20, K21).
+    over = world.devices.books.keys() - set(world.kubelet.active())
+    unlisted = over - {each.pod.uid for each in world.kubelet.listed()}
     for resource in Resource:
         told = world.host.turnstile.free(resource)
-        most = _free(world, resource, but=rejected)
-        least = most if world.kubelet.active_only else _free(world, resource)
+        most, least = _free(world, resource, but=over), _free(world, resource, but=unlisted)
         for card in world.cards:
             if not least[card] <= told[card] <= most[card]:
                 what = f"{resource} of {card}: {most[card]} are free, told {told[card]}"
                 world.judge.find("free", what)
 
 
-def _free(world: World, resource: Resource, *, but: Collection[str] = ()) -> dict[str, int]:
+def _free(world: World, resource: Resource, *, but: Collection[str]) -> dict[str, int]:
     held = Counter(map(card_of, world.devices.held(resource, but=but)))
     places = world.book.by_card(resource).items()
     return {card: len(ids) - held[card] for card, ids in places}

@@ -13,6 +13,8 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from contract.wishes import Wishes
 from tests.agent.builders import container, patient
+from tests.agent.fakes import NAMES as FAKE_NAMES
+from tests.agent.fakes import make_manifest
 
 NAMES = Names()
 TIME = 1_700_000_000_000_000_000
@@ -320,3 +322,15 @@ def test_a_choice_that_does_not_parse_is_a_fault_and_no_choice(text: str) -> Non
 
 def test_what_the_agent_wrote_with_its_record_is_no_choice() -> None:
     assert _chosen("1", gpu_allocation=encode_allocations(RECORD)).chosen == {}
+
+
+def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
+    obj = make_manifest("p", (30, 8))
+    obj["spec"]["containers"].append({"name": "plain"})
+    obj["spec"]["initContainers"] = [
+        {"name": "proxy", "restartPolicy": "Always"},
+        {"name": "setup"},
+    ]
+    view = parse_pod(obj, FAKE_NAMES)
+    assert view.mains == {"c0", "plain"}
+    assert view.sidecars == {"proxy"}

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,17 @@ from hypothesis import strategies as st
 from agent.podview import PodId, PodView
 from agent.tickets import Resource
 from agent.witness import Identified, ListedPod, identify
-from tests.agent.builders import CORE, MEMORY, ids, listed, patient, pod_id, snapshot, view
+from tests.agent.builders import (
+    CORE,
+    MEMORY,
+    container,
+    ids,
+    listed,
+    patient,
+    pod_id,
+    snapshot,
+    view,
+)
 
 Owners = dict[tuple[Resource, str], PodId]
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
@@ -183,3 +194,26 @@ def test_the_order_in_which_pods_are_known_does_not_matter(
 @pytest.mark.parametrize("known", [False, True])
 def test_an_empty_list_identifies_nobody(known: bool) -> None:
     assert identify(snapshot(), [view("p")] if known else [], {}) == ()
+
+
+# --- which pod of a name an entry can be ------------------------------------------------
+
+
+def test_an_entry_is_told_by_its_containers_that_ask_for_no_gpu_too() -> None:
+    pod = replace(
+        view("p", container("c", 30, 8)),
+        mains=frozenset({"c", "plain"}),
+        sidecars=frozenset({"proxy"}),
+    )
+    assert listed("p", c=None, plain=None).may_be(pod)
+    assert listed("p", c=None, plain=None, proxy=None).may_be(pod)
+    assert not listed("p", c=None).may_be(pod)
+    assert not listed("p", c=None, plain=None, more=None).may_be(pod)
+
+
+def test_of_two_pods_of_a_name_the_successor_is_the_entry_with_its_containers() -> None:
+    """An agent that starts later knows the successor alone; its predecessor still ends (K20)."""
+    new = replace(view("p", container("c", 30, 8), uid="new"), mains=frozenset({"plain", "c"}))
+    old, mine = listed("p", c=None, more=None), listed("p", plain=None, c=None)
+    found = identify(snapshot(old, mine), [new], {})
+    assert {each.listed is mine: each.pod.uid for each in found} == {False: "", True: "new"}

@@ -205,6 +205,8 @@ class _Server(TcpWSGIServer):
         self._most = connections
         self._deadline = deadline
         self._stopping = threading.Event()
+        self._ending = threading.Lock()
+        self._ended = False
         super().__init__(
             application,
             _sock=listening,
@@ -226,12 +228,16 @@ class _Server(TcpWSGIServer):
         while not self._stopping.is_set():
             self.asyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
         self.task_dispatcher.shutdown()
-        self.asyncore.close_all(self._map)
+        with self._ending:
+            self._ended = True
+            self.asyncore.close_all(self._map)
 
     def stop(self) -> None:
-        """Make :meth:`serve` return."""
+        """Make :meth:`serve` return; does nothing the second time."""
         self._stopping.set()
-        self.pull_trigger()
+        with self._ending:
+            if not self._ended:  # else its descriptor may be somebody else's by now
+                self.pull_trigger()
 
     def maintenance(self, now: float) -> None:
         """Close the connections whose time is over, whatever they are doing."""

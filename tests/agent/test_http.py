@@ -261,3 +261,10 @@ def test_a_process_that_runs_out_of_descriptors_still_answers_probes() -> None:
             assert answer.status == 200
         process.communicate(timeout=20)
     assert process.returncode == 0
+
+
+def test_a_server_may_be_stopped_twice() -> None:
+    server = StatusServer("127.0.0.1", 0, {})
+    server.stop()
+    server.stop()
+    assert not server._thread.is_alive()

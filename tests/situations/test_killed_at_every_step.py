@@ -351,8 +351,7 @@ def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # How long the agent waits before it registers (again): hundreds of restarts add up.
-    monkeypatch.setattr(agent.kubelet, "_SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(agent.kubelet, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(agent.kubelet, "_BACKOFF_SECONDS", (0.05, 0.05))
     case = Case(fault, step, course, caplog)
     with case.node:
         case.run()

@@ -20,6 +20,7 @@ from agent.entitlement import Entitlement
 from agent.errors import Refusal, ResolutionError, Unavailable
 from agent.free import free_places
 from agent.grant import Grant, check_free, check_request, check_together, translate
+from agent.halfserved import half_served
 from agent.ledger import Claim, Holding, Ledger
 from agent.ledgercopy import Held, Knowledge, inherit
 from agent.links import Links
@@ -259,6 +260,7 @@ class Turnstile:
         with self._lock:
             for each in known.held:
                 inherit(self._ledger, each)
+            self._forget_half_served()
             self._lookout.admissions.inherit(known.passed, known.refused)
 
     def refresh(self, *, owed: bool = True) -> bool:
@@ -302,9 +304,15 @@ class Turnstile:
         with self._lock:
             self._lookout.forget_kubelet()
             self._ledger.new_kubelet()
+            self._forget_half_served()
             self._offers.registered(self._ledger)
             self._promises.clear()
         self.refresh()
+
+    def _forget_half_served(self) -> None:
+        """Forget what init containers hold in part, of which a new kubelet knows nothing."""
+        for claim in half_served(self._ledger, self._lookout.know().view):
+            self._ledger.release_container(claim)
 
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""

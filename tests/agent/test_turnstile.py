@@ -905,6 +905,31 @@ def test_a_reservation_is_dropped_when_the_plugin_registers_again(node: Node) ->
     assert node.journal.evidence("allocate") == [Evidence.WITNESS]
 
 
+def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(node: Node) -> None:
+    """It wrote nothing of it into its checkpoint, and ``List`` never shows it (K4)."""
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    node.bind(pod)
+    node.record.show(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    node.turnstile.registered()
+    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    again = node.prefer(MEMORY, 8, among=ids(1, range(32)))
+    assert cards_of(again) == ["GPU-1"]
+    node.turnstile.allocate(MEMORY, again)
+    assert node.journal.claims("allocate") == ["a/init", "a/init"]
+
+
+def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: Node) -> None:
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    node.bind(pod)
+    node.record.show(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    known = node.turnstile.knowledge().for_another_kubelet()
+    node.restart_agent()
+    node.turnstile.inherit(known)
+    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+
+
 def test_old_reservations_make_room_for_new_ones(node: Node) -> None:
     """Answers that are never taken up must not gather."""
     first = make_pod("first", asks(99, 1))

@@ -50,8 +50,8 @@ class Hints:
 
 
 def hinted_node(seed: int = 0, *, hints: Hints, **options: Any) -> Node:
-    """A node of four cards on two NUMA nodes."""
-    return a_node(seed=seed, cards=4, kubelet={"numa_hint": hints}, **options)
+    """A node of four cards on two NUMA nodes, which the kubelet is told."""
+    return a_node(seed=seed, cards=4, kubelet={"numa_hint": hints}, numa=True, **options)
 
 
 def fill(node: Node, **shares: tuple[int, int]) -> None:

@@ -27,13 +27,16 @@ Kept = Mapping[Resource, Mapping[str, int]]
 class Offers:
     """Remembers what this kubelet has offered last, and what the one before it had booked."""
 
-    def __init__(self, book: TicketBook) -> None:
+    def __init__(self, book: TicketBook, *, aligned: bool = False) -> None:
         """Start with a kubelet that offers whatever nobody holds.
 
         Args:
             book: the node's tickets.
+            aligned: whether the kubelet knows NUMA nodes, so that it may offer some nodes'
+                places only (K23): what it does not offer of others it does not keep back.
         """
         self._book = book
+        self._nodes = {card.uuid: card.numa for card in book.inventory.cards} if aligned else {}
         self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
         self._booked: dict[Claim, _Places] = {}  # as of the last answer, and some before
         self._former: dict[Claim, _Places] = {}  # what this kubelet may count of ended pods
@@ -75,6 +78,9 @@ class Offers:
         else:
             rest = frozenset(known.keys() - offered - held)
         ill = {card for card in set(map(card_of, rest)) if unhealthy(card)}
+        if self._nodes:
+            aligned = {self._nodes[card] for card in set(map(card_of, offered))}
+            ill |= {card for card, node in self._nodes.items() if node not in aligned}
         self._withheld[resource] = frozenset(each for each in rest if card_of(each) not in ill)
         for claim, places in tuple(self._former.items()):
             if claim.pod in ledger.known:  # listed: the ledger says what it holds

@@ -271,6 +271,7 @@ class Agent:
             unhealthy=self._watch.unhealthy,
             policy=settings.policy,
             strict=settings.strict_predicate,
+            aligned=settings.numa,
         )
 
         # Inside the gate: a refusal that waits to be answered is a call under way.

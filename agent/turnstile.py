@@ -83,6 +83,7 @@ class Turnstile:
         unhealthy: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
+        aligned: bool = False,
     ) -> None:
         """Start with an empty ledger.
 
@@ -97,6 +98,7 @@ class Turnstile:
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
             policy: which card a share prefers, unless its pod wishes otherwise.
             strict: whether a scheduler's choice of cards that does not fit is refused.
+            aligned: whether the kubelet knows the cards' NUMA nodes.
         """
         self._book = book
         self._pods = BelievedPods(pods, book)
@@ -129,7 +131,7 @@ class Turnstile:
             lock=self._lock,
         )
         self._promises = Promises()
-        self._offers = Offers(book)
+        self._offers = Offers(book, aligned=aligned)
 
     # --- the three calls -------------------------------------------------------------
 

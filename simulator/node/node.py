@@ -330,6 +330,7 @@ class Node:
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
+            aligned=self._options.numa,
         )
         self.pods.subscribe(turnstile.catch_up)
         registrar = Registrar(

@@ -240,7 +240,7 @@ def test_a_burst_with_a_hint_for_every_pod_is_named_rightly(seed: int) -> None:
         a_pod(f"p{number:02}", gpu("c0", 10, 2 + number % 3), gpu("c1", 10, 4), at=number)
         for number in range(14)
     ]
-    with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}) as node:
+    with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}, numa=True) as node:
         node.bind(*pods)
         node.settle()
         for each in pods:

@@ -20,6 +20,7 @@ class Admissions:
 
     def __init__(self) -> None:
         """Know of no admission."""
+        self._found: frozenset[PodId] = frozenset()
         self.forget()
 
     def forget(self) -> None:
@@ -48,7 +49,17 @@ class Admissions:
         Args:
             listed: the pods in motion, as ``List`` shows them in that call.
         """
-        return Past(self._passed, self._over, frozenset(self._refused), self.newcomers(listed))
+        return Past(
+            self._passed,
+            self._over,
+            frozenset(self._refused),
+            self.newcomers(listed),
+            self._found,
+        )
+
+    def find(self, pods: AbstractSet[PodId]) -> None:
+        """Note that *pods* were there when the agent started."""
+        self._found |= pods
 
     def newcomers(self, listed: Iterable[Identified]) -> frozenset[PodId]:
         """Return the pods that were not listed when the last call was settled."""
@@ -69,6 +80,7 @@ class Admissions:
         self._passed &= pods
         self._over &= pods
         self._begun &= pods | live
+        self._found &= pods | live
         # A UID cannot come back, and a pod without one is known by its name alone.
         self._refused = {each for each in self._refused if each in pods or each in live}
 

@@ -67,12 +67,15 @@ class Past:
         refused: pods that the agent refused for certain: they are never the one again.
         newcomers: pods that were not listed when the last call was settled: if one of them can
             be asking, the admission of all others is over (K1, K3).
+        found: pods that were there when the agent started: what their ordinary init containers
+            had got by then nobody can tell (K4).
     """
 
     passed: AbstractSet[PodId] = frozenset()
     over: AbstractSet[PodId] = frozenset()
     refused: AbstractSet[PodId] = frozenset()
     newcomers: AbstractSet[PodId] = frozenset()
+    found: AbstractSet[PodId] = frozenset()
 
 
 _NOTHING_PAST = Past()
@@ -129,7 +132,7 @@ def resolve(
 def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Past) -> list[Waiting]:
     """Of the listed pods that may be asking, take the likeliest."""
     known, unknown = _waiting_by_list(
-        ask, [each for each in listed if each.pod not in past.refused], served
+        ask, [each for each in listed if each.pod not in past.refused], served, past.found
     )
     if any(each.pod in past.newcomers for each in (*known, *unknown)):
         known = [each for each in known if each.pod in past.newcomers]
@@ -149,9 +152,11 @@ def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Pas
     # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
     # only if no known pod is that has not had its turn.
     unheard = [each for each in unknown if each.pod not in past.passed | past.over]
-    if begun:  # it is not, if another plugin has failed it meanwhile and nobody could see that
-        return begun + [each for each in fresh if each not in begun]
-    return fresh or unheard or known or unknown
+    # Begun, it is not, if another plugin has failed it meanwhile and nobody could see that.
+    likely = begun + [each for each in fresh if each not in begun]
+    if unheard:  # nor is anybody, if it is the one that only the kubelet knows
+        likely = [replace(each, certain=False) for each in likely]
+    return likely or unheard or known or unknown
 
 
 def is_recorded(view: PodView) -> bool:
@@ -252,19 +257,19 @@ def _is_served(view: PodView, listed: ListedPod | None, served: Served) -> IsSer
 
 def _waiting_by_record(ask: Ask, views: Iterable[PodView], served: Served) -> list[Waiting]:
     """Who may be asking by the agent's own record alone."""
-    waiting = (
-        _wait(ask, view, _is_served(view, None, served))
+    return [
+        waiting
         for view in views
         if not view.terminal and ask.owner in (None, view.id)
-    )
-    return [each for each in waiting if each is not None]
+        for waiting in _wait(ask, view, _is_served(view, None, served))[:1]
+    ]
 
 
 def _waiting_by_list(
-    ask: Ask, listed: Iterable[Identified], served: Served
+    ask: Ask, listed: Iterable[Identified], served: Served, found: AbstractSet[PodId]
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Who may be asking by what ``List`` shows: known pods, and those the API has not told of."""
-    known: list[Waiting | None] = []
+    known: list[Waiting] = []
     unknown: list[Waiting | None] = []
     for each in listed:
         if ask.owner not in (None, each.pod):
@@ -272,25 +277,23 @@ def _waiting_by_list(
         if each.view is None:
             unknown.append(_wait_unknown(ask, each))
         elif not each.view.terminal:
-            found = _wait(ask, each.view, _is_served(each.view, each.listed, served))
-            known.append(found and replace(found, certain=each.certain))
-    return (
-        [each for each in known if each is not None],
-        [each for each in unknown if each is not None],
+            waiting = _wait(ask, each.view, _is_served(each.view, each.listed, served))
+            if each.pod not in found:  # what its init containers got was seen: they come in order
+                waiting = waiting[:1]
+            known += [replace(one, certain=each.certain) for one in waiting]
+    return known, [each for each in unknown if each is not None]
+
+
+def _wait(ask: Ask, view: PodView, is_served: IsServed) -> list[Waiting]:
+    """Take the containers that ask for exactly this, of those that may come next, in order."""
+    in_progress = any(
+        is_served(other, resource) for other in view.demand.containers for resource in Resource
     )
-
-
-def _wait(ask: Ask, view: PodView, is_served: IsServed) -> Waiting | None:
-    """Take the container that asks for exactly this, of those that may come next."""
-    for each in next_containers(view.demand.containers, is_served):
-        if count_of(each.demand, ask.resource) == ask.size and not is_served(each, ask.resource):
-            in_progress = any(
-                is_served(other, resource)
-                for other in view.demand.containers
-                for resource in Resource
-            )
-            return Waiting(view.id, view.line, each, in_progress)
-    return None
+    return [
+        Waiting(view.id, view.line, each, in_progress)
+        for each in next_containers(view.demand.containers, is_served)
+        if count_of(each.demand, ask.resource) == ask.size and not is_served(each, ask.resource)
+    ]
 
 
 def _wait_unknown(ask: Ask, each: Identified) -> Waiting | None:

@@ -244,11 +244,12 @@ class Turnstile:
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
         scene = self._lookout.look()
-        if scene.snapshot is None:
-            return False
         with self._lock:
-            self._lookout.reconcile(scene.snapshot)
-        return True
+            there = set(self._lookout.know().live)
+            if scene.snapshot is not None:
+                there |= self._lookout.reconcile(scene.snapshot).pods
+            self._lookout.admissions.find(there)
+        return scene.snapshot is not None
 
     def knowledge(self) -> Knowledge:
         """Return what the kubelet's record does not tell a successor."""

@@ -52,8 +52,9 @@ def _resolve(
     over: Collection[PodId] = (),
     refused: Collection[PodId] = (),
     newcomers: Collection[PodId] = (),
+    found: Collection[PodId] = (),
 ) -> tuple[str, str, Evidence]:
-    found = resolve(
+    answer = resolve(
         ask,
         views=views,
         served=_served(*got),
@@ -63,9 +64,10 @@ def _resolve(
             over=frozenset(over),
             refused=frozenset(refused),
             newcomers=frozenset(newcomers),
+            found=frozenset(found),
         ),
     )
-    return found.pod.name, found.container.name, found.evidence
+    return answer.pod.name, answer.container.name, answer.evidence
 
 
 def _refusal(
@@ -337,6 +339,23 @@ def test_an_init_container_without_a_record_may_have_been_served_before_the_agen
     assert _resolve(Ask(CORE, 30), [pod], entries) == ("p", "init", Evidence.WITNESS)
 
 
+def test_of_a_pod_found_at_the_start_any_container_behind_its_init_container_may_be_asking() -> (
+    None
+):
+    pod = view("p", container("init", 50, 2, kind=INIT), container("c0", 50, 4))
+    entries = [identified(pod, listed("p", c0=None))]
+    found = [pod.id]
+    assert _resolve(Ask(CORE, 50), [pod], entries) == ("p", "init", Evidence.WITNESS)
+    assert _resolve(Ask(CORE, 50), [pod], entries, found=found) == ("p", "init", Evidence.ORDER)
+    assert _resolve(Ask(MEMORY, 4), [pod], entries, found=found) == ("p", "c0", Evidence.WITNESS)
+    got = [("p", "init", CORE), ("p", "init", MEMORY)]
+    assert _resolve(Ask(CORE, 50), [pod], entries, got=got, found=found) == (
+        "p",
+        "c0",
+        Evidence.WITNESS,
+    )
+
+
 def test_init_containers_are_not_asking_once_a_later_container_holds_something() -> None:
     pod = view("p", container("init", 30, 4, kind=INIT), container("c0", 50, 4))
     entries = [identified(pod, listed("p", c0={CORE: SOME}))]
@@ -409,13 +428,27 @@ def test_pods_alike_in_everything_but_their_name_are_taken_by_name() -> None:
 # --- pods only the kubelet knows -----------------------------------------------------
 
 
-def test_a_known_pod_that_fits_goes_before_one_only_the_kubelet_knows() -> None:
+def test_a_known_pod_that_fits_goes_before_one_only_the_kubelet_knows_but_may_not_be_it() -> None:
+    known, unknown = view("b", at=9), pod_id("a", "")
+    entries = [
+        identified(unknown, listed("a", c0=None)),
+        identified(known, listed("b", c0=None)),
+    ]
+    ask = Ask(CORE, 50)
+    assert _resolve(ask, [known], entries) == ("b", "c0", Evidence.ORDER)
+    it = ("b", "c0", Evidence.WITNESS)
+    assert _resolve(ask, [known], entries, passed=[unknown]) == it
+    assert _resolve(ask, [known], entries, over=[unknown]) == it
+    assert _resolve(ask, [known], entries, newcomers=[known.id]) == it
+
+
+def test_a_known_pod_that_has_begun_may_have_been_rejected_before_an_unknown_one_came() -> None:
     known = view("b", at=9)
     entries = [
         identified(pod_id("a", ""), listed("a", c0=None)),
-        identified(known, listed("b", c0=None)),
+        identified(known, listed("b", c0={CORE: SOME})),
     ]
-    assert _resolve(Ask(CORE, 50), [known], entries) == ("b", "c0", Evidence.WITNESS)
+    assert _resolve(Ask(MEMORY, 4), [known], entries) == ("b", "c0", Evidence.ORDER)
 
 
 def test_a_pod_only_the_kubelet_knows_is_asking_when_no_known_pod_fits() -> None:

@@ -930,6 +930,24 @@ def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: N
     assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
+def test_a_restarted_agent_does_not_claim_to_know_how_far_the_init_containers_are(
+    node: Node,
+) -> None:
+    """Of a pod that it finds; of one that comes later it has seen all (K4)."""
+    pod, later = (make_pod(name, init(30, 8), asks(30, 2)) for name in "ab")
+    node.bind(pod)
+    node.record.show(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    node.restart_agent()
+    node.turnstile.rebuild()
+    for resource in (MEMORY, CORE):
+        node.serve(pod, pod.demand.containers[resource is CORE], resource)
+    assert node.journal.evidence("allocate") == [Evidence.TICKET, Evidence.ORDER]
+    node.bind(later)
+    node.admit(later)
+    assert set(node.journal.evidence("prefer")) == {Evidence.WITNESS}
+
+
 def test_old_reservations_make_room_for_new_ones(node: Node) -> None:
     """Answers that are never taken up must not gather."""
     first = make_pod("first", asks(99, 1))

@@ -160,7 +160,9 @@ class Chooser:
             bound |= left_over(self.pod, other, self._book, self._ledger).keys()
         need = Need(task.need.demand, {**task.need.per_card, self._resource.other: 0})
         states = {state.uuid: state for state in self._states({})}
-        fits = all(card in states and not why_not(need, states[card]) for card in cards)
+        # Of a pod whose spec nobody knows, an earlier call may have shown less.
+        fits = len(cards) == task.need.demand.cards
+        fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
         return plan if fits and bound <= {*cards} else None
 
     def limited(self, tasks: Sequence[Task], beliefs: Beliefs) -> list[Task]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Refusal
@@ -200,6 +200,19 @@ def formatted() -> Iterator[None]:
     root.removeHandler(handler)
 
 
+@example(  # an earlier call has shown less of the pod than a later one does
+    drawn=[
+        {"annotations": {}, "inits": [], "mains": [None], "phase": "Pending"},
+        {
+            "annotations": {},
+            "inits": [("30", "40")],
+            "mains": [None, ("30", "8")],
+            "phase": "Pending",
+        },
+    ],
+    restarted=False,
+    strict=False,
+)
 @settings(
     patient, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the log's handler is the same for all

@@ -16,6 +16,7 @@ from tests.e2e.audit import Seen, findings
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.manifests import Maker, limits, visible
 from tests.e2e.settings import Settings
+from tests.e2e.stream import Stream
 
 SETTLE_SECONDS = 150.0
 _CLIENTS = 16
@@ -134,6 +135,10 @@ class Ground:
         pool.shutdown(wait=False)
         return created
 
+    def stream(self) -> Stream:
+        """Five pods a second, each of which lives for a second."""
+        return Stream(lambda name: self.cluster.create(self.make.short(name)), self.cluster.pods)
+
     def run(self, *pods: Json) -> dict[str, Json]:
         """Create pods and wait until each runs or was refused."""
         for done in self.submit(pods):
@@ -232,6 +237,12 @@ class Ground:
 
 def phase(pod: Json) -> str:
     return str(pod.get("status", {}).get("phase", "Pending"))
+
+
+def is_ready(pod: Json) -> bool:
+    """Tell whether all containers of a pod run, by the word of its status."""
+    conditions = pod["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def choose_node(nodes: Sequence[Json], asked: str | None, host: str) -> str | None:

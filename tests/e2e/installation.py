@@ -5,7 +5,10 @@ import json
 import os
 import re
 import shlex
+import signal
 import ssl
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import yaml
@@ -18,6 +21,7 @@ from tests.e2e.kubectl import Kubectl, KubectlError
 OVERLAY = DEPLOY / "overlays" / "try-out"
 NAMESPACE, AGENTS = "gpu-turnstile", "gpu-turnstile-node"
 WEBHOOK, AGENT = "deployment/gpu-turnstile-webhook", "daemonset/gpu-turnstile-agent"
+STANDBY = f"{AGENT}-standby"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 OURS = "app.kubernetes.io/part-of=gpu-turnstile"
@@ -43,19 +47,36 @@ class Installation:
         (published,) = {
             each["image"] for spec in pod_specs(base()).values() for each in spec["containers"]
         }
+        self._image = {"name": published.rpartition(":")[0], **image_parts(image)}
+        self._write()
+
+    def _write(self, *components: str) -> None:
+        """Write what is to be applied."""
+
+        def relative(path: Path) -> str:
+            return os.path.relpath(path, self._folder.resolve())
+
         written = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [os.path.relpath(OVERLAY, folder.resolve())],
-            "images": [{"name": published.rpartition(":")[0], **image_parts(image)}],
+            "resources": [relative(OVERLAY)],
+            "components": [relative(DEPLOY / "components" / each) for each in components],
+            "images": [self._image],
         }
-        (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
+        text = yaml.safe_dump(written)
+        (self._folder / "kustomization.yaml").write_text(text, encoding="utf-8")
 
     # --- start and end ---------------------------------------------------------------
 
     def apply(self) -> None:
         """Apply it, for the first time or again."""
         self._kubectl.run("apply", f"--kustomize={self._folder}")
+
+    def add_standby(self) -> None:
+        """Apply it with a second agent on every node, and wait until they stand by."""
+        self._write("hot-standby")
+        self.apply()
+        self.rolled_out(AGENTS, STANDBY)
 
     def compare(self) -> None:
         """Compare what there is with what was applied.
@@ -110,6 +131,17 @@ class Installation:
         """Replace all pods of a workload, as a new version would."""
         self._kubectl.run("--namespace", namespace, "rollout", "restart", workload)
         self.rolled_out(namespace, workload)
+
+    def roll_agents(self, workload: str = AGENT) -> None:
+        """Replace all agents of a workload, and wait until the old ones have gone."""
+        name = workload.partition("/")[2]
+        before = {each["metadata"]["uid"] for each in self._agents(name)}
+        self.roll(AGENTS, workload)
+
+        def gone() -> bool:
+            return not before & {each["metadata"]["uid"] for each in self._agents(name)}
+
+        wait("the end of the old agents", gone, within=_GONE_SECONDS)
 
     def scale_webhook(self, replicas: int) -> None:
         """Change how many there are, and wait until there are so many."""
@@ -187,12 +219,25 @@ class Installation:
         return {each["metadata"]["name"]: each["status"].get("podIP", "") for each in found}
 
     def agents(self) -> dict[str, str]:
-        """Give the node of each agent."""
-        found = self._kubectl.items(
-            *("pods", f"--namespace={AGENTS}"),
-            "--selector=app.kubernetes.io/name=gpu-turnstile-agent",
-        )
+        """Give the node of each agent, without those of the standby."""
+        found = self._agents("gpu-turnstile-agent")
         return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in found}
+
+    def _agents(self, *names: str) -> list[Json]:
+        selector = f"--selector=app.kubernetes.io/name in ({','.join(names)})"
+        return self._kubectl.items("pods", f"--namespace={AGENTS}", selector)
+
+    def roles(self, node: str) -> dict[str, tuple[str, ...]]:
+        """Give the UIDs of a node's agents that answer: those that serve, those that stand by."""
+        found: dict[str, tuple[str, ...]] = {"registered": (), "standing_by": ()}
+        for each in self._agents("gpu-turnstile-agent", "gpu-turnstile-agent-standby"):
+            if each["spec"].get("nodeName") != node:
+                continue
+            text = _metrics(each["status"].get("podIP", ""))
+            for role in found:
+                if f"\ngpu_turnstile_agent_{role} 1.0\n" in text:
+                    found[role] += (each["metadata"]["uid"],)
+        return found
 
     def trusted(self) -> set[str]:
         """Give the different bundles that API servers trust webhooks by."""
@@ -231,6 +276,32 @@ class Installation:
         return self._kubectl.run(
             "--namespace", NAMESPACE, *arguments, given=given, within=within
         ).out
+
+
+def _metrics(address: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://{address}:9440/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, OSError):  # it begins, or ends
+        return ""
+
+
+def kill_agent_of(uid: str) -> None:
+    """Kill the agent of a pod on this host, as the kernel does when memory is short."""
+    ours = [each.parent.name for each in Path("/proc").glob("[0-9]*/cgroup")]
+    ours = [pid for pid in ours if _is_agent_of(pid, uid)]
+    assert len(ours) == 1, f"processes of the agent of pod {uid}: {ours}"
+    os.kill(int(ours[0]), signal.SIGKILL)
+
+
+def _is_agent_of(pid: str, uid: str) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+    except (OSError, ValueError):  # it has ended
+        return False
+    # The two ways of naming a pod's group: cgroupfs and systemd.
+    return command[1:3] == [b"-m", b"agent"] and (uid in groups or uid.replace("-", "_") in groups)
 
 
 def image_parts(image: str) -> dict[str, str]:

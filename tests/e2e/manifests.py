@@ -75,6 +75,10 @@ class Maker:
         """Make a pod of one container."""
         return self.pod(name, [self.container("main", cores, memory)])
 
+    def short(self, name: str) -> Json:
+        """Make a pod that asks for little, and ends after a second."""
+        return self.pod(name, [self.container("main", 1, 1, run="sleep 1")], restartPolicy="Never")
+
     def container(
         self,
         name: str,

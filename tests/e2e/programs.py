@@ -51,6 +51,12 @@ class Program:
             process.wait()
             raise AssertionError(f"{self._arguments[0]} did not end: {self.tail()}") from None
 
+    def beside(self, arguments: Sequence[str]) -> "Program":
+        """Make another one that writes to the same log; :meth:`events` are those of both."""
+        made = Program(arguments, self.log)
+        made._mark = self._mark
+        return made
+
     def mark(self) -> None:
         """Let :meth:`events` begin here."""
         self._mark = len(read_lines(self.log))

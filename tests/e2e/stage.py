@@ -1,6 +1,7 @@
 """Webhook and agent as processes, on a node of the cluster."""
 
 import shlex
+import signal
 import socket
 import ssl
 import subprocess
@@ -53,16 +54,18 @@ class Stage(Ground):
             ),
             folder / "webhook.log",
         )
-        self.agent = Program(
-            shlex.split(
-                f"agent --node-name {node} --kubeconfig {settings.kubeconfig} "
-                f"--cards {folder}/cards.yaml --plugin-dir {settings.plugin_dir} "
-                f"--pod-resources-socket {settings.pod_resources_socket} "
-                f"--enforcement vcuda --state-dir {folder}/state "
-                f"--cri-socket {settings.cri_socket} "
-                f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
-            ),
-            folder / "agent.log",
+        self.agent = Program(self._agent_options("agent"), folder / "agent.log")
+        self.spare: Program | None = None
+
+    def _agent_options(self, port: str) -> list[str]:
+        settings, folder = self.settings, self._folder
+        return shlex.split(
+            f"agent --node-name {self.node} --kubeconfig {settings.kubeconfig} "
+            f"--cards {folder}/cards.yaml --plugin-dir {settings.plugin_dir} "
+            f"--pod-resources-socket {settings.pod_resources_socket} "
+            f"--enforcement vcuda --state-dir {folder}/state "
+            f"--cri-socket {settings.cri_socket} "
+            f"--http-host 127.0.0.1 --http-port {self._ports[port]}"
         )
 
     # --- start and end ---------------------------------------------------------------
@@ -88,6 +91,8 @@ class Stage(Ground):
             self.cluster.delete_webhooks(self.cluster.namespace)
             self.leave()
         finally:
+            if self.spare is not None:
+                self.spare.stop()
             self.agent.stop()
             self.webhook.stop()
             self.disconnect()
@@ -107,6 +112,35 @@ class Stage(Ground):
 
         wait("the webhook", ready)
 
+    def stand_by(self) -> None:
+        """Start a second agent, and wait until it stands by, ready."""
+        self._ports["spare"] = _free_port()
+        self.spare = self.agent.beside(self._agent_options("spare"))
+        before = len(self.agent.events("another agent stands by"))
+        self.spare.start()
+        wait("the second agent is ready", lambda: self._ready("spare"))
+        heard = self.agent.events
+        wait("the first has heard it", lambda: len(heard("another agent stands by")) > before)
+
+    def hand_over(self) -> None:
+        """Ask the agent to end while another stands by, and wait until that one serves alone."""
+        before = len(self.agent.events("handed over"))
+        self._succeed(signal.SIGTERM)
+        assert len(self.agent.events("handed over")) == before + 1, self.agent.tail()
+
+    def kill_agent(self) -> None:
+        """Kill the agent while another stands by, and wait until that one serves."""
+        before = len(self.agent.events("registered"))
+        self._succeed(signal.SIGKILL)
+        wait("it registers", lambda: len(self.agent.events("registered")) > before)
+
+    def _succeed(self, number: int) -> None:
+        assert self.spare is not None, "nobody stands by"
+        self.agent.stop(number)
+        self.agent, self.spare = self.spare, None
+        self._ports["agent"] = self._ports.pop("spare")
+        wait("the node's agent is registered", self.registered)
+
     def restart_kubelet(self) -> None:
         done = subprocess.run(
             self.settings.restart_kubelet,
@@ -124,8 +158,11 @@ class Stage(Ground):
     def registered(self) -> bool:
         """Tell whether the agent says that the kubelet knows it."""
         assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
+        return self._ready("agent")
+
+    def _ready(self, port: str) -> bool:
         try:
-            url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
+            url = f"http://127.0.0.1:{self._ports[port]}/readyz"
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):

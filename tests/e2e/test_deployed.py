@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,16 @@ import pytest
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.cluster import ApiError, Cluster, Json
 from tests.e2e.deployed import Deployed
-from tests.e2e.ground import Ground, phase, wait
-from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, WEBHOOK, Installation
+from tests.e2e.ground import Ground, is_ready, phase, wait
+from tests.e2e.installation import (
+    AGENT,
+    AGENTS,
+    NAMESPACE,
+    STANDBY,
+    WEBHOOK,
+    Installation,
+    kill_agent_of,
+)
 from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.settings import Settings
 
@@ -250,11 +259,11 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(
 def test_gpu_pods_stay_while_the_agent_is_replaced(deployed: Deployed) -> None:
     ground = deployed.ground
     ground.run(*ground.make.burst(PODS // 3, seed=2))
-    wait("all containers run", lambda: all(map(_is_ready, ground.cluster.pods().values())))
+    wait("all containers run", lambda: all(map(is_ready, ground.cluster.pods().values())))
     made, held = ground.cluster.pods(), ground.listed()
     before = deployed.installation.agents()
 
-    deployed.installation.roll(AGENTS, AGENT)
+    deployed.installation.roll_agents()
 
     assert not before.keys() & deployed.installation.agents().keys()
     deployed.wait_for_cards()
@@ -265,6 +274,29 @@ def test_gpu_pods_stay_while_the_agent_is_replaced(deployed: Deployed) -> None:
     later = ground.run(*(ground.make.single(f"later-{number}", 5, 4) for number in range(10)))
     assert ground.refused(later) == {}
     ground.audit("after the agent was replaced", pods | later)
+
+
+def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
+    """What a new version does to every node: pods come all the time, and none is refused."""
+    ground, rolls = deployed.ground, 4
+    staying = ground.make.burst(PODS // 2, seed=3)
+    creating = []
+    with ground.stream() as stream:
+        wait("pods", stream.more(10))
+        for roll in range(rolls):
+            creating += ground.submit(staying[roll::rolls])
+            deployed.installation.roll_agents()
+        wait("more pods", stream.more(10))
+    for done in creating:
+        done.result(60)
+    pods = ground.settled(each["metadata"]["name"] for each in staying)
+
+    ground.report(f"{rolls} rolling updates of the agent: {stream}")
+    assert stream.failed == {}
+    assert len(stream.pods) > rolls * 10
+    assert ground.refused(pods) == {}
+    seen = ground.audit("created while agents were replaced", pods)
+    assert len(seen) > PODS // 2
 
 
 def test_applied_again_it_goes_on_as_it_was(deployed: Deployed) -> None:
@@ -278,6 +310,52 @@ def test_applied_again_it_goes_on_as_it_was(deployed: Deployed) -> None:
     assert load.failures == []
     deployed.installation.compare()
     assert deployed.installation.trusted() == trusted
+
+
+def test_with_a_standby_each_agent_may_be_replaced(deployed: Deployed) -> None:
+    """Here the component hot-standby is added; it stays until all is deleted."""
+    ground, installation = deployed.ground, deployed.installation
+    installation.add_standby()
+    _wait_for_standby(deployed)
+    with ground.stream() as stream:
+        wait("pods", stream.more(10))
+        for workload in (AGENT, STANDBY):
+            installation.roll_agents(workload)
+            _wait_for_standby(deployed)
+        wait("more pods", stream.more(10))
+
+    ground.report(f"rolling updates of agent and standby: {stream}")
+    assert stream.failed == {}
+
+
+def test_the_standby_serves_once_the_agent_is_killed(deployed: Deployed) -> None:
+    """What is refused before it has registered is the kubelet's doing, and is reported."""
+    ground, kills = deployed.ground, 2
+    staying = ground.run(*ground.make.burst(PODS // 3, seed=4))
+    with ground.stream() as stream:
+        for _ in range(kills):
+            wait("pods", stream.more(10))
+            _wait_for_standby(deployed)
+            roles = deployed.installation.roles(ground.node)
+            kill_agent_of(*roles["registered"])
+            wait("the standby serves", partial(_serves, deployed, roles["standing_by"]))
+        wait("more pods", stream.more(10))
+
+    ground.report(f"agent killed {kills} times beside its standby: {stream}")
+    assert [each for each in stream.failed.values() if "gpu-turnstile: " in each] == []
+    ground.audit("after the agent was killed", staying)
+
+
+def _serves(deployed: Deployed, agents: tuple[str, ...]) -> bool:
+    return deployed.installation.roles(deployed.ground.node)["registered"] == agents
+
+
+def _wait_for_standby(deployed: Deployed) -> None:
+    def look() -> bool:
+        roles = deployed.installation.roles(deployed.ground.node)
+        return [len(roles[each]) for each in ("registered", "standing_by")] == [1, 1]
+
+    wait("one agent serves and one stands by", look, within=90)
 
 
 def test_deleted_it_leaves_nothing_and_gpu_pods_stay(deployed: Deployed) -> None:
@@ -315,11 +393,6 @@ def _may_create(ground: Ground, pod: Json) -> bool:
     except ApiError:
         return False
     return True
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _unchanged(pod: Json) -> tuple[Json, object, object]:

@@ -1,0 +1,120 @@
+"""Short pods that come at a steady rate while something else happens, and what became of them."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from tests.e2e.cluster import Json
+
+_CLIENTS = 8
+_END_SECONDS = 150.0
+_LOOK_EVERY = 5
+MOST = 15
+"""How many pods may not have ended before more come."""
+
+
+class Stream:
+    """Creates pods from entering to leaving; leaving waits until all have ended.
+
+    Args:
+        create: creates the pod of this name.
+        look: lists all pods by name.
+        per_second: how many are created, unless the node is behind.
+        within: seconds in which the last have to end.
+    """
+
+    def __init__(
+        self,
+        create: Callable[[str], object],
+        look: Callable[[], Mapping[str, Json]],
+        *,
+        per_second: float = 5.0,
+        within: float = _END_SECONDS,
+    ) -> None:
+        self._create = create
+        self._look = look
+        self._every = 1 / per_second
+        self._within = within
+        self._over = threading.Event()
+        self._creating: dict[str, Future[object]] = {}
+        self._thread = threading.Thread(target=self._guarded)
+        self._broken: Exception | None = None
+        self.pods: dict[str, Json] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        if error is not None:
+            return
+        if self._broken is not None:
+            raise self._broken
+        deadline = time.monotonic() + self._within
+        for each in self._creating.values():
+            each.result(deadline - time.monotonic())
+        while late := self._not_ended():
+            assert time.monotonic() < deadline, f"{len(late)} pods do not end, such as {late[:3]}"
+            time.sleep(0.2)
+
+    def __str__(self) -> str:
+        """Say how many pods there were, and why which failed."""
+        failed = Counter(self.failed.values())
+        why = "".join(f"; {count} times {text}" for text, count in failed.most_common())
+        return f"{len(self.pods)} pods, {failed.total()} failed{why}"
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The pods that failed, with the kubelet's words."""
+        return {
+            name: f"{pod['status'].get('reason')}: {pod['status'].get('message')}"
+            for name, pod in self.pods.items()
+            if pod["status"]["phase"] == "Failed"
+        }
+
+    def more(self, pods: int) -> Callable[[], bool]:
+        """Make a condition: that *pods* more than now have been created."""
+        until = len(self._creating) + pods
+        return lambda: len(self._creating) >= until
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        # Whatever it was: a stream that ended early and silently would prove nothing.
+        except Exception as error:  # noqa: BLE001
+            self._broken = error
+
+    def _run(self) -> None:
+        began, count, under_way = time.monotonic(), 0, 0
+        with ThreadPoolExecutor(_CLIENTS) as pool:
+            while not self._over.wait(max(0.0, began - time.monotonic())):
+                began = max(began + self._every, time.monotonic() - 1)
+                if count % _LOOK_EVERY == 0 or under_way >= MOST:
+                    # A node that is slow is to be asked for what it can start, or it gets slower.
+                    under_way = len(self._not_ended())
+                if under_way < MOST:
+                    name = f"stream-{count}"
+                    self._creating[name] = pool.submit(self._create, name)
+                    count += 1
+                    under_way += 1
+
+    def _not_ended(self) -> list[str]:
+        found = self._look()
+        self.pods = {name: found[name] for name in self._creating if name in found}
+        return [
+            name
+            for name in self._creating
+            if name not in found
+            or found[name].get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        ]

@@ -34,6 +34,7 @@ _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 _BACKOFF_SECONDS = 0.05, 1.0
+_PEEK_SECONDS = 0.02
 # A kubelet that has registered a plugin asks for its devices at once.
 _STREAM_SECONDS = 2.0
 # inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
@@ -257,7 +258,22 @@ class Registrar:
                 self._register_all(kubelet)
             except (OSError, grpc.RpcError) as error:
                 log.warning("registration failed", extra={"reason": _reason(error)})
-                stop.wait(retries.next())
+                if self._replaced(kubelet, within=retries.next(), stop=stop):
+                    retries.reset()
+
+    def _replaced(
+        self, kubelet: tuple[int, int, int] | None, *, within: float, stop: threading.Event
+    ) -> bool:
+        """Wait before the next try, but not once another kubelet has come; tell whether one has.
+
+        The socket of a kubelet that has died refuses us for as long as its successor takes to
+        start. That one admits its node's pods half a second after it can be registered with.
+        """
+        until = time.monotonic() + within
+        while (rest := until - time.monotonic()) > 0 and not stop.wait(min(rest, _PEEK_SECONDS)):
+            if _identity(self._dir / KUBELET_SOCKET) not in (kubelet, None):
+                return True
+        return False
 
     def _register_all(self, kubelet: tuple[int, int, int]) -> None:
         """Register every endpoint, and wait until the kubelet has asked for its devices.

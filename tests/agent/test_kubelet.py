@@ -234,6 +234,21 @@ def test_a_socket_of_a_kubelet_that_died_is_tried_until_the_next_one(
         running.wait()
 
 
+def test_a_kubelet_that_comes_is_registered_with_at_once_however_long_the_one_before_refused(
+    kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the pods that it admits before: the pause after a failure is the dead one's."""
+    monkeypatch.setattr("agent.kubelet._BACKOFF_SECONDS", (3600.0, 3600.0))
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(kubelet.socket))
+    left.close()
+    with registering(kubelet.plugin_dir) as running:
+        eventually(lambda: "registration failed" in caplog.text, "it tries")
+        kubelet.start()
+        running.wait()
+        assert serves(kubelet)
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_stream_that_the_kubelet_cuts_is_registered_again_at_once(
     kubelet: FakeKubelet, stem: str

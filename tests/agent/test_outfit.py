@@ -42,7 +42,7 @@ def settings(root: Path) -> Settings:
     return Settings(
         node_name="node1",
         kubeconfig=None,
-        plugin_dir=root / "plugins",
+        plugin_dir=Path("plugins"),
         pod_resources_socket=root / "podres.sock",
         cards=root / "cards.yaml",
         memory_block=BLOCK,

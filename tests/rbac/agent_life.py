@@ -71,7 +71,7 @@ class AgentLife:
             with self._agent(kubelet):
                 self._a_pod_is_served_and_its_record_written(kubelet)
                 self._a_pod_that_the_watch_has_not_shown_is_asked_for(kubelet)
-                self._a_refusal_is_told_twice(kubelet)
+                self._a_refusal_is_told(kubelet)
                 self._the_inventory_is_written()
                 self._a_watch_from_forgotten_history_begins_with_a_list()
             kubelet.restart()
@@ -137,11 +137,10 @@ class AgentLife:
             self._server.delay_watches(PODS, 0)
         self._await("patch", "pods", 2)
 
-    def _a_refusal_is_told_twice(self, kubelet: FakeKubelet) -> None:
+    def _a_refusal_is_told(self, kubelet: FakeKubelet) -> None:
         self._large = self._pod("large", 30, 999)
-        for times in (1, 2):
-            _refused(kubelet, self._large, 30, 999)
-            self._await("create" if times == 1 else "patch", "events")
+        _refused(kubelet, self._large, 30, 999)
+        self._await("create", "events")
 
     def _the_inventory_is_written(self) -> None:
         self._await("patch", "nodes")

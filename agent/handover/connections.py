@@ -13,15 +13,19 @@ import select
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 _SELF = Path("/proc/self/fd")
+_TASKS = Path("/proc/self/task")
 _EPOLL = "anon_inode:[eventpoll]"
 _MOST_BYTES = 64 * 1024
 _FRAME_HEADER = 9
+_SLEEP_WITHIN_SECONDS = 0.5
+_LOOK_SECONDS = 0.001
 
 
 def _never(_length: int) -> bool:
@@ -59,10 +63,11 @@ def accepted_on(sockets: Collection[Path]) -> list[int]:
 
 
 def stop_reading(descriptors: Collection[int]) -> None:
-    """Have nobody in this process told any more of what arrives on *descriptors*.
+    """Stop gRPC from reading *descriptors*, and wait until it does not.
 
     What arrives later stays in the kernel, where a successor finds it: a call that gRPC had
-    read would be answered by nobody, and the kubelet waits without limit.
+    read would be answered by nobody, and the kubelet waits without limit. A thread of gRPC may
+    have been woken before and not have read yet, hence the wait.
     """
     for poller in _descriptors(_EPOLL):
         # Borrowed: it belongs to gRPC. epoll objects close what they were made of, hence dup.
@@ -73,6 +78,29 @@ def stop_reading(descriptors: Collection[int]) -> None:
                 except OSError as error:
                     if error.errno not in (errno.ENOENT, errno.EBADF):
                         raise
+    _await_sleep(_SLEEP_WITHIN_SECONDS)
+
+
+def _await_sleep(within: float) -> None:
+    """Wait until two looks find every other thread of this process asleep, or *within* seconds."""
+    until, found = time.monotonic() + within, 0
+    while found < 2 and time.monotonic() < until:
+        found = 0 if _others_run() else found + 1
+        time.sleep(_LOOK_SECONDS)
+
+
+def _others_run() -> bool:
+    """Return whether another thread of this process runs, or waits for a processor only.
+
+    proc_pid_stat(5): the state follows the name, which is in parentheses.
+    """
+    own = threading.get_native_id()
+    for task in _TASKS.iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "R" and int(task.name) != own:
+                return True
+    return False
 
 
 def is_upkeep(data: bytes) -> bool:

@@ -15,6 +15,12 @@ class Digest:
         self._started: set[tuple[str, str]] = set()
 
     @property
+    def read(self) -> int:
+        """Number of events so far."""
+        self._catch_up()
+        return self._read
+
+    @property
     def rejected(self) -> set[str]:
         """UIDs of the pods that were not admitted."""
         self._catch_up()

@@ -232,10 +232,12 @@ class Node:
         """Wait until every pod runs, has ended or was rejected.
 
         Raises:
-            NodeStuck: that takes too long.
+            NodeStuck: nothing has happened for too long.
         """
-        deadline = time.monotonic() + _SETTLE_S
+        deadline, read = 0.0, -1
         while waiting := self._unsettled():
+            if self._digest.read > read:
+                deadline, read = time.monotonic() + _SETTLE_S, self._digest.read
             if time.monotonic() > deadline:
                 raise NodeStuck(f"seed {self._options.seed}: {len(waiting)} pods, {waiting[:3]}")
             time.sleep(_POLL_S)

@@ -26,6 +26,7 @@ Json = dict[str, Any]
 NODE = "n1"
 PODS = "/api/v1/namespaces/default/pods"
 ROOT = Path(__file__).parents[2]
+_MOST_PROBES = 20
 WITHIN_S = 60.0
 STAMPS = {NAMES.gpu_assigned: "false"}
 
@@ -180,6 +181,22 @@ class Stage:
             "both resources are offered",
             WITHIN_S,
         )
+
+    def await_served(self) -> None:
+        """Wait until pods run again: the kubelet may just have lost its plugin (K19)."""
+        self.await_offered()
+        for number in range(_MOST_PROBES):
+            name = f"probe-{number}"
+            self.create(name, gpu("c0", 1, 1))
+            eventually(partial(self._is_over, name), f"{name} runs or has failed", WITHIN_S)
+            if self._runs(name):
+                return
+            self.delete(name)
+            self.await_offered()
+        raise AssertionError(f"no pod runs: {self.failed_ever}")
+
+    def _is_over(self, name: str) -> bool:
+        return self.phase(name) in ("Running", "Failed")
 
     # --- truth ----------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ def test_the_steps_of_a_handover_are_those_that_are_tested_here() -> None:
 
 def _settled(node: Stage) -> None:
     """Assert that the node works in the end, and that nothing was lost or given twice."""
-    node.await_offered()
+    node.await_served()
     node.create("after-1", gpu("c0", 30, 6), gpu("c1", 20, 4), init=(gpu("i", 10, 2),))
     node.create("after-2", gpu("c0", 200, 40))
     node.await_running("before", "after-1", "after-2")

@@ -69,7 +69,11 @@ class Maker:
 
     def plain(self, name: str) -> Json:
         """Make a pod that asks for no GPU."""
-        return self.pod(name, [self._container("main")])
+        return self.pod(name, [self.idle("main")])
+
+    def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
+        """Make a container that asks for no GPU."""
+        return self._container(name, run=run, **more)
 
     def single(self, name: str, cores: object, memory: object = None) -> Json:
         """Make a pod of one container."""

@@ -1,0 +1,94 @@
+"""Bursts in which pods are refused, and deleted by force, while agent or kubelet go away."""
+
+import signal
+from collections import Counter
+
+import pytest
+
+from tests.e2e.adverse import Adverse, adverse_burst, strangers, unexplained
+from tests.e2e.cluster import Json
+from tests.e2e.ground import wait
+from tests.e2e.manifests import BLOCKS, CARDS
+from tests.e2e.stage import Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PODS = 64
+UNDER_WAY = 25
+
+
+@pytest.mark.parametrize("midway", ["nothing", "handover", "agent killed", "kubelet restarted"])
+def test_no_pod_is_refused_in_the_name_of_another(stage: Stage, midway: str) -> None:
+    if midway == "kubelet restarted" and not stage.settings.restart_kubelet:
+        pytest.skip("GPU_TURNSTILE_E2E_RESTART_KUBELET names no command")
+    burst = adverse_burst(stage.make, stage.names, PODS, seed=9)
+    if midway == "handover":
+        stage.stand_by()
+    creating = stage.submit([each.manifest for each in burst])
+    gone = False
+    for each, done in zip(burst, creating, strict=True):
+        done.result(60)
+        if each.deleted:  # before, while and after the kubelet admits it
+            stage.cluster.delete(each.name)
+        if not gone and len(stage.agent.events("allocate")) >= UNDER_WAY:
+            _disturb(stage, midway)
+            gone = True
+    if not gone:
+        wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= UNDER_WAY)
+        _disturb(stage, midway)
+
+    pods = stage.settled(each.name for each in burst if not each.deleted)
+
+    disturbed = midway in ("agent killed", "kubelet restarted")
+    what = f"adverse burst, {midway}"
+    _report(stage, what, burst, pods)
+    left = [each for each in burst if not each.deleted]
+    assert unexplained(left, stage.refused(pods), disturbed=disturbed) == {}
+    stage.audit(what, pods, init_recorded=not disturbed)
+    assert strangers(burst, _named(stage), stage.names) == set()
+    # What the agent believes to be taken is taken: everything can be had again.
+    stage.clear()
+    stage.wait_for_cards()
+    whole = stage.run(*(stage.make.single(f"whole-{each}", 100, BLOCKS) for each in range(CARDS)))
+    assert stage.refused(whole) == {}
+    stage.audit(f"whole cards after {what}", whole)
+
+
+def _disturb(stage: Stage, midway: str) -> None:
+    if midway == "handover":
+        stage.hand_over()
+    elif midway == "agent killed":
+        stage.agent.stop(signal.SIGKILL)
+        stage.agent.start()
+        wait("the agent is registered", stage.registered)
+    elif midway == "kubelet restarted":
+        stage.restart_kubelet()
+
+
+def _named(stage: Stage) -> set[tuple[str, str]]:
+    """Return all containers that the agent named, and those that pods' records name."""
+    lines = [
+        each
+        for event in ("prefer", "allocate", "prestart", "refused", "unproven")
+        for each in stage.agent.events(event)
+        if each.get("container")
+    ]
+    logged = {(each["pod"].rpartition("/")[2], each["container"]) for each in lines}
+    recorded = {
+        (name, container)
+        for name, pod in stage.cluster.pods().items()
+        for container in stage.allocations(pod)
+    }
+    return logged | recorded
+
+
+def _report(stage: Stage, what: str, burst: list[Adverse], pods: dict[str, Json]) -> None:
+    messages = Counter(stage.refused(pods).values())
+    corrected = len(stage.agent.events("corrected"))
+    deleted = sum(each.deleted for each in burst)
+    stage.report(
+        f"{what}: {len(burst)} pods, {deleted} deleted by force, {messages.total()} refused, "
+        f"{corrected} corrections at PreStart"
+    )
+    for message, count in messages.most_common():
+        stage.report(f"  {count} times {message[:200]}")

@@ -40,6 +40,8 @@ class Offers:
         self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
         self._booked: dict[Claim, _Places] = {}  # as of the last answer, and some before
         self._former: dict[Claim, _Places] = {}  # what this kubelet may count of ended pods
+        self._seen: dict[Claim, _Places] = {}  # as of the last call, and what was answered since
+        self._left: dict[Claim, _Places] = {}  # not in the ledger any more, and not yet offered
 
     def registered(self, ledger: Ledger) -> None:
         """Take in that a kubelet has come anew.
@@ -48,11 +50,14 @@ class Offers:
         booked then may have been released since, and is counted all the same.
         """
         self._withheld.clear()
+        self._seen.clear()
+        self._left.clear()
         self._former = {**self._booked, **_bookings(ledger)}
 
     def answered(self, ledger: Ledger) -> None:
         """Take in that a call was answered, after which a checkpoint may be written."""
         current = _bookings(ledger)
+        self._seen |= current
         ended = [claim for claim in self._booked if claim not in current]
         kept = ended[-_MOST_ENDED:]
         self._booked = {**{claim: self._booked[claim] for claim in kept}, **current}
@@ -72,6 +77,7 @@ class Offers:
             ledger: who holds what, brought in line with ``List``.
             unhealthy: why a card, by UUID, is not given out: it is not offered either.
         """
+        self._note_left(resource, offered, ledger)
         known, held = self._book.cards(resource), ledger.held(resource)
         if len(offered) + len(held) == len(known) and held.isdisjoint(offered):
             rest = _NOTHING  # all that nobody holds is offered, as nearly always
@@ -91,6 +97,29 @@ class Offers:
                 if resource.other in self._withheld:
                     self._withheld[resource.other] -= places.get(resource.other, _NOTHING)
 
+    def _note_left(self, resource: Resource, offered: AbstractSet[str], ledger: Ledger) -> None:
+        """Remember what containers had that left the ledger, until it is offered again.
+
+        ``List`` shows a rejected pod no more, and the kubelet frees its devices later: after a
+        restart not before all pods of the first batch are admitted (K21).
+        """
+        current = {
+            claim: places
+            for claim, places in _bookings(ledger).items()
+            if not ledger.over(claim.pod)
+        }
+        self._left |= {
+            claim: places for claim, places in self._seen.items() if claim not in current
+        }
+        self._seen = current
+        held = _all_of(resource, current)
+        for claim, places in tuple(self._left.items()):
+            mine = places.get(resource, _NOTHING)
+            if claim in current or not offered.isdisjoint(mine) or (mine and mine <= held):
+                del self._left[claim]
+        for claim in tuple(self._left)[:-_MOST_ENDED]:
+            del self._left[claim]
+
     def kept_back(self, asked: Resource, ledger: Ledger) -> tuple[Kept, ...]:
         """Count what is probably not to be had, though nobody is known to hold it.
 
@@ -103,22 +132,25 @@ class Offers:
         """
         other, withheld = asked.other, self._withheld.get(asked, _NOTHING)
         sure = self._withheld.get(other, _NOTHING)
-        if not (withheld or sure or self._former):
+        if not (withheld or sure or self._former or self._left):
             return ()
         explained: set[str] = set()
         unsure: set[str] = set()
-        for places in self._former.values():
-            mine, its = places.get(asked, _NOTHING), places.get(other, _NOTHING)
-            if mine:
-                explained |= mine
-                sure |= its
-            elif other not in self._withheld:
-                unsure |= its
+        for ended in (self._former, self._left):
+            for places in ended.values():
+                mine, its = places.get(asked, _NOTHING), places.get(other, _NOTHING)
+                if mine:
+                    explained |= mine
+                    sure |= its
+                # What was heard of the other resource while a container was there says nothing.
+                elif ended is self._left or other not in self._withheld:
+                    unsure |= its
         # Whoever is unknown and has places of a card probably has both kinds of them.
         cards = {card_of(each) for each in withheld - explained}
         by_card = self._book.by_card(other)
         suspect = _NOTHING.union(*(by_card[card] for card in cards if other not in self._withheld))
-        held = ledger.held(other)
+        # What a pod holds that is over counts as free, unless it is kept back.
+        held = ledger.held(other) - _all_of(other, self._left) | _all_of(other, self._seen)
         asked_count = Counter(map(card_of, withheld))
         lists: list[Kept] = []
         for places_of_other in (sure | suspect | unsure, sure | suspect, sure):
@@ -134,3 +166,7 @@ def _bookings(ledger: Ledger) -> dict[Claim, _Places]:
         claim: {resource: held.ids for resource, held in holdings.items()}
         for claim, _, holdings in ledger.claims()
     }
+
+
+def _all_of(resource: Resource, bookings: Mapping[Claim, _Places]) -> frozenset[str]:
+    return _NOTHING.union(*(places.get(resource, _NOTHING) for places in bookings.values()))

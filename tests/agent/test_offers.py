@@ -114,14 +114,57 @@ def test_what_was_kept_back_is_free_once_its_container_is_known_to_be_forgotten(
     assert offers.kept_back(MEMORY, ledger) == ()
 
 
-def test_a_pod_that_this_kubelet_lists_is_no_riddle_when_it_leaves() -> None:
+def test_a_pod_that_this_kubelet_lists_is_no_riddle_when_it_leaves_and_its_memory_is_offered() -> (
+    None
+):
     offers, ledger = Offers(NODE), Ledger()
-    cores = ids("GPU-0", range(60))
-    hold(ledger, P, "c0", CORE, cores)
+    both = {CORE: ids("GPU-0", range(60)), MEMORY: ids("GPU-0", range(4))}
+    for resource, held in both.items():
+        hold(ledger, P, "c0", resource, held)
     offers.registered(ledger)
-    ledger.reconcile([identified(view("p"), listed("p", c0={CORE: cores}))], live={P})
+    ledger.reconcile([identified(view("p"), listed("p", c0=both))], live={P})
     _heard(offers, ledger, MEMORY)
     ledger.reconcile([], live=set())
+    _heard(offers, ledger, MEMORY)
+    assert offers.kept_back(MEMORY, ledger) == ()
+
+
+def _rejected(cores: frozenset[str], blocks: frozenset[str]) -> tuple[Offers, Ledger]:
+    """A pod was answered all it asked for, in this order, and is listed no more."""
+    offers, ledger = Offers(NODE), Ledger()
+    for resource, held in ((CORE, cores), (MEMORY, blocks)):
+        if held:
+            _heard(offers, ledger, resource)
+            hold(ledger, P, "c0", resource, held)
+            offers.answered(ledger)
+    ledger.release_pod(P)
+    return offers, ledger
+
+
+def test_what_a_rejected_pod_had_is_kept_back_until_one_of_it_is_offered() -> None:
+    cores, blocks = ids("GPU-0", range(60)), ids("GPU-0", range(4))
+    offers, ledger = _rejected(cores, blocks)
+    for _ in range(2):
+        _heard(offers, ledger, MEMORY, without=blocks)
+        assert _plain(offers.kept_back(MEMORY, ledger)) == [
+            {CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}
+        ]
+    _heard(offers, ledger, MEMORY)
+    assert offers.kept_back(MEMORY, ledger) == ()
+
+
+def test_what_a_rejected_pod_without_memory_had_is_avoided_until_it_is_offered() -> None:
+    offers, ledger = _rejected(ids("GPU-0", range(100)), frozenset())
+    _heard(offers, ledger, MEMORY)
+    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 100}}, {}]
+    _heard(offers, ledger, CORE)
+    assert offers.kept_back(CORE, ledger) == ()
+
+
+def test_what_a_rejected_pod_had_is_not_kept_back_once_another_holds_it() -> None:
+    cores, blocks = ids("GPU-0", range(60)), ids("GPU-0", range(4))
+    offers, ledger = _rejected(cores, blocks)
+    hold(ledger, Q, "c0", MEMORY, blocks)
     _heard(offers, ledger, MEMORY)
     assert offers.kept_back(MEMORY, ledger) == ()
 

@@ -50,7 +50,7 @@ def _draw(make: Maker, names: Names, number: int, random: Random) -> Adverse:
         for each in range(random.choice((1, 1, 2)))
     ]
     kind = number % 8
-    if kind == 1:  # the containers before it have got their devices by then
+    if kind == 1:  # the agent plans the pod as a whole, and refuses its first call
         containers.append(make.container("large", 10, BLOCKS + 1))
     if number % 32 == 3:
         containers = [make.container("whole", 100)]
@@ -63,7 +63,8 @@ def _draw(make: Maker, names: Names, number: int, random: Random) -> Adverse:
         init.append(make.container("init", 5, 4, run="true"))
     pod = make.pod(f"adverse-{number}", containers, initContainers=init)
     if kind == 1:
-        return Adverse(pod, f"{_AGENT}no card fits 10 cores and {BLOCKS + 1} memory blocks: ")
+        large = f"10 cores and {BLOCKS + 1} memory blocks of container large"
+        return Adverse(pod, f"{_AGENT}no card fits {large}[,:]")
     if kind == 2:
         pod["metadata"]["annotations"] = {names.use_gpu_uuid: "GPU-of-another-node"}
         return Adverse(pod, f"{_AGENT}no card fits .*use-gpu-uuid")

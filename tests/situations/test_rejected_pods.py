@@ -266,7 +266,7 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly(seed: int) ->
         node.settle()
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
         assert_right(node, *map(uid_of, good))
-        assert_sound(node)
+        assert node.double_grants() == 0
         assert {said_to(node, uid_of(each)) for each in bad}.isdisjoint({""})
         assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
 
@@ -280,3 +280,31 @@ def test_places_of_a_rejected_pod_are_free_for_the_very_next_one() -> None:
         node.admit([good])
         assert_right(node, uid_of(good))
         assert_sound(node)
+
+
+@pytest.mark.parametrize("keeps_rejected", [False, True], ids=["1.34", "1.33"])
+@pytest.mark.parametrize("memory", [8, 0], ids=["with memory", "without"])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first(
+    seed: int, memory: int, *, keeps_rejected: bool
+) -> None:
+    """Nothing is freed before the first batch after a restart is admitted (K21)."""
+    with a_node(seed=seed, cards=2, kubelet={"active_pods_only": not keeps_rejected}) as node:
+        node.kubelet.kill()
+        cores = 60 if memory else 100
+        bad = a_pod(
+            "bad", gpu("c0", cores, memory), annotations={"simulator/reject-after": "NodeAffinity"}
+        )
+        good = [
+            a_pod(f"p{number}", gpu("c0", 50, 4), created=f"2025-01-15T08:00:{number + 1:02}Z")
+            for number in range(2)
+        ]
+        for each in (bad, *good):
+            node._manifests[uid_of(each)] = each
+            node.pods.bind(each)
+        node.start_kubelet()
+        node.settle()
+        assert said_to(node, uid_of(bad)) == AFFINITY
+        assert [said_to(node, uid_of(each)) for each in good] == ["", ""]
+        assert_right(node, *map(uid_of, good))
+        assert node.double_grants() == 0

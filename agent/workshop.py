@@ -6,6 +6,7 @@ before it is booked. The turnstile's lock is not held while something is made.
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from agent.answer import Answer
 from agent.entitlement import Entitlement, entitlement, recorded
@@ -16,6 +17,7 @@ from agent.lookout import WITNESS_WITHIN, Lookout
 from agent.podview import PodId
 from agent.ports import Enforcer, RecordSource
 from agent.tickets import Resource, TicketBook, card_of
+from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind
 
 
@@ -40,6 +42,8 @@ class Workshop:
         self._record = record
         self._lock = lock
         self._making = threading.Lock()
+        # Of init containers that nobody has recorded: what they must have got.
+        self._deduced: dict[Claim, Entitlement] = {}
 
     def make(
         self, claim: Claim, ids: frozenset[str], grant: Grant, *, then: Callable[[], None]
@@ -71,7 +75,11 @@ class Workshop:
         with self._lock:
             candidates = self._candidates(claim, ids)
         about = self._enforcer.which(candidates) if len(candidates) > 1 else None
-        self._enforcer.start(ids, about or next(iter(candidates), None))
+        about = about or next(iter(candidates), None)
+        if about is not None and not about.core_ids:
+            with self._lock:
+                self._deduced[about.claim] = about
+        self._enforcer.start(ids, about)
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
         """Give what a running container may use; ``None`` when it holds nothing here.
@@ -84,7 +92,9 @@ class Workshop:
             self._lookout.know()
             for pod in self._pods(pod_uid):
                 claim = Claim(pod, container)
-                about = self._entitlement(claim) or self._recorded(claim)
+                about = (
+                    self._entitlement(claim) or self._recorded(claim) or self._deduced.get(claim)
+                )
                 if about is not None:
                     return about
         return None
@@ -106,6 +116,8 @@ class Workshop:
             with self._lock:
                 known = self._lookout.know().known
                 booked = {claim.pod for claim, _, _ in self._ledger.claims()}
+                for claim in [each for each in self._deduced if each.pod not in known | booked]:
+                    del self._deduced[claim]
             self._enforcer.keep(known | booked | listed)
 
     def _pods(self, runtime_uid: str) -> list[PodId]:
@@ -131,13 +143,28 @@ class Workshop:
         for each in (Claim(pod, name) for name in names):
             about = self._entitlement(each)
             if about is None:  # an init container that an earlier agent served may have had them
-                about = self._recorded(each)
+                about = self._recorded(each) or self._unrecorded(each, cards)
                 if about is None or about.cores.places != len(ids) or cards != {*about.cores.cards}:
                     continue
             elif about.core_ids != ids:
                 continue
             found.append(about)
         return found
+
+    def _unrecorded(self, claim: Claim, cards: set[str]) -> Entitlement | None:
+        """Return what an init container must have got on *cards*, if nobody has recorded it.
+
+        An agent that was killed may not have come to record it, and ``List`` never shows it (K4).
+        """
+        view = self._lookout.roster.view(claim.pod)
+        container = view.demand.of(claim.container) if view is not None else None
+        if view is None or container is None or container.kind is not ContainerKind.INIT:
+            return None
+        if view.running or claim.container in view.recorded:
+            return None
+        demand, ordered = container.demand, tuple(self._book.in_order(cards))
+        made = Allocation(ordered, demand.cores, demand.memory, Evidence.ORDER)
+        return recorded(self._book, claim, replace(view, recorded={claim.container: made}))
 
     def _recorded(self, claim: Claim) -> Entitlement | None:
         view = self._lookout.roster.view(claim.pod)

@@ -246,6 +246,37 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
 
+def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    """The agent was killed after it answered and before it wrote the record."""
+    pod = make_pod("p", init(30, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    assert enforcer.asked == [["init", "main"]]
+    about = node.turnstile.entitled(pod.id.uid, "init")
+    assert about is not None
+    assert about.claim == Claim(pod.id, "init")
+    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
+    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+
+
+def test_once_its_pod_runs_no_init_container_that_nobody_has_recorded_starts(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(30, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    node.pods.add(replace(pod, running=True))
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "main")
+    assert enforcer.asked == []
+
+
 @pytest.mark.parametrize(
     "allocation",
     [

@@ -9,7 +9,7 @@ held while something outside is asked.
 import threading
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agent.allocations import grant_of
@@ -131,6 +131,7 @@ class Turnstile:
             lock=self._lock,
         )
         self._promises = Promises()
+        self._inherited: dict[tuple[Claim, Resource], frozenset[str]] = {}
         self._offers = Offers(book, aligned=aligned)
 
     # --- the three calls -------------------------------------------------------------
@@ -259,10 +260,20 @@ class Turnstile:
             return Knowledge(held, *self._lookout.admissions.had_their_turn())
 
     def inherit(self, known: Knowledge) -> None:
-        """Take in what a predecessor knew, where the kubelet's record says nothing of it."""
+        """Take in what a predecessor knew, where the kubelet's record says nothing of it.
+
+        It tells all it knows after each call that it ends. What it has told before is passed over:
+        a pod that ended since is released here, and there no more.
+        """
         with self._lock:
             for each in known.held:
-                inherit(self._ledger, each)
+                new = {
+                    resource: held
+                    for resource, held in each.holdings.items()
+                    if self._inherited.get((each.claim, resource)) != held.ids
+                }
+                inherit(self._ledger, replace(each, holdings=new))
+                self._inherited |= {(each.claim, one): held.ids for one, held in new.items()}
             self._forget_half_served()
             self._lookout.admissions.inherit(known.passed, known.refused)
 

@@ -816,6 +816,26 @@ def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
     assert node.turnstile.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
 
 
+def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(node: Node) -> None:
+    """It tells all it knows after each call that it ends, and lets nothing go any more."""
+    ended, next_one = make_pod("e", asks(30, 8)), make_pod("n", asks(30, 8))
+    node.bind(ended)
+    node.admit(ended)
+    known = node.turnstile.knowledge()
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.turnstile.inherit(known)
+    had = set(node.got[ended.id, "main", CORE])
+    node.forget(ended)
+    node.bind(next_one)
+    node.record.show(next_one)
+    chosen = node.prefer(CORE, 30)
+    assert set(chosen) == had
+    node.turnstile.inherit(known)
+    node.turnstile.allocate(CORE, chosen)
+    assert node.journal.claims("allocate")[-1] == "n/main"
+
+
 def test_a_kubelet_that_does_not_list_the_pod_it_admits_is_no_witness_of_it(node: Node) -> None:
     """An older PodResources: the pods' line settles it, and a counter says so."""
     shown, first, second = (make_pod(name, asks(30, 8)) for name in ("s", "a", "b"))

@@ -151,7 +151,8 @@ class Offers:
         suspect = _NOTHING.union(*(by_card[card] for card in cards if other not in self._withheld))
         # What a pod holds that is over counts as free, unless it is kept back.
         held = ledger.held(other) - _all_of(other, self._left) | _all_of(other, self._seen)
-        asked_count = Counter(map(card_of, withheld))
+        mine_left = _all_of(asked, self._left) - _all_of(asked, self._seen)
+        asked_count = Counter(map(card_of, withheld | mine_left))
         lists: list[Kept] = []
         for places_of_other in (sure | suspect | unsure, sure | suspect, sure):
             count = Counter(map(card_of, places_of_other - held))

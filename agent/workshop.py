@@ -130,6 +130,9 @@ class Workshop:
         """Give who may be starting with these core places, in the order in which they start."""
         holders = self._ledger.find(Resource.CORE, ids)
         pods = {claim.pod} if claim is not None else {each.pod for each in holders}
+        if not pods:  # an init container's, handed on to one that has more
+            owners = {self._ledger.owners.get((Resource.CORE, each)) for each in ids}
+            pods = {each for each in owners if each is not None} if None not in owners else set()
         if len(pods) != 1:
             return []
         (pod,) = pods

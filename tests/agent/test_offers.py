@@ -161,6 +161,21 @@ def test_what_a_rejected_pod_without_memory_had_is_avoided_until_it_is_offered()
     assert offers.kept_back(CORE, ledger) == ()
 
 
+def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() -> None:
+    """A pod that is over and still booked counts as free elsewhere."""
+    offers, ledger = Offers(NODE), Ledger()
+    both = {CORE: ids("GPU-0", range(60)), MEMORY: ids("GPU-0", range(4))}
+    for resource, held in both.items():
+        ledger.record(
+            Claim(P, "c0"), MAIN, resource, Holding(held, Evidence.WITNESS, answered=True)
+        )
+        offers.answered(ledger)
+    ledger.reconcile([], live={P})
+    assert ledger.over(P)
+    _heard(offers, ledger, MEMORY)
+    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
+
+
 def test_what_a_rejected_pod_had_is_not_kept_back_once_another_holds_it() -> None:
     cores, blocks = ids("GPU-0", range(60)), ids("GPU-0", range(4))
     offers, ledger = _rejected(cores, blocks)

@@ -246,6 +246,21 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
 
+def test_an_init_container_that_nobody_has_recorded_is_known_by_whom_it_handed_its_places_on_to(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(10, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    about = enforcer.started[-1][1]
+    assert about is not None
+    assert about.claim == Claim(pod.id, "init")
+    assert about.cores == Grant(CORE, (Share("GPU-0", 10),))
+
+
 def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:

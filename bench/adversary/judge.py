@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from agent.ledger import Claim
 from agent.tickets import Resource, card_of
 from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
@@ -35,7 +36,7 @@ class Call:
         resource: of what.
         known: the agent had been shown the pod before it answered.
         seen: ``List`` could be had in this call.
-        reachable: the API server has the pod, and could be had in this call.
+        reachable: the API server had the pod throughout this call, and could be had.
         alike: containers of the pod that hold exactly the same places (K7).
         halves: nobody can know how far the pod's ordinary init containers are (K4).
         ended: pods of which nobody can know that they are not asking (K8): rejected, listed for
@@ -53,6 +54,11 @@ class Call:
     halves: bool = False
     ended: set[str] = field(default_factory=set)
     said: list[Said] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[str, str, Resource]:
+        """What the call is for: a pod's UID, its container and the resource."""
+        return self.pod.uid, self.container.name, self.resource
 
     def __str__(self) -> str:
         """Write the truth on one line."""
@@ -81,6 +87,7 @@ class Judge:
         self.verdicts: Counter[str] = Counter()
         self.evidence: Counter[str] = Counter()
         self.step = 0
+        self._guesses: dict[tuple[str, str, Resource], Claim] = {}
         self._pods: dict[str, Pod] = {}
 
     def meet(self, pod: Pod) -> None:
@@ -111,11 +118,19 @@ class Judge:
             right = self.right(call, each)
             if right:
                 self.verdicts["right"] += 1
+            elif self._carries_out(call, each):
+                self.excused["a guess carried out by its ticket"] += 1
+                self.verdicts["guessed wrongly"] += 1
+            elif self._earlier_alike(call, each):
+                self.excused["a pod before of this name, which asked for the same"] += 1
+                self.verdicts["guessed wrongly"] += 1
+                continue
             elif call.seen and (call.known or call.reachable) and not self._a_guess(call, each):
                 self.verdicts["wrong"] += 1
                 self.find("wrong", f"{call}: {each}")
             else:
                 self.verdicts["guessed wrongly"] += 1
+                self._guesses[call.place] = each.claim
             if not right:
                 another = True
                 self._bystander(call, each)
@@ -123,6 +138,35 @@ class Judge:
             if each.evidence is Evidence.WITNESS and not sure:
                 self.find("witness", f"{call}: {each}")
         return another
+
+    def _carries_out(self, call: Call, said: Said) -> bool:
+        """Tell whether ``Allocate`` books what the call before it chose, on an excused guess.
+
+        Nothing has come to be known between the two: the kubelet asks for the places at once.
+        """
+        return (
+            said.evidence is Evidence.TICKET
+            and said.claim is not None
+            and said.claim == self._guesses.get(call.place)
+        )
+
+    def _earlier_alike(self, call: Call, said: Said) -> bool:
+        """Tell whether a pod was named that had this name before and would be served the same.
+
+        Where the watch has not told of a pod, only a GET in every call could tell the two apart.
+        """
+        claim = said.claim
+        before = self._pods.get(claim.pod.uid) if claim is not None else None
+        if claim is None or before is None or call.known or claim.pod.key != call.pod.key:
+            return False
+        container = next((each for each in before.containers if each.name == claim.container), None)
+        return (
+            said.word == "decided"
+            and container is not None
+            and (container.kind, container.cores, container.memory)
+            == (call.container.kind, call.container.cores, call.container.memory)
+            and before.wishes == call.pod.wishes
+        )
 
     @staticmethod
     def _a_guess(call: Call, said: Said) -> bool:

@@ -119,6 +119,12 @@ class Pod:
             return True  # nobody else can know
         return not (use and card not in use.split(",")) and not (nouse and card in nouse.split(","))
 
+    @property
+    def wishes(self) -> dict[str, str]:
+        """What its author wishes, as annotations."""
+        keys = (NAMES.use_gpu_uuid, NAMES.nouse_gpu_uuid, NAMES.gpu_policy)
+        return {key: self.annotations[key] for key in keys if key in self.annotations}
+
     def manifest(self) -> Json:
         """Return the pod as the API server shows it."""
         created = _BEGAN + self.number // 4

@@ -191,6 +191,7 @@ class World:
             call.said = self.memory.take()
             call.seen = call.seen and not self.kubelet.blind
             call.known = call.known or self.host.knows(call.pod.uids)
+            call.reachable = call.reachable and self.api.has(call.pod)
             for each in call.said:
                 self.trace(f"   {each}")
             self.misled = not call.seen  # the next List puts everything right

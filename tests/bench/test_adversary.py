@@ -19,7 +19,7 @@ from bench.adversary.journal import Said
 from bench.adversary.judge import Call, Judge
 from bench.adversary.kubelet import Known, Kubelet, State
 from bench.adversary.oracle import Task, fits
-from bench.adversary.pods import Container, Pod
+from bench.adversary.pods import NAMES, Container, Pod
 from bench.adversary.run import run
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
@@ -203,6 +203,13 @@ def test_everything_falls_from_the_seed() -> None:
     assert run(3, active_only=True, rounds=6) == run(3, active_only=True, rounds=6)
 
 
+@pytest.mark.parametrize("active_only", [False, True])
+@pytest.mark.parametrize("seed", [3, 9, 13])
+def test_nothing_is_found_of_the_agent(seed: int, active_only: bool) -> None:
+    """`make bench BENCH=soak` looks at more."""
+    assert run(seed, active_only=active_only, rounds=25).findings == ()
+
+
 def test_an_agent_that_refuses_what_fits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object) -> NoReturn:
         raise PlacementError("no card fits")
@@ -237,6 +244,32 @@ def test_a_container_of_a_pod_that_the_agent_was_never_shown_is_no_witness() -> 
     call.said = [Said("decided", Claim(PodId("default", "p", ""), "c"), Evidence.WITNESS)]
     judge.named(call)
     assert [each.kind for each in judge.findings] == ["witness"]
+
+
+def test_the_ticket_of_an_excused_guess_is_no_finding_and_that_of_another_is() -> None:
+    judge, call = a_call()
+    call.ended = {"u-q"}
+    claim = Claim(PodId("default", "q", "u-q"), "c")
+    for word in (Evidence.ORDER, Evidence.TICKET):
+        call.said = [Said("decided", claim, word)]
+        assert judge.named(call)
+    assert judge.findings == []
+    assert judge.excused.total() == 1
+    call.ended = set()
+    call.said = [Said("decided", Claim(claim.pod, "d"), Evidence.TICKET)]
+    judge.named(call)
+    assert {each.kind for each in judge.findings} == {"wrong", "bystander"}
+
+
+def test_an_earlier_pod_of_the_name_is_as_good_if_it_asks_and_wishes_the_same() -> None:
+    judge, call = a_call()
+    for uid, wishes in (("u-0", {}), ("u-1", {NAMES.use_gpu_uuid: "A"})):
+        earlier = Pod("default", "p", uid, (a_share(),), 0, annotations=wishes)
+        judge.meet(earlier)
+        call.known = False
+        call.said = [Said("decided", Claim(PodId("default", "p", uid), "c"), Evidence.ORDER)]
+        judge.named(call)
+    assert [each.kind for each in judge.findings] == ["wrong"]
 
 
 def test_without_list_a_wrong_guess_is_no_finding() -> None:

@@ -30,6 +30,7 @@ class Admissions:
         self._refused: set[PodId] = set()
         self._begun: set[PodId] = set()
         self._lacking: frozenset[PodId] = frozenset()
+        self._by_last: frozenset[PodId] = frozenset()  # passed when the last call was settled
         self._before: Snapshot | None = None
         self._keys: frozenset[Key] | None = frozenset()
 
@@ -91,6 +92,15 @@ class Admissions:
         """
         self._passed |= {pod} & self._lacking
 
+    def gained(self, pods: Iterable[PodId]) -> None:
+        """Note that *pods* hold more than was answered for them: another was guessed to be asking.
+
+        Only the one that is being admitted gets anything (K1).
+        """
+        found = frozenset(pods)
+        if len(found) == 1:
+            self._passed -= found - self._over
+
     def over(self, pods: Iterable[PodId]) -> None:
         """Note that the admission of *pods* is over."""
         self._passed |= frozenset(pods)
@@ -115,6 +125,11 @@ class Admissions:
         self._passed |= passed
         self._refused |= refused
 
+    def disproved(self, pod: PodId) -> None:
+        """Note that *pod* was not the one that was answered last, and nobody is shown to be."""
+        self._passed = (self._passed - self._by_last) | {pod}
+        self._by_last = frozenset()
+
     def answer(self, pod: PodId) -> None:
         """Note that a call made for *pod* is answered."""
         self._begun.add(pod)
@@ -123,10 +138,21 @@ class Admissions:
         """Note that *pod* was found to be asking; all others that lacked something were not."""
         moving = sighting.moving if sighting is not None else ()
         self._lacking = frozenset(each.pod for each in moving if lacks(each) or each.view is None)
+        before = self._passed
         self._passed = (self._passed | self._lacking) - {pod}
+        self._by_last = self._passed - before
         newcomers = self.newcomers(moving)
         if pod in newcomers:
             self._over |= self._lacking - newcomers
         self._over -= {pod}
         if snapshot is not None and snapshot is not self._before:
             self._before, self._keys = snapshot, None
+
+    def settle_instead(self, pod: PodId) -> None:
+        """Note that *pod* is the one that is answered, not the one just found to be asking.
+
+        Args:
+            pod: another that may have been asking.
+        """
+        self._passed = (self._passed | self._lacking) - {pod}
+        self._over -= {pod}

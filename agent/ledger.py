@@ -213,6 +213,19 @@ class Ledger:
             self.release_container(claim)
         return bool(claims)
 
+    def release_unproven(self, pod: PodId) -> None:
+        """Forget what containers of *pod* were given by a guess that no record has proven."""
+        for claim in self.pod_claims(pod):
+            for resource, held in tuple(self._holdings[claim].items()):
+                if not held.proven:
+                    self._drop(claim, resource)
+
+    def release_inits(self, pod: PodId) -> None:
+        """Forget what the ordinary init containers of *pod* hold."""
+        for claim in self.pod_claims(pod):
+            if self._kinds[claim] is ContainerKind.INIT:
+                self.release_container(claim)
+
     def reconcile(  # noqa: PLR0913 -- what one call of the kubelet brings, by keyword
         self,
         identified: Sequence[Identified],
@@ -259,7 +272,9 @@ class Ledger:
                 for resource, ids in container.held.items():
                     if ids:
                         truth[Claim(each.pod, container.name), resource] = ids
-        self.adopt_names(present)
+        # A pod that is listed without a UID is none of those that the API shows.
+        strangers = {each.pod.key for each in identified if not each.pod.uid}
+        self.adopt_names({each for each in present if each.key not in strangers})
         self._take_back(offered, named, listed)
         corrections = self._corrections(truth, settled)
         self._forget_unseen(truth, present, listed, settled)
@@ -355,6 +370,12 @@ class Ledger:
             shown += 1
         return shown == len(booked)
 
+    def take_back(self, pod: PodId, free: AbstractSet[tuple[Resource, str]]) -> None:
+        """Release the containers of *pod* that hold any of these places, which are free."""
+        for claim in self.pod_claims(pod):
+            if self._given_back(claim, free):
+                self.release_container(claim)
+
     def _take_back(
         self,
         offered: AbstractSet[tuple[Resource, str]],
@@ -373,11 +394,11 @@ class Ledger:
         offered = offered & self._owners.keys()
         either = offered | (named & self._owners.keys())
         for pod in sorted({self._owners[each] for each in either}):
+            if pod not in listed:
+                self.take_back(pod, either)
+                continue
             for claim in self.pod_claims(pod):
-                if pod not in listed:
-                    if self._given_back(claim, either):
-                        self.release_container(claim)
-                elif self._kinds[claim] is ContainerKind.INIT:
+                if self._kinds[claim] is ContainerKind.INIT:
                     for resource in self._given_back(claim, offered):
                         if not self._holdings[claim][resource].answered:
                             self._drop(claim, resource)

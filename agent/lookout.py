@@ -6,7 +6,7 @@ are asked without it.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from functools import partial
 from agent.admissions import Admissions
 from agent.errors import GrantError, ResolutionError, Unavailable
 from agent.grant import check_free
-from agent.ledger import Claim, Correction, Ledger
+from agent.ledger import Claim, Correction, Holding, Ledger
 from agent.podview import Key, PodId, PodView
 from agent.ports import Journal, PodSource, RecordSource
 from agent.reading import PodReader
@@ -94,6 +94,8 @@ class Lookout:
         self._reader = reader or PodReader(pods)
         self.admissions = Admissions()
         self._last: Claim | None = None  # the container answered last
+        # Pods that were found to be asking while another of their name was listed as well.
+        self._told_apart: set[PodId] = set()
 
     def know(self) -> Roster:
         """Take in what the API has told; lock held."""
@@ -104,13 +106,21 @@ class Lookout:
     def _adopt_names(self) -> None:
         """Give their UIDs to pods that were booked by their names while the API was away.
 
-        A pod that asks for something else than was booked is another one of the same name.
+        A pod that asks for something else than was booked is another one of the same name. If
+        the kubelet has not shown the booked one holding that either, it was guessed wrongly.
         """
-        for pod in {each.pod for each, _, _ in self.ledger.claims() if not each.pod.uid}:
+        for pod in {each.pod for each, _, _ in self.ledger.claims()}:
+            view = self.roster.view(pod)
+            if view is not None:
+                name_unseen(self.ledger, view)
+            if pod.uid:
+                continue
             views = [each for each in self.roster.views_of(pod.key) if not each.terminal]
             fitting = {each.id for each in views if self._fits(each, pod)}
             if len(fitting) == 1:
                 self.ledger.adopt_names(fitting)
+            elif views and not fitting:
+                self.ledger.release_unproven(pod)
 
     def _fits(self, view: PodView, booked: PodId) -> bool:
         """Tell whether *view* asks for what is booked by its name alone."""
@@ -152,6 +162,7 @@ class Lookout:
         steps: list[tuple[Callable[[Snapshot], list[Key]], bool]] = [(self._unknown, False)]
         if ask is not None:
             unexplained = partial(self._unexplained, ask)
+            steps.insert(0, (self._returned, True))
             steps += [(self._uncertain, True), (self._doubtful, True), (unexplained, True)]
         read: set[Key] = set()
         for step, again in steps:
@@ -202,11 +213,13 @@ class Lookout:
         the one with the places is the older pod's.
         """
         doubted = [each for each in sighting.moving if not each.certain]
+        self._told_apart &= sighting.pods
         for older in doubted:
             for newer in sighting.moving:
                 if (
                     newer.listed.key == older.listed.key
                     and newer.pod != older.pod
+                    and newer.pod not in self._told_apart
                     and newer.view is not None
                     and older.view is not None
                     and not self.roster.has_departed(newer.pod)
@@ -224,6 +237,20 @@ class Lookout:
         sighting = self._sight(snapshot)
         fresh = {pod.key for pod in self.admissions.newcomers(sighting.moving)}
         return sorted(self.roster.unknown(sighting), key=lambda key: (key not in fresh, key))
+
+    def _returned(self, snapshot: Snapshot) -> list[Key]:
+        """Name the pods of which the API has told nothing, only of another of the same name.
+
+        The watch may be behind, and what was read a moment ago was read of the other.
+        """
+        sighting = self._sight(snapshot)
+        strangers = {
+            each.listed.key
+            for each in sighting.moving
+            if each.view is None
+            and not all(box.held.get(one) for box in each.listed.containers for one in Resource)
+        }
+        return sorted(key for key in strangers if self.roster.views_of(key))
 
     def _uncertain(self, snapshot: Snapshot) -> list[Key]:
         """Name the pods that have left the API and lack something: another may have the name."""
@@ -320,9 +347,7 @@ class Lookout:
         admissions = self.admissions
         admissions.shown(sighting.pods, self.roster.live)
         for each in sighting.moving:
-            if each.view is not None:
-                name_unseen(self.ledger, each)
-            elif each.pod in admissions.begun:
+            if each.view is None and each.pod in admissions.begun:
                 keep_unseen(self.ledger, each, offered)
         ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
         begun = [
@@ -331,6 +356,7 @@ class Lookout:
             if each.pod in admissions.begun or self.roster.has_departed(each.pod)
         ]
         booked = {pod: self._sure(pod) for pod in begun}
+        admissions.gained(each.pod for each in sighting.moving if self._gained(each))
         for correction in self.ledger.reconcile(
             sighting.moving,
             resting=sighting.resting,
@@ -342,7 +368,10 @@ class Lookout:
             self._journal.corrected(correction)
             admissions.guessed_wrongly(correction.guessed.pod)
         # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
-        admissions.over(pod for pod, sure in booked.items() if sure - self._sure(pod))
+        over = [pod for pod, sure in booked.items() if sure - self._sure(pod)]
+        admissions.over(over)
+        for pod in over:
+            self.ledger.release_inits(pod)
         changed = self.ledger.take_changed()
         self.roster.stir(changed)
         self._on_changed(changed)
@@ -355,6 +384,15 @@ class Lookout:
             and self.ledger.agrees(each)
         )
         return sighting
+
+    def _gained(self, each: Identified) -> bool:
+        """Tell whether the record shows a pod holding what was not answered for it."""
+        return any(
+            ids and ((held := self.ledger.holding(claim, resource)) is None or held.ids != ids)
+            for container in each.listed.containers
+            for claim in (Claim(each.pod, container.name),)
+            for resource, ids in container.held.items()
+        )
 
     def _sure(self, pod: PodId) -> set[Claim]:
         """Give the containers of *pod* that were not merely guessed, but for ordinary init ones."""
@@ -420,11 +458,14 @@ class Lookout:
             Refusal: nobody can be asking this, or the places are other containers'.
         """
         sighting = None
+        guess: dict[Resource, Holding] = {}
         if scene.snapshot is None:
             self.know()
-            self._release_gone()
+            self._release_gone(scene)
         else:
+            guess = self._guess()
             sighting = self.reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
+            guess = self._disproved(guess)
         holders = {
             device_id: self.ledger.owners[resource, device_id]
             for device_id in named
@@ -447,12 +488,67 @@ class Lookout:
             )
         ask = self.ask(resource, size, named)
         resolution = self._settle(ask, sighting)
-        for each in sighting.moving if sighting is not None else ():
+        moving = sighting.moving if sighting is not None else ()
+        for each in moving:
             if each.view is None and each.pod == resolution.pod:
                 init = asking_unseen(self.ledger, each, ask)
                 resolution = replace(resolution, container=init or resolution.container)
+        if resolution.pod not in self.admissions.newcomers(moving):
+            self._transfer(guess, resolution)
+        if sum(each.listed.key == resolution.pod.key for each in moving) > 1:
+            self._told_apart.add(resolution.pod)
+        passed = self.admissions.passed
         self.admissions.settle(resolution.pod, sighting, scene.snapshot)
+        rejected = self.admissions.passed - passed
+        if (
+            scene.snapshot is not None
+            and resolution.evidence is Evidence.WITNESS
+            and any(self.ledger.pod_claims(each) for each in rejected)
+        ):  # what these were answered is free
+            self.reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
         return resolution
+
+    def _guess(self) -> dict[Resource, Holding]:
+        """Return what was answered last for a container that was guessed, and is not proven."""
+        last = self._last
+        if last is None or last not in self.ledger.pod_claims(last.pod):
+            return {}
+        if self.ledger.kind(last) is ContainerKind.INIT:
+            return {}
+        found = {resource: self.ledger.holding(last, resource) for resource in Resource}
+        return {
+            resource: held
+            for resource, held in found.items()
+            if held is not None and held.evidence is Evidence.ORDER and not held.proven
+        }
+
+    def _disproved(self, guess: Mapping[Resource, Holding]) -> dict[Resource, Holding]:
+        """Return what of a guess the record shows with nobody: an init container has it (K4)."""
+        last = self._last
+        if last is None:
+            return {}
+        found = {
+            resource: held
+            for resource, held in guess.items()
+            if self.ledger.holding(last, resource) is None
+            and not any((resource, each) in self.ledger.owners for each in held.ids)
+        }
+        if found:
+            self.admissions.disproved(last.pod)
+        return found
+
+    def _transfer(self, guess: Mapping[Resource, Holding], resolution: Resolution) -> None:
+        """Book to the init container that is asking what was guessed to be another's."""
+        container = resolution.container
+        if container.kind is not ContainerKind.INIT:
+            return
+        claim = Claim(resolution.pod, container.name)
+        for resource, held in guess.items():
+            if (
+                count_of(container.demand, resource) == len(held.ids)
+                and self.ledger.holding(claim, resource) is None
+            ):
+                self.ledger.record(claim, container.kind, resource, held)
 
     def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
         views = self._pods.views()
@@ -554,10 +650,13 @@ class Lookout:
                 return resolve(ask, views=doubted, served=self._served, listed=None)
             raise
 
-    def _release_gone(self) -> None:
-        """Without a witness, free what pods held that the API no longer shows as live."""
+    def _release_gone(self, scene: Scene) -> None:
+        """Without a witness, free what the kubelet offers of pods that the API shows no longer.
+
+        It does not offer what such a pod's containers hold until they have ended (K20).
+        """
         for pod in self.gone():
-            self.ledger.release_pod(pod)
+            self.ledger.take_back(pod, scene.offered | scene.named)
 
     def gone(self) -> list[PodId]:
         """Give the pods that hold places and that the API does not show as live; lock held."""

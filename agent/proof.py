@@ -3,7 +3,7 @@
 Pure but for the ledger it is given. README.md, "How it works", has the whole of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.allocations import grant_of
 from agent.errors import GrantError
@@ -165,6 +165,29 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
     booked = {(resource, each) for resource, held in holdings for each in held.ids}
     proven = any(held.proven for _, held in holdings)
     return shown.isdisjoint(booked) and (view is not None or proven)
+
+
+def unshown(
+    ledger: Ledger, snapshot: Snapshot, pods: Iterable[PodId]
+) -> dict[tuple[Claim, Resource], Holding]:
+    """Find what was guessed to be these pods' and ``List`` does not show, but for init containers.
+
+    Args:
+        ledger: who holds what.
+        snapshot: what ``List`` showed.
+        pods: the pods.
+    """
+    shown = {each for entry in snapshot.pods for each in entry.each_held()}
+    return {
+        (claim, resource): held
+        for pod in pods
+        for claim in ledger.pod_claims(pod)
+        if ledger.kind(claim) is not ContainerKind.INIT
+        for resource in Resource
+        if (held := ledger.holding(claim, resource)) is not None
+        and not held.proven
+        and all((resource, each) not in shown for each in held.ids)
+    }
 
 
 def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:

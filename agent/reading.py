@@ -64,7 +64,8 @@ class PodReader:
 
     def _read(self, key: Key, deadline: float, *, again: bool) -> bool | None:
         """Ask for one pod; tell whether there is one, ``None`` without an answer."""
-        for pause in (*_PAUSES, None):
+        pauses = _PAUSES if self._failures < _AWAY_AFTER else _PAUSES[:1]
+        for pause in (*pauses, None):
             left = deadline - self._clock()
             if left <= 0:
                 return None
@@ -74,7 +75,7 @@ class PodReader:
                 view = self._pods.fetch(*key, within=within, again=again)
             except Unavailable:
                 self._failures += 1
-                if pause is None or self._failures >= _AWAY_AFTER:
+                if pause is None:
                     return None
                 self._pause(min(pause, max(deadline - self._clock(), 0)))
             else:

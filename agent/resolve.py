@@ -120,7 +120,9 @@ def resolve(
         found = _likeliest(ask, listed, served, past)
         # The kubelet lists a pod when its turn comes, not before. Where several lack, all but
         # the newest have had their turn and were rejected, which the API has not told yet (K8).
-        found.sort(key=lambda each: (each.in_progress, each.line, each.pod), reverse=True)
+        found.sort(
+            key=lambda each: (each.in_progress, each.certain, each.line, each.pod), reverse=True
+        )
     if not found:
         raise ResolutionError(_nothing_fits(ask, views, served, listed))
     sole = listed is not None and len(found) == 1 and found[0].certain
@@ -139,11 +141,10 @@ def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Pas
         unknown = [each for each in unknown if each.pod in past.newcomers]
     # A pod whose record is complete has been admitted: only its ordinary init containers,
     # which List omits (K4), can make it look as if it waited to an agent that restarted.
-    done = (
-        past.passed
-        | past.over
-        | {each.pod for each in listed if each.view and is_recorded(each.view)}
-    )
+    # Not one that the kubelet has only come to now: somebody else wrote its record.
+    lacking = {each.pod for each in listed if lacks(each)}
+    recorded = {each.pod for each in listed if each.view and is_recorded(each.view)}
+    done = past.passed | past.over | (recorded - (lacking & past.newcomers))
     # One that holds something and lacks the rest is being admitted right now (K1, K3),
     # also when a wrong guess has put it among the passed.
     holding = {each.pod for each in listed if any(each.listed.each_held())}
@@ -152,11 +153,29 @@ def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Pas
     # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
     # only if no known pod is that has not had its turn.
     unheard = [each for each in unknown if each.pod not in past.passed | past.over]
+    halves = {
+        (each.pod, container.name)
+        for each in listed
+        for container in each.listed.containers
+        if any(container.held.values())
+        # A whole card may be asked for without memory.
+        and len(container.held.get(Resource.CORE, ())) < CORES_PER_CARD
+    }
+    # One that has all it needs of some containers and nothing in the next may be done: whether
+    # that one asks for GPUs is not known.
+    sure = [
+        each
+        for each in unheard
+        if not each.in_progress or (each.pod, each.container.name) in halves
+    ]
     # Begun, it is not, if another plugin has failed it meanwhile and nobody could see that.
-    likely = begun + [each for each in fresh if each not in begun]
+    likely = begun + [each for each in unheard if (each.pod, each.container.name) in halves]
+    likely += [each for each in fresh if each not in likely]
     if unheard:  # nor is anybody, if it is the one that only the kubelet knows
         likely = [replace(each, certain=False) for each in likely]
-    return likely or unheard or known or unknown
+    # A record that covers what List shows lacking was written by somebody else, or the pod ended.
+    forged = [each for each in known if each.pod in lacking - past.passed - past.over]
+    return likely or sure or forged or unheard or known or unknown
 
 
 def is_recorded(view: PodView) -> bool:
@@ -280,7 +299,13 @@ def _waiting_by_list(
             waiting = _wait(ask, each.view, _is_served(each.view, each.listed, served))
             if each.pod not in found:  # what its init containers got was seen: they come in order
                 waiting = waiting[:1]
-            known += [replace(one, certain=each.certain) for one in waiting]
+            earlier = [
+                one
+                for view in each.earlier
+                for one in _wait(ask, view, _is_served(view, each.listed, served))[:1]
+            ]
+            certain = each.certain and not earlier
+            known += [replace(one, certain=certain) for one in waiting or earlier]
     return known, [each for each in unknown if each is not None]
 
 

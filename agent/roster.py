@@ -274,7 +274,10 @@ class Roster:
         recalled: list[Identified] = []
         taken = {each.pod.uid for each in found}
         for each in found:
-            views = by_key.get(each.listed.key, ()) if each.view is None else ()
+            views = by_key.get(each.listed.key, ())
+            if each.view is not None:
+                recalled.append(_doubted(each, [one for one in views if one.id.uid not in taken]))
+                continue
             if each.pod.uid:
                 views = [view for view in views if view.id == each.pod]
             else:  # known by its name alone
@@ -337,3 +340,11 @@ class Roster:
         self._with_init.discard(view.id)
         self._owed.discard(view.id)
         self._asked.discard(view.id.uid)
+
+
+def _doubted(each: Identified, departed: Sequence[PodView]) -> Identified:
+    """Return an entry with the pods that have left the API and that it may be as well."""
+    earlier = tuple(view for view in departed if each.listed.may_be(view))
+    if not earlier or any(each.listed.each_held()):
+        return each
+    return replace(each, earlier=earlier)

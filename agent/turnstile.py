@@ -7,7 +7,7 @@ held while something outside is asked.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -27,7 +27,7 @@ from agent.links import Links
 from agent.lookout import WITNESS_WITHIN, Lookout, Scene
 from agent.offers import Offers
 from agent.place import Policy
-from agent.podview import PodView
+from agent.podview import PodId, PodView
 from agent.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
 from agent.promises import Promises, Reservation, claim_of
 from agent.proof import (
@@ -39,6 +39,7 @@ from agent.proof import (
     holder,
     is_over,
     proven,
+    unshown,
     why_unproven,
 )
 from agent.records import Records
@@ -47,7 +48,7 @@ from agent.roster import Roster
 from agent.seating import Seating, at_least, seat
 from agent.sharing import SharedRecord
 from agent.tickets import Resource, Ticket, TicketBook
-from agent.witness import identify_entries
+from agent.witness import Snapshot, identify_entries
 from agent.workshop import Workshop
 from contract.allocation import Evidence
 from contract.demand import PodDemand
@@ -132,6 +133,7 @@ class Turnstile:
         )
         self._promises = Promises()
         self._inherited: dict[tuple[Claim, Resource], frozenset[str]] = {}
+        self._unshown: Mapping[tuple[Claim, Resource], Holding] = {}
         self._offers = Offers(book, aligned=aligned)
 
     # --- the three calls -------------------------------------------------------------
@@ -310,8 +312,18 @@ class Turnstile:
                 # One that left the API holds its places until it has left List, too (K20).
                 if is_over(self._ledger, snapshot, pod, roster.shown(pod))
             ]
+            released += self._release_guesses(snapshot, gone)
             self._records.tell_of(roster.owed)
         return any(released)
+
+    def _release_guesses(self, snapshot: Snapshot, gone: Iterable[PodId]) -> list[bool]:
+        """Release what was given to a listed pod on a guess, and two looks did not find with it."""
+        found = unshown(self._ledger, snapshot, gone)
+        again = [key for key, held in found.items() if self._unshown.get(key) is held]
+        for claim, resource in again:
+            self._ledger.release(claim, resource)
+        self._unshown = found
+        return [True for _ in again]
 
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
@@ -403,6 +415,8 @@ class Turnstile:
             else:
                 ids = frozenset(str(ticket) for ticket in seating.tickets)
                 reservation = Reservation(each, view)
+                if each is not asker:
+                    self._lookout.admissions.settle_instead(each.pod)
                 self._promises.make(resource, ids, reservation, seating.plan)
                 return _Placed(reservation, seating, ids)
         assert refusal is not None  # noqa: S101 -- there is one asker at least
@@ -472,9 +486,13 @@ class Turnstile:
         for each in (asker, *asker.rivals):
             reservation = Reservation(each, self._lookout.roster.view(each.pod))
             try:
-                return reservation, self._vet(reservation, resource, tickets)
+                grant = self._vet(reservation, resource, tickets)
             except Refusal as error:
                 refusal = refusal or error
+            else:
+                if each is not asker:
+                    self._lookout.admissions.settle_instead(each.pod)
+                return reservation, grant
         assert refusal is not None  # noqa: S101 -- there is one asker at least
         raise refusal
 

@@ -7,12 +7,13 @@ Kept as such, its second resource is placed on the same card, and so is what is 
 containers after it (K7). Pure but for the ledger it is given.
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from agent.ledger import Claim, Holding, Ledger
-from agent.podview import PodId
+from agent.podview import PodId, PodView
 from agent.resolve import Ask
-from agent.tickets import Resource
+from agent.tickets import Resource, count_of
 from agent.witness import Identified
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
@@ -78,21 +79,30 @@ def asking_unseen(ledger: Ledger, each: Identified, ask: Ask) -> ContainerDemand
     return ContainerDemand(init.container, ContainerKind.INIT, 0, demand)
 
 
-def name_unseen(ledger: Ledger, each: Identified) -> None:
-    """Give init containers their names, once the API has told of their pod."""
-    claims = unseen(ledger, each.pod)
-    if not claims or each.view is None:
-        return
-    inits = [one for one in each.view.demand.containers if one.kind is ContainerKind.INIT]
-    for claim, init in zip(claims, inits, strict=False):
+def name_unseen(ledger: Ledger, view: PodView) -> None:
+    """Give init containers their names, once the API has told of their pod.
+
+    What none of its init containers asks for was guessed to be this pod's, and is not.
+    """
+    claims = unseen(ledger, view.id)
+    inits = [each for each in view.demand.containers if each.kind is ContainerKind.INIT]
+    for claim in claims:
         held = {resource: ledger.holding(claim, resource) for resource in Resource}
-        counts = {Resource.CORE: init.demand.cores, Resource.MEMORY: init.demand.memory}
-        if any(found and len(found.ids) != counts[one] for one, found in held.items()):
-            return
         ledger.release_container(claim)
-        for resource, found in held.items():
-            if found is not None:
-                _record(ledger, Claim(each.pod, init.name), resource, found)
+        fitting = [at for at, init in enumerate(inits) if _may_hold(init, held)]
+        if fitting:
+            init = inits[fitting[0]]
+            del inits[: fitting[0] + 1]
+            for resource, found in held.items():
+                if found is not None:
+                    _record(ledger, Claim(view.id, init.name), resource, found)
+
+
+def _may_hold(init: ContainerDemand, held: Mapping[Resource, Holding | None]) -> bool:
+    return all(
+        found is None or len(found.ids) == count_of(init.demand, resource)
+        for resource, found in held.items()
+    )
 
 
 def _record(ledger: Ledger, claim: Claim, resource: Resource, held: Holding) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.podview import Key, PodId, PodView
-from agent.tickets import Resource
+from agent.tickets import Resource, count_of
 from contract.demand import ContainerKind
 
 
@@ -43,12 +43,21 @@ class ListedPod:
             if each.kind is not ContainerKind.INIT
         )
 
+    def contradicts(self, view: PodView) -> bool:
+        """Tell whether a container holds more or less of a resource than it asks for in *view*."""
+        return any(
+            len(ids) != count_of(each.demand, resource)
+            for each in view.demand.containers
+            for resource, ids in self._held_by(each.name).items()
+            if ids
+        )
+
+    def _held_by(self, container: str) -> Mapping[Resource, frozenset[str]]:
+        return next((each.held for each in self.containers if each.name == container), {})
+
     def held(self, container: str, resource: Resource) -> frozenset[str]:
         """Give the IDs of *resource* that *container* holds."""
-        for each in self.containers:
-            if each.name == container:
-                return each.held.get(resource, frozenset())
-        return frozenset()
+        return self._held_by(container).get(resource, frozenset())
 
     def all_held(self) -> frozenset[tuple[Resource, str]]:
         """Give everything any of its containers holds."""
@@ -79,12 +88,14 @@ class Identified:
         view: what the API tells, or told, of it; ``None`` when only the kubelet knows it.
         certain: whether *view* is known to be this pod's: where a pod has left the API, another
             of its name may have come that the API has not told of yet.
+        earlier: pods that had the name before and have left the API, where it may be one of those.
     """
 
     pod: PodId
     listed: ListedPod
     view: PodView | None
     certain: bool = True
+    earlier: tuple[PodView, ...] = ()
 
 
 def identify(
@@ -149,6 +160,9 @@ def _identify_group(
         (entry,), (only,) = entries, views
         if entry.may_be(only) and not _stopping(key, entry, only, owners):
             return [Identified(only.id, entry, only)]
+    # Where a name is there twice, an entry is not the pod that asks for other counts. Alone it is:
+    # its start has to be vetoed.
+    twice = len(entries) > 1
     left = list(views)
     settled: list[Identified] = []
     unsettled: list[ListedPod] = []
@@ -158,11 +172,15 @@ def _identify_group(
             unsettled.append(entry)
             continue
         view = next((each for each in left if each.id == owner), None)
+        if view is not None and twice and entry.contradicts(view):
+            unsettled.append(entry)
+            continue
         if view is not None:
             left.remove(view)
         settled.append(Identified(owner, entry, view))
-    for entry in unsettled:
-        view = next((each for each in left if entry.may_be(each)), None)
+    for entry in sorted(unsettled, key=lambda entry: not any(entry.each_held())):
+        fitting = (each for each in left if entry.may_be(each))
+        view = next((each for each in fitting if not (twice and entry.contradicts(each))), None)
         if view is not None:
             left.remove(view)
         settled.append(Identified(view.id if view else PodId(*key, ""), entry, view))

@@ -556,19 +556,22 @@ def test_blind_the_first_in_line_is_asking(stand: Stand) -> None:
     assert stand.resolve() == Resolution(first.id, first.demand.containers[0], Evidence.ORDER)
 
 
-def test_blind_what_gone_pods_held_is_free(stand: Stand) -> None:
+def test_blind_what_the_kubelet_offers_of_gone_pods_is_free_and_nothing_else(stand: Stand) -> None:
+    """What it does not offer, a pod deleted by force may still hold (K20)."""
     live, ended, gone = (make_pod(name, asks(30, 8)) for name in ("l", "e", "g"))
-    nameless = PodId("default", "n", "")
     known = make_pod("n", asks(30, 8))
     asking = make_pod("a", asks(30, 8))
     stand.bind(live, replace(ended, terminal=True), known, asking)
-    for number, pod in enumerate([live.id, ended.id, gone.id, nameless, PodId("default", "m", "")]):
-        places = ids(f"GPU-{number}", range(30))
-        hold(stand.ledger, pod, "main", CORE, places)
-        hold(stand.ledger, pod, "main", MEMORY, places)
+    nameless = [PodId("default", name, "") for name in ("n", "m")]
+    for number, pod in enumerate([live.id, ended.id, gone.id, *nameless]):
+        hold(stand.ledger, pod, "main", CORE, ids(f"GPU-{number}", range(30)))
+        hold(stand.ledger, pod, "main", MEMORY, ids(f"GPU-{number}", range(8)))
     stand.record.away = "hanging"
     stand.resolve()
-    assert {claim.pod for claim, _, _ in stand.ledger.claims()} == {live.id, nameless}
+    assert len([*stand.ledger.claims()]) == 5
+    offered = frozenset((CORE, each) for number in (1, 2, 4) for each in ids(f"GPU-{number}", [5]))
+    stand.resolve(scene=Scene(None, offered))
+    assert {claim.pod for claim, _, _ in stand.ledger.claims()} == {live.id, known.id}
 
 
 def test_blind_a_record_on_a_pod_is_doubted_when_nobody_else_can_be_asking(stand: Stand) -> None:
@@ -724,3 +727,78 @@ def test_names_that_were_booked_while_the_api_was_away_get_their_uids_with_the_n
         pod.id,
         PodId("default", "b", ""),  # the one of this name that the API shows is another
     }
+
+
+def test_what_a_rejected_pods_init_container_was_answered_is_free_for_the_next_pod(
+    stand: Stand,
+) -> None:
+    """List shows none of it (K4); that the container after it is gone from List tells (K8)."""
+    rejected = make_pod("a", asks(20, 4, name="i", kind=INIT), asks(30, 8))
+    stand.bind(rejected)
+    stand.show(rejected)
+    init = hold(stand.ledger, rejected.id, "i", CORE, ids("GPU-1", range(20)), kind=INIT)
+    hold(stand.ledger, rejected.id, "main", CORE, HELD[CORE])
+    stand.answer(rejected)
+    following = make_pod("b", asks(30, 8))
+    stand.bind(following)
+    stand.show(following)
+    assert stand.resolve().pod == following.id
+    assert stand.ledger.holding(init, CORE) is None
+
+
+def test_a_guess_that_list_does_not_show_is_an_init_containers_that_asks_for_the_rest(
+    stand: Stand,
+) -> None:
+    """Its places stay where they are: the other resource has to be on the same card."""
+    guessed = make_pod("a", asks(20, 8))
+    asking = make_pod("b", asks(30, 8, name="i", kind=INIT), asks(5, 1))
+    stand.bind(guessed, asking)
+    stand.show(guessed, asking)
+    assert {each.pod for each in both(stand.resolve(8, resource=MEMORY))} == {
+        guessed.id,
+        asking.id,
+    }
+    hold(stand.ledger, guessed.id, "main", MEMORY, HELD[MEMORY], evidence=Evidence.ORDER)
+    stand.answer(guessed)
+    found = stand.resolve()
+    assert (found.pod, found.container.name) == (asking.id, "i")
+    held = stand.ledger.holding(Claim(asking.id, "i"), MEMORY)
+    assert held is not None
+    assert held.ids == HELD[MEMORY]
+
+
+def both(found: Resolution) -> list[Resolution]:
+    """The likeliest and the others."""
+    return [found, *found.rivals]
+
+
+def test_whom_the_record_shows_with_what_another_was_guessed_to_have_is_being_admitted(
+    stand: Stand,
+) -> None:
+    """Only the kubelet knows it: the guess was that it had had its turn."""
+    guessed, static = make_pod("a", asks(30, 8, name="i", kind=INIT), asks(5, 1)), make_pod("s")
+    stand.bind(guessed)
+    stand.show(guessed, static)
+    stand.resolve()
+    hold(stand.ledger, guessed.id, "i", CORE, HELD[CORE], kind=INIT, evidence=Evidence.ORDER)
+    stand.answer(guessed, "i")
+    stand.record.give(static, "main", CORE, HELD[CORE])
+    found = stand.resolve(8, resource=MEMORY)
+    assert (found.pod.name, found.evidence) == ("s", Evidence.ORDER)
+
+
+def test_what_was_guessed_to_be_a_pods_that_asks_for_something_else_is_free_once_the_api_tells(
+    stand: Stand,
+) -> None:
+    stand.bind(make_pod("a", asks(30, 8)))
+    guess = hold(
+        stand.ledger,
+        PodId("default", "a", ""),
+        "main",
+        CORE,
+        ids("GPU-1", range(7)),
+        evidence=Evidence.ORDER,
+    )
+    with stand.lock:
+        stand.lookout.know()
+    assert stand.ledger.holding(guess, CORE) is None

@@ -3,7 +3,7 @@
 from agent.ledger import Claim, Ledger
 from agent.podview import PodId
 from agent.resolve import Ask
-from agent.unseeninits import asking_unseen, is_unseen, keep_unseen, name_unseen, unseen
+from agent.unseeninits import asking_unseen, keep_unseen, name_unseen, unseen
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, Demand
 from tests.agent.builders import (
@@ -77,13 +77,12 @@ def test_the_next_init_container_is_another_that_may_hold_the_same_places() -> N
     ledger.check()
 
 
-def test_they_get_their_names_from_the_spec_if_the_sizes_agree() -> None:
-    for cores, name in ((20, "i0"), (10, FIRST.container)):
+def test_they_get_their_names_from_the_spec_and_lose_what_it_does_not_ask_for() -> None:
+    for cores, held in ((20, [Claim(PodId(*POD.key, "u-p"), "i0")]), (10, [])):
         ledger = guessed()
         keep_unseen(ledger, NOTHING, frozenset())
         pod = view("p", container("i0", cores, 4, kind=INIT), container("c0", 5, 1))
         ledger.adopt_names({pod.id})
-        name_unseen(ledger, identified(pod, NOTHING.listed))
-        assert ledger.pod_claims(pod.id) == [Claim(PodId(*POD.key, pod.id.uid), name)]
-        assert is_unseen(name) == (name != "i0")
+        name_unseen(ledger, pod)
+        assert ledger.pod_claims(pod.id) == held
         ledger.check()

@@ -88,9 +88,23 @@ def test_an_older_pod_that_is_still_stopping_is_not_its_successor() -> None:
     assert _found([entry], [view("p", uid="new")], _owners(old=A)) == [("old", entry, False)]
 
 
+def test_of_two_pods_of_a_name_each_is_known_by_how_much_its_containers_hold() -> None:
+    """Whom the ledger guessed is another then: nobody is given more or less than asked for."""
+    holding, empty = listed("p", c0={CORE: A}), listed("p", c0=None)
+    old = view("p", uid="old", deleting=True)
+    new = view("p", container(cores=len(A)), uid="new")
+    for entries in itertools.permutations([holding, empty]):
+        for views in itertools.permutations([old, new]):
+            assert _found(list(entries), list(views), _owners(old=A)) == [
+                ("new", holding, True),
+                ("old", empty, True),
+            ]
+
+
 def test_an_old_pod_and_its_successor_are_told_apart_by_what_they_hold() -> None:
     holding, empty = listed("p", c0={CORE: A}), listed("p", c0=None)
-    old, new = view("p", uid="old", deleting=True), view("p", uid="new")
+    old = view("p", container(cores=len(A)), uid="old", deleting=True)
+    new = view("p", uid="new")
     for entries in itertools.permutations([holding, empty]):
         for views in itertools.permutations([old, new]):
             assert _found(list(entries), list(views), _owners(old=A)) == [

@@ -347,6 +347,7 @@ class Lookout:
         admissions = self.admissions
         admissions.shown(sighting.pods, self.roster.live)
         for each in sighting.moving:
+            self._take_over(each)
             if each.view is None and each.pod in admissions.begun:
                 keep_unseen(self.ledger, each, offered)
         ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
@@ -549,6 +550,30 @@ class Lookout:
                 and self.ledger.holding(claim, resource) is None
             ):
                 self.ledger.record(claim, container.kind, resource, held)
+
+    def _take_over(self, each: Identified) -> None:
+        """Book to a pod what its init container was given last in the name of one before it.
+
+        The API had not told yet that the name had come back.
+        """
+        view, last = each.view, self._last
+        if view is None or last is None or last.pod not in {old.id for old in each.earlier}:
+            return
+        container = view.demand.of(last.container)
+        held = {resource: self.ledger.holding(last, resource) for resource in Resource}
+        if (
+            container is not None
+            and container.kind is ContainerKind.INIT
+            and all(
+                one is None or len(one.ids) == count_of(container.demand, resource)
+                for resource, one in held.items()
+            )
+        ):
+            self.ledger.release_container(last)
+            for resource, one in held.items():
+                if one is not None:
+                    own = Claim(each.pod, last.container)
+                    self.ledger.record(own, container.kind, resource, one)
 
     def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
         views = self._pods.views()

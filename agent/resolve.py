@@ -174,7 +174,9 @@ def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Pas
     if unheard:  # nor is anybody, if it is the one that only the kubelet knows
         likely = [replace(each, certain=False) for each in likely]
     # A record that covers what List shows lacking was written by somebody else, or the pod ended.
-    forged = [each for each in known if each.pod in lacking - past.passed - past.over]
+    forged = [
+        each for each in known if each.certain and each.pod in lacking - past.passed - past.over
+    ]
     return likely or sure or forged or unheard or known or unknown
 
 

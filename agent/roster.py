@@ -142,6 +142,11 @@ class Roster:
         return self._owed
 
     @property
+    def recorded(self) -> AbstractSet[PodId]:
+        """Live pods that have a record on them."""
+        return self._recorded.keys()
+
+    @property
     def hidden(self) -> list[PodView]:
         """Live pods that may hold more than the book says, by the records on them.
 
@@ -295,7 +300,9 @@ class Roster:
 
     def _let_go(self, found: Iterable[Identified]) -> None:
         """Forget the pods that have left the record after they were in it."""
+        found = tuple(found)
         shown = {each.pod.uid for each in found if each.pod.uid in self._departed}
+        shown |= {view.id.uid for each in found for view in each.earlier}
         for uid in self._lingering - shown:
             self._forget(uid)
         self._lingering |= shown

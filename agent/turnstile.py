@@ -295,7 +295,7 @@ class Turnstile:
         with self._lock:
             # Asked before the record: what is booked from here on may not be in it.
             gone = self._lookout.gone()
-            if not gone and not (owed and self._lookout.know().owed):
+            if not gone and not (owed and self._unbooked(self._lookout.know())):
                 return False
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
@@ -303,8 +303,9 @@ class Turnstile:
             return False
         with self._lock:
             roster = self._lookout.know()
+            unbooked = self._unbooked(roster)
             for each in identify_entries(snapshot.pods, roster.views_of, self._ledger.owners):
-                if each.pod in roster.owed:
+                if each.pod in unbooked:
                     add_unbooked(self._ledger, each)
             released = [
                 self._ledger.release_pod(pod)
@@ -315,6 +316,17 @@ class Turnstile:
             released += self._release_guesses(snapshot, gone)
             self._records.tell_of(roster.owed)
         return any(released)
+
+    def _unbooked(self, roster: Roster) -> set[PodId]:
+        """Return the pods of which the record may show more than is booked.
+
+        They wait for their record, or had it from an agent before, and this one could not read
+        the kubelet's when it started.
+        """
+        return {
+            *roster.owed,
+            *(each for each in roster.recorded if not self._ledger.pod_claims(each)),
+        }
 
     def _release_guesses(self, snapshot: Snapshot, gone: Iterable[PodId]) -> list[bool]:
         """Release what was given to a listed pod on a guess, and two looks did not find with it."""

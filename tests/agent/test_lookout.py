@@ -802,3 +802,23 @@ def test_what_was_guessed_to_be_a_pods_that_asks_for_something_else_is_free_once
     with stand.lock:
         stand.lookout.know()
     assert stand.ledger.holding(guess, CORE) is None
+
+
+def test_what_an_init_container_was_given_in_the_name_of_a_pod_before_it_is_its_own(
+    stand: Stand,
+) -> None:
+    """The watch was behind; its other resource has to come from the same card."""
+    old, new = (
+        make_pod("a", asks(30, 8, name="i", kind=INIT), asks(cores, 1)) for cores in (50, 20)
+    )
+    stand.bind(old)
+    stand.show(new)
+    assert stand.resolve(8, resource=MEMORY).pod == old.id
+    hold(stand.ledger, old.id, "i", MEMORY, HELD[MEMORY], kind=INIT)
+    stand.answer(old, "i")
+    stand.pods.remove(old)
+    stand.bind(new)
+    assert stand.resolve().pod == new.id
+    held = stand.ledger.holding(Claim(new.id, "i"), MEMORY)
+    assert held is not None
+    assert held.ids == HELD[MEMORY]

@@ -1371,3 +1371,32 @@ def test_what_a_force_deleted_pod_holds_is_taken_until_it_has_left_the_list(node
     node.record.hide(pod)
     node.turnstile.refresh()
     assert sum(node.turnstile.free(CORE).values()) == 200
+
+
+def test_an_agent_that_could_not_read_the_record_when_it_started_books_what_runs_on_a_quiet_node(
+    node: Node,
+) -> None:
+    """An agent before it has written the pods' records, so that none is owed."""
+    record = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+    pod = make_pod("a", asks(30, 8), recorded=record, assigned=True)
+    node.bind(pod)
+    node.record.show(pod)
+    for resource, size in ((CORE, 30), (MEMORY, 8)):
+        node.record.give(pod, "main", resource, ids(0, range(size)))
+    node.turnstile.refresh()
+    assert node.turnstile.entitled(pod.id.uid, "main") is not None
+    assert node.turnstile.free(CORE)["GPU-0"] == 70
+
+
+def test_what_a_guess_gave_a_pod_without_a_spec_is_free_when_two_looks_do_not_find_it(
+    node: Node,
+) -> None:
+    """One look may come before the kubelet has written down what was answered."""
+    static = make_pod("static", asks(30, 8))
+    node.record.show(static)
+    node.turnstile.allocate(CORE, node.prefer(CORE, 30))
+    free = []
+    for _ in range(2):
+        node.turnstile.refresh()
+        free.append(sum(node.turnstile.free(CORE).values()))
+    assert free[1] - free[0] == 30

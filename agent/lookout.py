@@ -109,7 +109,12 @@ class Lookout:
         A pod that asks for something else than was booked is another one of the same name. If
         the kubelet has not shown the booked one holding that either, it was guessed wrongly.
         """
-        for pod in {each.pod for each, _, _ in self.ledger.claims()}:
+        pods = {
+            each.pod
+            for each, _, _ in self.ledger.claims()
+            if not each.pod.uid or is_unseen(each.container)
+        }
+        for pod in pods:
             view = self.roster.view(pod)
             if view is not None:
                 name_unseen(self.ledger, view)

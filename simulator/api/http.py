@@ -27,6 +27,7 @@ from simulator.api.watching import all_of, bookmark, error_line, line_of, with_k
 
 _LARGEST_BODY = 8 * 1024 * 1024
 _DEFAULT_WATCH_S = 1800.0
+_ROUNDS_TO_CONNECT = 5  # of the event loop, from accept() to connection_made(): 3 in CPython 3.11
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-simulated", "platform": "linux"}
 
@@ -66,7 +67,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
-        self._site: web.TCPSite | None = None
+        self._listener: asyncio.Server | None = None
         self._address = ("127.0.0.1", 0)
         self._delay_changed = asyncio.Event()
 
@@ -78,8 +79,8 @@ class HttpServer:
         """
         await self._runner.setup()
         self._address = (host, port)
-        await self.listen()
-        self._address = (host, self._runner.addresses[0][1])
+        listener = await self.listen()
+        self._address = (host, listener.sockets[0].getsockname()[1])
         return self._address[1]
 
     async def stop(self) -> None:
@@ -87,19 +88,28 @@ class HttpServer:
         await self.refuse()
         await self._runner.cleanup()
 
-    async def listen(self) -> None:
+    async def listen(self) -> asyncio.Server:
         """Accept connections (again)."""
-        if self._site is None:
-            self._site = web.TCPSite(
-                self._runner, *self._address, reuse_address=True, ssl_context=self._tls
+        if self._listener is None:
+            if self._runner.server is None:
+                raise RuntimeError("the HTTP server is not set up")
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._runner.server, *self._address, reuse_address=True, ssl=self._tls
             )
-            await self._site.start()
+        return self._listener
 
     async def refuse(self) -> None:
-        """Stop listening and reset every connection."""
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
+        """Stop listening and reset every connection, those just accepted too."""
+        if self._listener is not None:
+            # asyncio loses an accepted connection whose listener closes before it is made
+            # (Server._attach asserts): accept nothing more, let those be made, then close.
+            loop = asyncio.get_running_loop()
+            for each in self._listener.sockets:
+                loop.remove_reader(each.fileno())
+            for _ in range(_ROUNDS_TO_CONNECT):
+                await asyncio.sleep(0)
+            self._listener.close()
+            self._listener = None
         server = self._runner.server
         for connection in server.connections if server is not None else ():
             if connection.transport is not None:

@@ -16,9 +16,9 @@ from flask import Flask, Response
 
 from common.logs import configure
 from contract.names import Names
-from webhook.server import Server
-from webhook.settings import Settings
-from webhook.tls import Certificate, Files, server_context
+from webhook.server.tls import Certificate, server_context
+from webhook.server.worker import Server
+from webhook.settings import Files, Settings
 
 _ANSWER = json.dumps(
     {

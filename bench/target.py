@@ -8,15 +8,16 @@ from pathlib import Path
 from bench.servers import make_certificates
 from contract.names import Names
 from contract.stamps import OrderStamp
-from webhook.app import create_app
-from webhook.connection import Peer
-from webhook.framing import Framer, Progress
-from webhook.logs import AccessLog
-from webhook.reviewer import Reviewer
-from webhook.reviews import LARGEST_BODY
-from webhook.server import FrontWorker, Server
-from webhook.settings import Settings
-from webhook.tls import Certificate, Files
+from webhook.access_log import AccessLog
+from webhook.admission.reviewer import Reviewer
+from webhook.admission.reviews import LARGEST_BODY
+from webhook.handler import Handler
+from webhook.server.app import create_app
+from webhook.server.connection import Peer
+from webhook.server.framing import Framer, Progress
+from webhook.server.tls import Certificate
+from webhook.server.worker import FrontWorker, Server
+from webhook.settings import Files, Settings
 
 _PEER = Peer(("192.0.2.1", 1234), ("192.0.2.2", 8443), verified=False)
 
@@ -40,13 +41,13 @@ class Target:
         server.cfg.set("errorlog", os.devnull)
         self._log = log = server.cfg.logger_class(server.cfg)
         self._worker = FrontWorker(0, os.getppid(), [], server, 30, server.cfg, log)
-        server.reviewer = Reviewer(
+        reviewer = Reviewer(
             names=settings.names,
             stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "fuzz", 0),
             largest_card=96,
-            access=AccessLog(len),
         )
-        self._worker.wsgi = create_app(server.reviewer)
+        server.handler = Handler(reviewer, access=AccessLog(len))
+        self._worker.wsgi = create_app(server.handler)
         self.statuses: Counter[str] = Counter()
 
     def close(self) -> None:

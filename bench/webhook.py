@@ -28,8 +28,8 @@ from bench.servers import (
 )
 from bench.siege import besiege
 from contract.stamps import Stamper
-from webhook.pods import mutate_pod
-from webhook.reviews import decode_review, encode_review
+from webhook.admission.pods import mutate_pod
+from webhook.admission.reviews import decode_review, encode_review
 
 NAME = "webhook"
 

@@ -1,16 +1,14 @@
-"""Admission: what the API server asks, answered.
+"""The admission webhook: answers the API server's AdmissionReviews.
 
-Here belong: the reading of an AdmissionReview (:mod:`webhook.reviews`), the verdicts on
-pods, bindings and workloads, the patches that carry them out, and the server around them.
-Decisions are pure functions of a request, the names and a stamp; they do no I/O and raise
-only for a request that is not one. A request comes in by :mod:`webhook.front` (bytes, TLS,
-time), goes the short way (:mod:`webhook.express`) or the long one (gunicorn's parser and
-:mod:`webhook.app`), and is answered by :mod:`webhook.reviewer`.
+============================  ====================================================
+:mod:`webhook.admission`      decisions: pure, no I/O
+:mod:`webhook.handler`        one request: decision, answer, metrics and log line
+:mod:`webhook.server`         processes, TLS, connections, HTTP and routes
+============================  ====================================================
 
-I/O is allowed in :mod:`webhook.front` (sockets), :mod:`webhook.server` (gunicorn),
-:mod:`webhook.app` (Flask), :mod:`webhook.tls` (files of the certificate),
-:mod:`webhook.metrics` (files the workers share) and :mod:`webhook.logs`, nowhere else.
+I/O is allowed in :mod:`webhook.server` (sockets, files of the certificate),
+:mod:`webhook.metrics` (files that the workers share) and :mod:`webhook.access_log`.
 
-Banned: imports of ``agent``, ``certs`` and ``simulator``; reading or changing anything of
-an object beyond our own annotations and the resources asked for.
+Banned: imports of ``agent``, ``certs`` and ``simulator``; reading or changing any part of
+an object other than our annotations and the requested resources.
 """

@@ -10,9 +10,8 @@ from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from webhook.errors import SettingsError
-from webhook.server import serve
-from webhook.settings import Settings
-from webhook.tls import Files
+from webhook.server.worker import serve
+from webhook.settings import Files, Settings
 
 _FILE = click.Path(path_type=Path)
 

@@ -1,9 +1,25 @@
 """What the operator sets."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from contract.names import Names
-from webhook.tls import Files
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where everything about TLS is read.
+
+    Attributes:
+        cert: PEM certificate, with its chain below it.
+        key: PEM private key of the first certificate, not encrypted.
+        client_ca: PEM certificates; a client may show one that is signed by any of these.
+            ``None`` when clients are not asked for one.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

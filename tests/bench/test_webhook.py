@@ -11,8 +11,8 @@ from bench.reviews import requests, review
 from bench.servers import Running, make_certificates, resident_mib, serving
 from bench.siege import besiege
 from bench.target import Target, Unacceptable
-from webhook.framing import Framer, Progress
-from webhook.reviews import decode_review
+from webhook.admission.reviews import decode_review
+from webhook.server.framing import Framer, Progress
 
 
 @pytest.mark.parametrize("size", [5_000, 50_000])
@@ -103,7 +103,7 @@ def test_an_answer_that_may_not_be_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Target(tmp_path)
-    monkeypatch.setattr("webhook.reviewer.decode_review", None)
+    monkeypatch.setattr("webhook.admission.reviewer.decode_review", None)
     try:
         with pytest.raises(Unacceptable, match="500 Internal Server Error"):
             target.try_one(requests()[0])

@@ -11,8 +11,8 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from simulator.api.cel import compile_condition
 from tests.deploy.manifests import Json, base, find
-from webhook.pods import decide_pod
-from webhook.verdicts import Verdict
+from webhook.admission.pods import decide_pod
+from webhook.admission.verdicts import Verdict
 
 NAMES = Names()
 OBJECTS = base()

@@ -14,7 +14,7 @@ from tests.deploy.creation_examples import BINDINGS, CREATIONS, Bound, Creation
 from tests.deploy.manifests import Json, base, find
 from tests.deploy.policies import Update, denials
 from tests.deploy.policy_examples import NAMES, NODES, OURS, PODS, Example
-from webhook.pods import decide_pod
+from webhook.admission.pods import decide_pod
 
 OBJECTS = base()
 POLICIES = [each for each in OBJECTS if each["kind"] == "ValidatingAdmissionPolicy"]

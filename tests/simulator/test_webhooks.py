@@ -23,11 +23,11 @@ from simulator.webhooks import (
 )
 from tests.simulator.api_helpers import PODS, Hook, allow, patch_with, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
-from webhook.bindings import mutate_binding
-from webhook.pods import mutate_pod
-from webhook.reviews import Review, decode_review, encode_review
-from webhook.verdicts import Verdict
-from webhook.workloads import validate_workload
+from webhook.admission.bindings import mutate_binding
+from webhook.admission.pods import mutate_pod
+from webhook.admission.reviews import Review, decode_review, encode_review
+from webhook.admission.verdicts import Verdict
+from webhook.admission.workloads import validate_workload
 
 NAMES = Names()
 GPU = {NAMES.core: "50", NAMES.memory: "8"}

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from webhook import __main__ as command
-from webhook.settings import Settings
-from webhook.tls import Files
+from webhook.settings import Files, Settings
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from contract.names import Names
-from webhook.settings import Settings
-from webhook.tls import Files
+from webhook.settings import Files, Settings
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.demand import read_pod_demand
+from contract.names import Names
+from webhook.admission.environment import about_environment
+from webhook.admission.verdicts import bounded
+
+NAMES = Names()
+LIMITS = {NAMES.core: "30", NAMES.memory: "4"}
+
+
+def container(name: str = "main", *variables: str, limits: Any = LIMITS) -> dict[str, Any]:
+    env = [{"name": each, "value": "all"} for each in variables]
+    return {"name": name, "resources": {"limits": limits}, "env": env}
+
+
+def about(spec: Any) -> list[str]:
+    demand, _ = read_pod_demand(spec, NAMES)
+    return list(about_environment(spec, demand))
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_MEMORY_LIMIT",
+        "CUDA_DEVICE_MEMORY_LIMIT_0",
+        "CUDA_DEVICE_SM_LIMIT",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+        "GPU_CORE_UTILIZATION_POLICY",
+    ],
+)
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_a_variable_that_undoes_what_the_node_sets_is_said(field: str, variable: str) -> None:
+    spec = {field: [container("main", "PATH", variable)]}
+    assert about(spec) == [f"container main: env {variable} undoes what the node sets"]
+
+
+def test_other_variables_and_other_containers_are_not_commented() -> None:
+    plain = container("plain", "NVIDIA_VISIBLE_DEVICES", limits={})
+    assert about({"containers": [container("main", "CUDA_VISIBLE_DEVICES", "A"), plain]}) == []
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=60),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "env", "containers", "x"]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(junk | st.fixed_dictionaries({"name": junk}), max_size=3), junk)
+def test_hostile_specs_do_no_harm(env: list[Any], more: Any) -> None:
+    spec = {"containers": [{**container("m" * 200), "env": env}, more], "initContainers": more}
+    for line in about(spec):
+        assert bounded([line])[0] == line  # nothing is cut
+    assert list(about_environment(more, read_pod_demand(spec, NAMES)[0])) is not None

@@ -1,0 +1,120 @@
+import copy
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.admission.patches import patch_annotations
+
+CHANGES = {"d/new": "1", "d/old": None, "d/~odd": "2"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "operations"),
+    [
+        (
+            None,
+            [
+                {
+                    "op": "add",
+                    "path": "/metadata",
+                    "value": {"annotations": {"d/new": "1", "d/~odd": "2"}},
+                }
+            ],
+        ),
+        (
+            {"name": "x", "annotations": None},
+            [
+                {
+                    "op": "add",
+                    "path": "/metadata/annotations",
+                    "value": {"d/new": "1", "d/~odd": "2"},
+                }
+            ],
+        ),
+        (
+            {"annotations": {}},
+            [
+                {"op": "add", "path": "/metadata/annotations/d~1new", "value": "1"},
+                {"op": "add", "path": "/metadata/annotations/d~1~0odd", "value": "2"},
+            ],
+        ),
+        (
+            {"annotations": {"d/old": "1", "d/new": "0", "d/~odd": "2", "other": "x"}},
+            [
+                {"op": "remove", "path": "/metadata/annotations/d~1old"},
+                {"op": "replace", "path": "/metadata/annotations/d~1new", "value": "1"},
+            ],
+        ),
+    ],
+)
+def test_the_patch_is_exactly_what_is_missing(
+    metadata: dict[str, Any] | None, operations: list[dict[str, Any]]
+) -> None:
+    assert list(patch_annotations(metadata, CHANGES)) == operations
+
+
+def test_a_dropped_value_is_never_moved_to_where_the_same_value_is_written() -> None:
+    """The library would make a "move" of one of the two, whichever a set gives first."""
+    there = {"annotations": {"a": "same", "b": "same"}}
+    operations = patch_annotations(there, {"a": None, "b": None, "c": "same"})
+    assert [(each["op"], each["path"]) for each in operations] == [
+        ("remove", "/metadata/annotations/a"),
+        ("remove", "/metadata/annotations/b"),
+        ("add", "/metadata/annotations/c"),
+    ]
+
+
+def test_what_is_right_already_needs_no_patch() -> None:
+    assert patch_annotations({"annotations": {"a": "1"}}, {"a": "1", "b": None}) == ()
+
+
+def _nested(depth: int) -> object:
+    value: object = "core"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [{"x": 1}, [1], 5, True, None, "1", _nested(5000)])
+def test_whatever_stood_there_is_replaced(value: object) -> None:
+    operations = patch_annotations({"annotations": {"a": value}}, {"a": "2"})
+    assert list(operations) == [{"op": "replace", "path": "/metadata/annotations/a", "value": "2"}]
+
+
+KEYS = st.sampled_from(["a", "d/a", "d~a", "d~1a", "~", "/", "", "ä/0", "0", "1"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["1", "2", "false"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(
+    metadata=st.none()
+    | st.fixed_dictionaries(
+        {"name": st.just("x")},
+        optional={"annotations": st.none() | st.dictionaries(KEYS, JSON, max_size=8)},
+    ),
+    changes=st.dictionaries(KEYS, st.none() | st.sampled_from(["1", "2", "false"]), max_size=6),
+)
+def test_the_patch_applies_and_does_exactly_what_was_asked(
+    metadata: dict[str, Any] | None, changes: dict[str, str | None]
+) -> None:
+    pod: dict[str, Any] = {"metadata": metadata, "spec": {"containers": []}}
+    before = copy.deepcopy(pod)
+    operations: Any = [dict(each) for each in patch_annotations(metadata, changes)]
+    after = jsonpatch.apply_patch(pod, operations)
+    assert pod == before
+    expected = dict((metadata or {}).get("annotations") or {})
+    for key, value in changes.items():
+        if value is None:
+            expected.pop(key, None)
+        else:
+            expected[key] = value
+    found = after["metadata"] or {}
+    assert (found.get("annotations") or {}) == expected
+    assert {**found, "annotations": None} == {**(metadata or {}), "annotations": None}
+    assert after["spec"] == before["spec"]

@@ -1,0 +1,292 @@
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.errors import Fault, FieldError
+from webhook.admission.reviews import (
+    LARGEST_BODY,
+    Review,
+    Target,
+    check_media,
+    decode_review,
+    encode_review,
+)
+from webhook.admission.verdicts import Verdict
+from webhook.errors import BadRequest, TooLarge, UnsupportedMedia
+
+Json = dict[str, Any]
+MISSING = object()
+
+
+def _encode(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def test_a_review_is_read(review: Json, pod: Json) -> None:
+    assert decode_review(_encode(review)) == Review(
+        uid="705ab4f5-6393-11e8-b7cc-42010a800002",
+        target=Target("", "v1", "pods", "Pod", ""),
+        operation="CREATE",
+        namespace="team",
+        name="train",
+        dry_run=False,
+        object=pod,
+    )
+
+
+@pytest.mark.parametrize("field", ["kind", "name", "namespace", "dryRun", "oldObject", "userInfo"])
+def test_what_the_decision_can_do_without_may_be_missing(review: Json, field: str) -> None:
+    del review["request"][field]
+    assert decode_review(_encode(review)).target.resource == "pods"
+
+
+def test_a_kind_alone_says_what_is_reviewed(review: Json) -> None:
+    del review["request"]["resource"]
+    target = decode_review(_encode(review)).target
+    assert (target.group, target.version, target.resource, target.kind) == ("", "v1", "", "Pod")
+    assert str(target) == "v1/Pod"
+
+
+def test_an_update_has_the_object_before(review: Json, pod: Json) -> None:
+    review["request"] |= {"operation": "UPDATE", "oldObject": {"metadata": {"name": "old"}}}
+    decoded = decode_review(_encode(review))
+    assert (decoded.object, decoded.old_object) == (pod, {"metadata": {"name": "old"}})
+
+
+def test_a_deletion_has_no_object(review: Json) -> None:
+    review["request"] |= {"operation": "DELETE", "object": None}
+    assert decode_review(_encode(review)).object is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("apiVersion", "v1", 'apiVersion: Invalid value: "v1": must be admission.k8s.io/v1'),
+        (
+            "apiVersion",
+            "admission.k8s.io/v1beta1",
+            'apiVersion: Invalid value: "admission.k8s.io/v1beta1": must be admission.k8s.io/v1',
+        ),
+        ("apiVersion", MISSING, "apiVersion: Required value: must be admission.k8s.io/v1"),
+        ("kind", "Pod", 'kind: Invalid value: "Pod": must be AdmissionReview'),
+        ("request", MISSING, "request: Required value: must be a mapping"),
+        ("request", [], "request: Invalid value: a list: must be a mapping"),
+        ("request.uid", MISSING, "request.uid: Required value: must be text"),
+        ("request.uid", "", "request.uid: Required value: must be text"),
+        ("request.uid", 7, "request.uid: Invalid value: 7: must be text"),
+        (
+            "request.uid",
+            "x" * 129,
+            f'request.uid: Invalid value: "{"x" * 64}"...: must be at most 128 characters',
+        ),
+        ("request.operation", MISSING, "request.operation: Required value: must be text"),
+        ("request.operation", [1], "request.operation: Invalid value: a list: must be text"),
+        ("request.object", MISSING, "request.object: Required value: CREATE needs the object"),
+        ("request.object", None, "request.object: Required value: CREATE needs the object"),
+        ("request.object", "pod", 'request.object: Invalid value: "pod": must be a mapping'),
+        ("request.oldObject", "pod", 'request.oldObject: Invalid value: "pod": must be a mapping'),
+        ("request.namespace", 1, "request.namespace: Invalid value: 1: must be text"),
+        ("request.name", {}, "request.name: Invalid value: a mapping: must be text"),
+        ("request.subResource", 1, "request.subResource: Invalid value: 1: must be text"),
+        ("request.dryRun", "no", 'request.dryRun: Invalid value: "no": must be true or false'),
+        (
+            "request.resource",
+            "pods",
+            'request.resource: Invalid value: "pods": must be a mapping',
+        ),
+        (
+            "request.resource.version",
+            1,
+            "request.resource.version: Invalid value: 1: must be text",
+        ),
+        ("request.kind.kind", 1, "request.kind.kind: Invalid value: 1: must be text"),
+    ],
+)
+def test_a_review_with_one_bad_field_is_refused_by_its_name(
+    review: Json, path: str, value: object, message: str
+) -> None:
+    *parents, field = path.split(".")
+    place = review
+    for parent in parents:
+        place = place[parent]
+    if value is MISSING:
+        del place[field]
+    else:
+        place[field] = value
+    with pytest.raises(BadRequest) as caught:
+        decode_review(_encode(review))
+    assert str(caught.value) == message
+    assert caught.value.status == 400
+
+
+def test_a_review_of_nothing_in_particular_is_refused(review: Json) -> None:
+    review["request"] |= {"resource": None, "kind": None}
+    with pytest.raises(BadRequest) as caught:
+        decode_review(_encode(review))
+    assert str(caught.value) == "request.resource: Required value: say what is reviewed"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "body: is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b"{", "body: is not JSON: Expecting property name enclosed in double quotes"),
+        (b"{} {}", "body: is not JSON: Extra data: line 1 column 4 (char 3)"),
+        (b"\xff{}", "body: is not UTF-8: byte 0 is wrong"),
+        (b'"\xed\xa0\x80"', "body: is not UTF-8: byte 1 is wrong"),
+        (b"\xef\xbb\xbf{}", "body: is not JSON: Unexpected UTF-8 BOM"),
+        ("{}".encode("utf-16"), "body: is not UTF-8: byte 0 is wrong"),
+        (b'{"a": "\\ud800"}', "body: is not Unicode: it has half of a surrogate pair"),
+        (b'{"\\uDFFF": 1}', "body: is not Unicode: it has half of a surrogate pair"),
+        (b'{"a": NaN}', "body: is not JSON: NaN is not a number"),
+        (b'{"a": -Infinity}', "body: is not JSON: -Infinity is not a number"),
+        (b"9" * 5000, "body: is not JSON: it has a number too long to read"),
+        (b"[" * 100_000, "body: is nested too deeply"),
+        (b'{"a":' * 100_000, "body: is nested too deeply"),
+        (b"[" * 100_000 + b"]" * 100_000, "body: is nested too deeply"),
+        (b"[]", "body: Invalid value: a list: must be an AdmissionReview"),
+        (b"null", "body: Invalid value: null: must be an AdmissionReview"),
+        (b"{}", "apiVersion: Required value: must be admission.k8s.io/v1"),
+    ],
+)
+def test_a_body_that_is_no_review_is_refused_on_one_line(body: bytes, message: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode_review(body)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_whole_surrogate_pair_is_a_character(review: Json) -> None:
+    review["request"]["name"] = "\U0001f600"
+    body = _encode(review)
+    assert b"\\ud83d" in body
+    assert decode_review(body).name == "\U0001f600"
+
+
+def test_the_last_of_two_equal_keys_counts(review: Json) -> None:
+    body = _encode(review).replace(b'"uid"', b'"uid": "first", "uid"')
+    assert decode_review(body).uid == review["request"]["uid"]
+
+
+def test_a_body_over_8_mib_is_too_large_and_one_of_8_mib_is_not(review: Json) -> None:
+    body = _encode(review).ljust(LARGEST_BODY)
+    assert decode_review(body).uid == review["request"]["uid"]
+    with pytest.raises(TooLarge) as caught:
+        decode_review(body + b" ")
+    assert str(caught.value) == "body: must be at most 8388608 bytes"
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON"])
+@pytest.mark.parametrize("encoding", [None, "", "identity"])
+def test_plain_json_is_read(content_type: str, encoding: str | None) -> None:
+    check_media(content_type, encoding)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "encoding", "message"),
+    [
+        (None, None, 'Content-Type: Invalid value: "": must be application/json'),
+        (
+            "text/plain",
+            None,
+            'Content-Type: Invalid value: "text/plain": must be application/json',
+        ),
+        (
+            "application/json",
+            "gzip",
+            'Content-Encoding: Invalid value: "gzip": compressed bodies are not read',
+        ),
+    ],
+)
+def test_other_media_are_refused(
+    content_type: str | None, encoding: str | None, message: str
+) -> None:
+    with pytest.raises(UnsupportedMedia) as caught:
+        check_media(content_type, encoding)
+    assert str(caught.value) == message
+    assert caught.value.status == 415
+
+
+def _answer(review: Json, verdict: Verdict) -> Json:
+    answer: Json = json.loads(encode_review(decode_review(_encode(review)), verdict))
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: Json = answer["response"]
+    return response
+
+
+def test_a_plain_permission_says_no_more_than_it_must(review: Json) -> None:
+    uid = review["request"]["uid"]
+    assert _answer(review, Verdict()) == {"uid": uid, "allowed": True}
+
+
+def test_a_patch_is_encoded_in_base64(review: Json) -> None:
+    operation = {"op": "add", "path": "/metadata/annotations/ä", "value": "1"}
+    response = _answer(review, Verdict(patch=(operation,), warnings=("careful",)))
+    assert response["patchType"] == "JSONPatch"
+    assert json.loads(base64.b64decode(response["patch"])) == [operation]
+    assert response["warnings"] == ["careful"]
+
+
+def test_a_denial_is_worded_as_the_api_server_words_its_own(review: Json) -> None:
+    errors = (
+        FieldError("spec.a", Fault.INVALID, "must be even", "even", '"3"'),
+        FieldError("spec.b", Fault.REQUIRED, "say b", "b"),
+    )
+    assert _answer(review, Verdict(errors=errors)) == {
+        "uid": review["request"]["uid"],
+        "allowed": False,
+        "status": {
+            "status": "Failure",
+            "code": 422,
+            "reason": "Invalid",
+            "message": ('spec.a: Invalid value: "3": must be even; spec.b: Required value: say b'),
+            "details": {
+                "name": "train",
+                "group": "",
+                "kind": "Pod",
+                "causes": [
+                    {
+                        "reason": "FieldValueInvalid",
+                        "message": 'Invalid value: "3": must be even',
+                        "field": "spec.a",
+                    },
+                    {
+                        "reason": "FieldValueRequired",
+                        "message": "Required value: say b",
+                        "field": "spec.b",
+                    },
+                ],
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"),
+    [
+        ({"generateName": "train-"}, "train-"),
+        ({"name": "own", "generateName": "train-"}, "own"),
+        ({}, ""),
+        ({"name": 7}, ""),
+        ("x", ""),
+    ],
+)
+def test_an_object_without_a_name_yet_is_called_as_it_calls_itself(
+    review: Json, metadata: object, name: str
+) -> None:
+    del review["request"]["name"]
+    review["request"]["object"]["metadata"] = metadata
+    error = FieldError("spec", Fault.REQUIRED, "say it", "x")
+    assert _answer(review, Verdict(errors=(error,)))["status"]["details"]["name"] == name
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8")))
+def test_whatever_the_body_is_only_bad_request_comes_out(body: bytes) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode_review(body)
+    assert len(str(caught.value).splitlines()) == 1

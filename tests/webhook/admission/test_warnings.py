@@ -1,0 +1,108 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.names import Names
+from webhook.admission.warnings import advise
+
+NAMES = Names()
+
+
+def _advise(
+    *asked: Demand,
+    annotations: dict[str, object] | None = None,
+    largest_card: int = 0,
+    path: str = "",
+    name: str = "main",
+) -> list[str]:
+    containers = (
+        ContainerDemand(name, ContainerKind.MAIN, index, demand)
+        for index, demand in enumerate(asked)
+    )
+    demand = PodDemand(tuple(containers))
+    given = annotations or {}
+    return list(advise(demand, given, names=NAMES, largest_card=largest_card, path=path))
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "largest", "lines"),
+    [
+        (200, 7, 0, ["memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks"]),
+        (
+            300,
+            1,
+            0,
+            [
+                "memory 1 on 3 cards is uneven: 1x1 + 2x0 blocks",
+                "2 of 3 cards get no memory: ask for 3 or more",
+            ],
+        ),
+        (
+            2147483600,
+            2147483647,
+            0,
+            [
+                "memory 2147483647 on 21474836 cards is uneven: 47x101 + 21474789x100 blocks",
+            ],
+        ),
+        (50, 97, 96, ["97 memory blocks a card, the largest card known has 96"]),
+        (
+            200,
+            193,
+            96,
+            [
+                "memory 193 on 2 cards is uneven: 1x97 + 1x96 blocks",
+                "97 memory blocks a card, the largest card known has 96",
+            ],
+        ),
+    ],
+)
+def test_what_can_hardly_be_meant_is_said(
+    cores: int, memory: int, largest: int, lines: list[str]
+) -> None:
+    found = _advise(Demand(cores, memory), largest_card=largest)
+    assert found == [f"container main: {line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "largest"),
+    [(50, 8, 0), (100, 0, 0), (300, 3, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
+)
+def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
+    assert _advise(Demand(cores, memory), largest_card=largest) == []
+
+
+@pytest.mark.parametrize("key", ["vcuda-core", "vcuda-memory", "vcuda-device"])
+@pytest.mark.parametrize("path", ["", "spec.template.", "spec.jobTemplate.spec.template."])
+def test_an_annotation_of_gpu_manager_is_said_to_be_unread(key: str, path: str) -> None:
+    name = f"tencent.com/{key}"
+    (line,) = _advise(annotations={name: None, f"other.com/{key}": "10"}, path=path)
+    assert line == f"{path}metadata.annotations[{name}]: deprecated, not read: ask in limits"
+    assert len(line) <= 120
+
+
+@given(st.integers(0, 2**31), st.integers(0, 2**31), st.integers(0, 2**20), st.text(max_size=300))
+def test_whatever_is_asked_for_lines_about_memory_are_few_and_nearly_fit(
+    cores: int, memory: int, largest: int, name: str
+) -> None:
+    lines = _advise(Demand(cores, memory), largest_card=largest, name=name)
+    assert len(lines) <= 3
+    assert all(len(line) <= 160 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("limit", "lines"),
+    [
+        ("30", ["container main: 50 cores, vcuda-core-limit leaves it 30"]),
+        ("50", []),
+        ("100", []),
+        ("many", []),  # an error, told as one
+    ],
+)
+def test_a_limit_below_what_a_share_asks_for_is_said(limit: str, lines: list[str]) -> None:
+    assert _advise(Demand(50, 4), annotations={NAMES.core_limit: limit}) == lines
+
+
+def test_a_limit_says_nothing_of_whole_cards() -> None:
+    assert _advise(Demand(100, 0), annotations={NAMES.core_limit: "30"}) == []

@@ -1,0 +1,205 @@
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.names import Names
+from webhook.admission.reviews import Review, Target
+from webhook.admission.verdicts import Verdict
+from webhook.admission.workloads import validate_workload
+
+Json = dict[str, Any]
+NAMES = Names()
+CORE, MEMORY = NAMES.core, NAMES.memory
+TEMPLATE = "spec.template"
+KINDS = [
+    ("apps", "deployments", "Deployment", TEMPLATE),
+    ("apps", "statefulsets", "StatefulSet", TEMPLATE),
+    ("apps", "daemonsets", "DaemonSet", TEMPLATE),
+    ("apps", "replicasets", "ReplicaSet", TEMPLATE),
+    ("", "replicationcontrollers", "ReplicationController", TEMPLATE),
+    ("batch", "jobs", "Job", TEMPLATE),
+    ("batch", "cronjobs", "CronJob", "spec.jobTemplate.spec.template"),
+    ("", "podtemplates", "PodTemplate", "template"),
+]
+WRONG = (
+    'Invalid value: "150": more than one card must be a multiple of 100 '
+    "(100 is one whole card): ask for 100 or 200"
+)
+
+
+def _template(**limits: object) -> Json:
+    names = {"core": CORE, "memory": MEMORY}
+    resources = {"limits": {names[key]: value for key, value in limits.items()}}
+    return {"metadata": {}, "spec": {"containers": [{"name": "main", "resources": resources}]}}
+
+
+def _workload(path: str, template: object) -> Json:
+    found = template
+    for step in reversed(path.split(".")):
+        found = {step: found}
+    assert isinstance(found, dict)
+    return {"metadata": {"name": "w"}, **found}
+
+
+def _review(new: Json | None, old: Json | None = None, *, kind: int = 0, **changes: Any) -> Review:
+    group, plural, name, _ = KINDS[kind]
+    whole: dict[str, Any] = {
+        "uid": "u",
+        "target": Target(group, "v1", plural, name, ""),
+        "operation": "UPDATE" if old is not None else "CREATE",
+        "namespace": "team",
+        "name": "w",
+        "dry_run": False,
+        "object": new,
+        "old_object": old,
+    }
+    return Review(**(whole | changes))
+
+
+def _validate(review: Review, largest_card: int = 0) -> Verdict:
+    return validate_workload(review, names=NAMES, largest_card=largest_card)
+
+
+@pytest.mark.parametrize("workload", KINDS, ids=lambda each: each[2])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+@pytest.mark.parametrize("named", ["both", "resource", "kind"])
+def test_the_rules_of_pods_hold_with_the_path_from_the_root(
+    workload: tuple[str, str, str, str], operation: str, named: str
+) -> None:
+    group, plural, kind, path = workload
+    target = Target(
+        group, "v1", "" if named == "kind" else plural, "" if named == "resource" else kind, ""
+    )
+    new = _workload(path, _template(core="150"))
+    verdict = _validate(_review(new, target=target, operation=operation))
+    assert [str(each) for each in verdict.errors] == [
+        f"{path}.spec.containers[0].resources.limits[{CORE}]: {WRONG}"
+    ]
+    assert verdict.patch == ()
+    good = _workload(path, _template(core="100"))
+    assert _validate(_review(good, target=target, operation=operation)) == Verdict()
+
+
+def test_a_template_without_gpus_passes_whatever_it_is_annotated_with() -> None:
+    template = _template() | {"metadata": {"annotations": {"tencent.com/bind-order": "x"}}}
+    assert _validate(_review(_workload(TEMPLATE, template))) == Verdict()
+
+
+@pytest.mark.parametrize("broken", [None, [], "x", {"template": None}, {"template": {"spec": 5}}])
+def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
+    assert _validate(_review({"spec": broken})) == Verdict()
+
+
+def test_annotations_that_are_no_mapping_are_refused_at_their_path() -> None:
+    template = _template(core="100") | {"metadata": {"annotations": ["x"]}}
+    verdict = _validate(_review(_workload(TEMPLATE, template)))
+    assert [str(each) for each in verdict.errors] == [
+        "spec.template.metadata.annotations: Invalid value: a list: must be a mapping"
+    ]
+
+
+def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
+    template = _template(core="200", memory="7")
+    template["metadata"]["annotations"] = dict.fromkeys(
+        ("tencent.com/gpu-assigned", "tencent.com/bind-order", "tencent.com/vcuda-core"), "1"
+    )
+    annotations = "spec.template.metadata.annotations"
+    assert _validate(_review(_workload(TEMPLATE, template)), largest_card=3) == Verdict(
+        warnings=(
+            "container main: memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks",
+            "container main: 4 memory blocks a card, the largest card known has 3",
+            f"{annotations}[tencent.com/vcuda-core]: deprecated, not read: ask in limits",
+            f"{annotations}[tencent.com/bind-order]: dropped, gpu-turnstile writes it",
+            f"{annotations}[tencent.com/gpu-assigned]: overwritten, gpu-turnstile writes it",
+        )
+    )
+
+
+def test_an_update_that_brings_an_error_is_refused_with_all_errors() -> None:
+    old = _workload(TEMPLATE, _template(core="150"))
+    new = copy.deepcopy(old)
+    new["spec"]["template"]["spec"]["containers"].append(
+        {"name": "more", "resources": {"limits": {CORE: "50"}}}
+    )
+    assert [each.rule for each in _validate(_review(new, old)).errors] == [
+        "not-whole-cards",
+        "share-without-memory",
+    ]
+
+
+def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
+    """Or a workload older than this webhook could neither be scaled to zero nor finalized."""
+    old = _workload(TEMPLATE, _template(core="150"))
+    new = {**old, "spec": {**old["spec"], "replicas": 0}}
+    verdict = _validate(_review(new, old))
+    assert verdict.allowed
+    (warning,) = verdict.warnings
+    assert warning.startswith(
+        f"as before, its pods are refused: spec.template.spec.containers[0].resources.limits[{CORE}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"operation": "DELETE", "object": None}, "DELETE of apps/v1/deployments"),
+        (
+            {"target": Target("apps", "v1", "deployments", "Scale", "scale")},
+            "CREATE of apps/v1/deployments/scale",
+        ),
+        (
+            {"target": Target("apps", "v1beta1", "deployments", "Deployment", "")},
+            "CREATE of apps/v1beta1/deployments",
+        ),
+        (
+            {"target": Target("ray.io", "v1", "rayjobs", "RayJob", "")},
+            "CREATE of ray.io/v1/rayjobs",
+        ),
+        ({"target": Target("", "v1", "pods", "Pod", "")}, "CREATE of v1/pods"),
+    ],
+)
+def test_anything_else_passes_unread_with_a_warning(changes: dict[str, Any], what: str) -> None:
+    new = _workload(TEMPLATE, _template(core="150"))
+    assert _validate(_review(new, **changes)) == Verdict(
+        warnings=(f"gpu-turnstile knows no pod template there: {what} passed unread",)
+    )
+
+
+FIELDS = ("spec", "template", "metadata", "annotations", "containers", "resources", "limits")
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["100", "150", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from([*FIELDS, CORE, MEMORY, "a~b/c"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=12,
+)
+TEMPLATES = ANY | st.builds(
+    lambda template, metadata: {**template, "metadata": metadata},
+    st.builds(_template, core=ANY, memory=ANY),
+    ANY,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(KINDS) - 1), TEMPLATES, st.none() | TEMPLATES)
+def test_whatever_the_workload_there_is_a_verdict_without_a_patch(
+    kind: int, template: object, old: object
+) -> None:
+    path = KINDS[kind][3]
+    new = _workload(path, template)
+    before = copy.deepcopy(new)
+    review = _review(new, None if old is None else _workload(path, old), kind=kind)
+    verdict = _validate(review)
+    assert new == before
+    assert verdict.patch == ()
+    assert all(each.path.startswith(f"{path}.") for each in verdict.errors)
+    assert len(verdict.warnings) <= 10
+    assert all(len(each) <= 120 for each in verdict.warnings)

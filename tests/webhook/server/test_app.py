@@ -1,0 +1,300 @@
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from contract.names import Names
+from contract.stamps import OrderStamp
+from webhook.admission.reviewer import Reviewer
+from webhook.admission.reviews import LARGEST_BODY
+from webhook.handler import Handler
+from webhook.server.app import VERIFIED, create_app
+
+Json = dict[str, Any]
+Stamp = Callable[[], OrderStamp]
+
+
+@pytest.fixture
+def client(names: Names, stamp: Stamp) -> FlaskClient:
+    return create_app(Handler(Reviewer(names=names, stamp=stamp))).test_client()
+
+
+def _line(response: TestResponse) -> str:
+    """Give the one line of a refusal, without its end."""
+    assert response.mimetype == "text/plain"
+    assert response.text.endswith("\n")
+    assert response.text.count("\n") == 1
+    return response.text[:-1]
+
+
+def test_a_review_is_answered(client: FlaskClient, review: Json) -> None:
+    response = client.post("/mutate/pods", json=review)
+    assert response.status_code == 200
+    assert response.mimetype == "application/json"
+    answer = response.get_json()["response"]
+    assert (answer["uid"], answer["allowed"]) == (review["request"]["uid"], True)
+    assert answer["patchType"] == "JSONPatch"
+
+
+def test_a_binding_is_stamped(client: FlaskClient, review: Json) -> None:
+    review["request"] |= {
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "kind": {"group": "", "version": "v1", "kind": "Binding"},
+        "subResource": "binding",
+        "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
+    }
+    answer = client.post("/mutate/bindings", json=review).get_json()["response"]
+    assert answer["allowed"] is True
+    (operation,) = json.loads(base64.b64decode(answer["patch"]))
+    assert operation["path"] == "/metadata/annotations"
+    assert operation["value"]["tencent.com/predicate-node"] == "n1"
+
+
+def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
+    template = {"spec": review["request"]["object"]["spec"]}
+    del template["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-memory"]
+    review["request"] |= {
+        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "object": {"metadata": {"name": "web"}, "spec": {"template": template}},
+    }
+    answer = client.post("/validate/workloads", json=review).get_json()["response"]
+    assert answer["status"]["message"] == (
+        "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-memory]: "
+        "Required value: a shared card needs memory: 50 of 100 cores share a card with others, "
+        "say how many memory blocks to take, at least 1"
+    )
+    assert answer["status"]["details"]["kind"] == "Deployment"
+
+
+def test_a_denial_is_http_200_and_says_422_inside(client: FlaskClient, review: Json) -> None:
+    limits = review["request"]["object"]["spec"]["containers"][0]["resources"]["limits"]
+    limits["tencent.com/vcuda-core"] = "150"
+    response = client.post("/mutate/pods", json=review)
+    assert response.status_code == 200
+    assert response.get_json()["response"]["status"]["code"] == 422
+
+
+def test_a_charset_beside_the_media_type_is_fine(client: FlaskClient, review: Json) -> None:
+    response = client.post(
+        "/mutate/pods",
+        data=json.dumps(review),
+        content_type="application/json; charset=utf-8",
+    )
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "line"),
+    [
+        (
+            {"data": b"nonsense"},
+            400,
+            "body: is not JSON: Expecting value: line 1 column 1 (char 0)",
+        ),
+        ({"data": b""}, 400, "body: is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (
+            {"data": b"{}"},
+            400,
+            "apiVersion: Required value: must be admission.k8s.io/v1",
+        ),
+        (
+            {"content_type": "text/yaml"},
+            415,
+            'Content-Type: Invalid value: "text/yaml": must be application/json',
+        ),
+        (
+            {"content_type": None},
+            415,
+            'Content-Type: Invalid value: "": must be application/json',
+        ),
+        (
+            {"headers": {"Content-Encoding": "gzip"}},
+            415,
+            'Content-Encoding: Invalid value: "gzip": compressed bodies are not read',
+        ),
+        (
+            {"environ_overrides": {"CONTENT_LENGTH": str(LARGEST_BODY + 1)}},
+            413,
+            "body: must be at most 8388608 bytes",
+        ),
+        ({"data": b" " * (LARGEST_BODY + 1)}, 413, "body: must be at most 8388608 bytes"),
+        ({"data": b" " * (LARGEST_BODY + 2)}, 413, "body: must be at most 8388608 bytes"),
+        ({"method": "GET"}, 405, "GET is not allowed here"),
+        ({"method": "PUT"}, 405, "PUT is not allowed here"),
+        ({"method": "OPTIONS"}, 405, "OPTIONS is not allowed here"),
+        ({"path": "/mutate/pods/"}, 404, "no such path"),
+        ({"path": "//mutate/pods"}, 404, "no such path"),
+        ({"path": "/"}, 404, "no such path"),
+        ({"path": "/healthz", "method": "POST"}, 405, "POST is not allowed here"),
+    ],
+)
+def test_a_bad_request_gets_a_status_and_one_line(
+    client: FlaskClient, changes: dict[str, Any], status: int, line: str
+) -> None:
+    request = {
+        "path": "/mutate/pods",
+        "method": "POST",
+        "data": b"{}",
+        "content_type": "application/json",
+    }
+    response = client.open(**(request | changes))
+    assert response.status_code == status
+    assert _line(response) == line
+
+
+def test_a_wrong_method_is_told_the_right_one(client: FlaskClient) -> None:
+    assert client.get("/mutate/pods").headers["Allow"] == "POST"
+
+
+def test_probes_answer_ok(client: FlaskClient) -> None:
+    for path in ("/healthz", "/readyz"):
+        response = client.get(path)
+        assert (response.status_code, _line(response)) == (200, "ok")
+
+
+def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
+    handler = Handler(Reviewer(names=names, stamp=stamp))
+    client = create_app(handler, is_ready=lambda: False).test_client()
+    response = client.get("/readyz")
+    assert (response.status_code, _line(response)) == (503, "shutting down")
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_mistake_of_ours_is_logged_and_shows_nothing(
+    names: Names, review: Json, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> OrderStamp:
+        raise RuntimeError("inner secret")
+
+    client = create_app(Handler(Reviewer(names=names, stamp=broken))).test_client()
+    response = client.post("/mutate/pods", json=review)
+    assert response.status_code == 500
+    assert _line(response) == "internal error, see the log of the webhook"
+    assert "inner secret" in caplog.text
+
+
+def test_reviews_and_refusals_are_counted(client: FlaskClient, review: Json) -> None:
+    client.post("/mutate/pods", json=review)
+    limits = review["request"]["object"]["spec"]["containers"][0]["resources"]["limits"]
+    limits["tencent.com/vcuda-core"] = "150"
+    limits["tencent.com/vcuda-memory"] = "x"
+    client.post("/mutate/pods", json=review)
+    client.post("/mutate/pods", data=b"{}", content_type="application/json")
+    client.get("/nowhere")
+    response = client.get("/metrics")
+    assert response.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    prefix = "gpu_turnstile_webhook_"
+    lines = response.text.splitlines()
+    for line in (
+        'reviews_total{route="/mutate/pods",rule="",verdict="patched"} 1.0',
+        'reviews_total{route="/mutate/pods",rule="not-a-number",verdict="denied"} 1.0',
+        'findings_total{route="/mutate/pods",rule="not-a-number"} 1.0',
+        'findings_total{route="/mutate/pods",rule="not-whole-cards"} 1.0',
+        'refusals_total{status="400"} 1.0',
+        'refusals_total{status="404"} 1.0',
+        'review_duration_seconds_count{route="/mutate/pods"} 2.0',
+    ):
+        assert prefix + line in lines
+
+
+@pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
+def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
+    names: Names, stamp: Stamp, review: Json, path: str
+) -> None:
+    handler = Handler(Reviewer(names=names, stamp=stamp), only_verified=True)
+    client = create_app(handler).test_client()
+    response = client.post(path, json=review)
+    assert response.status_code == 403
+    assert _line(response) == "client certificate: Required value: of the CA in --client-ca"
+    verified = client.post(path, json=review, environ_overrides={VERIFIED: True})
+    assert verified.status_code == 200
+    for probe in ("/healthz", "/readyz", "/metrics"):
+        assert client.get(probe).status_code == 200
+
+
+def test_a_body_that_breaks_off_is_a_bad_request(client: FlaskClient) -> None:
+    class Broken:
+        def read(self, size: int) -> bytes:
+            raise OSError("chunk")
+
+    response = client.post(
+        "/mutate/pods",
+        content_type="application/json",
+        environ_overrides={"wsgi.input": Broken()},
+    )
+    assert response.status_code == 400
+    assert _line(response) == "body: breaks off, or its chunks are broken"
+
+
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+ANY = st.recursive(
+    SCALAR,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["containers", "resources", "limits", "tencent.com/vcuda-core"])
+            | st.text(max_size=5),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+def _paths(document: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    children = document.items() if isinstance(document, dict) else ()
+    listed = enumerate(document) if isinstance(document, list) else ()
+    return [
+        path,
+        *(each for key, value in children for each in _paths(value, (*path, key))),
+        *(each for key, value in listed for each in _paths(value, (*path, key))),
+    ]
+
+
+FUZZ = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_review_with_any_part_replaced_never_ends_in_500(
+    client: FlaskClient, review: Json, data: st.DataObject
+) -> None:
+    document: Any = json.loads(json.dumps(review))
+    for _ in range(data.draw(st.integers(1, 3))):
+        *parents, last = data.draw(st.sampled_from(_paths(document)[1:] or [("request",)]))
+        place = document
+        for parent in parents:
+            place = place[parent]
+        place[last] = data.draw(ANY)
+    response = client.post(
+        "/mutate/pods", data=json.dumps(document), content_type="application/json"
+    )
+    assert response.status_code in {200, 400}
+
+
+@FUZZ
+@given(
+    body=st.binary(max_size=300),
+    path=st.sampled_from(["/mutate/pods", "/healthz", "/nowhere"]) | st.text(max_size=10),
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "X"]),
+    content_type=st.sampled_from(["application/json", "text/plain", "", "multipart/form-data"]),
+)
+def test_arbitrary_bytes_never_end_in_500(
+    client: FlaskClient, body: bytes, path: str, method: str, content_type: str
+) -> None:
+    try:
+        environ: dict[str, Any] = {"path": path, "method": method, "data": body}
+        response = client.open(**environ, content_type=content_type)
+    except (ValueError, UnicodeError):  # the test client cannot even write such a URL
+        return
+    assert response.status_code < 500

@@ -1,0 +1,78 @@
+"""The stamps of a pod that gets its node: when, where, and its place in line there.
+
+The API server copies the annotations of a Binding onto the pod, so line and node are
+known without replacing or configuring the scheduler. A Binding does not say what its pod
+asks for: every pod that is bound is stamped.
+
+Nothing is ever denied here. What cannot be stamped passes with a warning, and the webhook
+configuration says ``failurePolicy: Ignore``: without stamps the agent goes by what the
+pod got at its creation, but without Bindings no pod of the cluster would run.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contract.errors import quote
+from contract.names import Names
+from contract.stamps import OrderStamp
+from webhook.admission.annotations import changes_at_bind
+from webhook.admission.patches import patch_annotations
+from webhook.admission.reviews import Review
+from webhook.admission.verdicts import Verdict, bounded, cut
+
+
+def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+    """Answer a review sent to ``/mutate/bindings``.
+
+    ``pods/binding`` is what schedulers create; ``bindings`` is the same by an older path.
+    """
+    target = review.target
+    what = (target.group, target.version, target.resource or target.kind, target.subresource)
+    if (
+        review.operation != "CREATE"
+        or what not in _BINDINGS
+        or target.kind not in ("", "Binding")
+        or review.object is None
+    ):
+        return _pass(
+            "gpu-turnstile stamps only CREATE of v1/pods/binding here: "
+            f"{cut(review.operation, 16)} of {target} passed unread"
+        )
+    return stamp_binding(review.object, names=names, stamp=stamp)
+
+
+def stamp_binding(
+    binding: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]
+) -> Verdict:
+    """Stamp a Binding, whatever stamps it carries already.
+
+    Args:
+        binding: the Binding as decoded JSON, possibly hostile.
+        names: resources and annotations.
+        stamp: gives the pod its place in line; called once, for what is stamped.
+    """
+    target = binding.get("target")
+    node = target.get("name") if isinstance(target, Mapping) else None
+    if not isinstance(target, Mapping) or not isinstance(node, str) or not node:
+        return _pass(f"target.name: {quote(node)} is no node: bound without stamps")
+    if target.get("kind") not in (None, "", "Node"):
+        return _pass(f"target.kind: {quote(target['kind'])} is no node: bound without stamps")
+    metadata = binding.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    for path, value in (("metadata", metadata), ("metadata.annotations", annotations)):
+        if value is not None and not isinstance(value, Mapping):
+            return _pass(f"{path}: {quote(value)} is no mapping: bound without stamps")
+    place = stamp()
+    return Verdict(patch=patch_annotations(metadata, changes_at_bind(names, place, node)))
+
+
+def _pass(warning: str) -> Verdict:
+    return Verdict(warnings=bounded([warning]))
+
+
+_BINDINGS = {
+    ("", "v1", "pods", "binding"),
+    ("", "v1", "bindings", ""),
+    ("", "v1", "Binding", "binding"),
+    ("", "v1", "Binding", ""),
+}

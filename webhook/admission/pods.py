@@ -1,0 +1,126 @@
+"""The verdict on a pod that is being created: validated, stamped, cleared of copied stamps."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contract.errors import InvalidStamp
+from contract.names import Names
+from contract.stamps import OrderStamp, decode_time
+from webhook.admission.annotations import (
+    about_dropped,
+    about_supplied,
+    annotations_of,
+    changes_at_create,
+    changes_without_gpus,
+)
+from webhook.admission.environment import about_environment
+from webhook.admission.patches import patch_annotations
+from webhook.admission.reviews import Review
+from webhook.admission.validation import read_pod
+from webhook.admission.verdicts import Verdict, bounded, cut
+from webhook.admission.warnings import advise
+
+_SECOND = 10**9
+_REINVOKED_WITHIN = 60 * _SECOND
+"""Longer than the API server lets any request take with all its webhooks."""
+
+
+def mutate_pod(
+    review: Review, *, names: Names, stamp: Callable[[], OrderStamp], largest_card: int = 0
+) -> Verdict:
+    """Answer a review sent to ``/mutate/pods``.
+
+    Only the creation of a core/v1 pod is decided. Anything else means that the
+    webhook configuration sends too much: allowed, with a warning that says so.
+    """
+    target = review.target
+    what = (target.group, target.version, target.resource or target.kind, target.subresource)
+    if (
+        review.operation != "CREATE"
+        or what not in {("", "v1", "pods", ""), ("", "v1", "Pod", "")}
+        or review.object is None
+    ):
+        warning = (
+            "gpu-turnstile decides only CREATE of v1/pods here: "
+            f"{cut(review.operation, 16)} of {target} passed unread"
+        )
+        return Verdict(warnings=bounded([warning]))
+    return decide_pod(review.object, names=names, stamp=stamp, largest_card=largest_card)
+
+
+def decide_pod(
+    pod: Mapping[str, Any],
+    *,
+    names: Names,
+    stamp: Callable[[], OrderStamp],
+    largest_card: int = 0,
+) -> Verdict:
+    """Decide about a new pod.
+
+    Args:
+        pod: the pod as decoded JSON, possibly hostile.
+        names: resources and annotations.
+        stamp: gives the pod its place in line; called once at most.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+
+    Returns:
+        Every error, or the patch with the stamps. For a pod that asks for no GPU the patch
+        that drops what only GPU pods get from us, and nothing at all where it has none of it.
+    """
+    found = read_pod(pod, names)
+    if found is None:
+        return _drop_ours(pod, names=names, stamp=stamp)
+    demand, errors = found
+    if errors:
+        return Verdict(errors=errors)
+    given = annotations_of(pod)
+    place = stamp()
+    changes = changes_at_create(given, names, place)
+    # Those of our own earlier call are not the user's.
+    ours = _is_reinvocation(given, names, place)
+    return Verdict(
+        patch=patch_annotations(pod.get("metadata"), changes),
+        warnings=bounded(
+            (
+                *advise(demand, given, names=names, largest_card=largest_card),
+                *about_environment(pod.get("spec"), demand),
+                *about_supplied(given, names, only_dropped=ours),
+            )
+        ),
+    )
+
+
+def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+    """Clear a pod without a GPU request of what would make it look like one that was served."""
+    given = annotations_of(pod)
+    changes = changes_without_gpus(given, names)
+    if not changes:
+        return Verdict()
+    # Another webhook may have removed the request after our first call: the stamps are ours then.
+    ours = _is_reinvocation(given, names, stamp())
+    return Verdict(
+        patch=patch_annotations(pod.get("metadata"), changes),
+        warnings=bounded(about_dropped(changes, names, stamped=ours)),
+    )
+
+
+def _is_reinvocation(given: Mapping[str, Any], names: Names, place: OrderStamp) -> bool:
+    """Tell whether the three annotations are those of an earlier call for the same request.
+
+    The API server calls again when another webhook changed the pod. Nothing marks the
+    second call, but stamps that agree and are seconds old were hardly copied by hand.
+    It decides about warnings only: the stamps are overwritten either way.
+    """
+    time, order = given.get(names.predicate_time), given.get(names.admission_order)
+    if given.get(names.gpu_assigned) != "false":
+        return False
+    if not isinstance(time, str) or not isinstance(order, str):
+        return False
+    try:
+        earlier = OrderStamp.decode(order)
+        return (
+            decode_time(time) == earlier.time_ns
+            and 0 <= place.time_ns - earlier.time_ns < _REINVOKED_WITHIN
+        )
+    except InvalidStamp:
+        return False

@@ -1,0 +1,258 @@
+"""AdmissionReview v1, read strictly and written: the wire on one side, frozen on the other."""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from contract.errors import Fault, FieldError, quote
+from webhook.admission.verdicts import Verdict
+from webhook.errors import BadRequest, TooLarge, UnsupportedMedia
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+LARGEST_BODY = 8 * 2**20
+"""The API server takes objects up to 3 MiB, and a review holds the object up to twice."""
+
+_LONGEST_UID = 128
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE = b"\\u"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What kind of thing is reviewed; empty strings are parts the request left out.
+
+    Attributes:
+        group: API group, empty for core.
+        version: API version.
+        resource: plural name such as ``pods``; empty when only the kind was given.
+        kind: such as ``Pod``; empty when only the resource was given.
+        subresource: such as ``binding``; empty for the object itself.
+    """
+
+    group: str
+    version: str
+    resource: str
+    kind: str
+    subresource: str
+
+    def __str__(self) -> str:
+        """Show it as ``group/version/resource/subresource``."""
+        parts = (self.group, self.version, self.resource or self.kind, self.subresource)
+        return "/".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A request for a verdict.
+
+    Attributes:
+        uid: names the request; the answer repeats it.
+        target: what kind of thing is reviewed.
+        operation: CREATE, UPDATE, DELETE or CONNECT.
+        namespace: of the object; empty for cluster-wide ones.
+        name: of the object; empty when the API server is to make one up.
+        dry_run: whether nothing will be stored.
+        object: the object as decoded JSON; ``None`` when the operation has none.
+        old_object: the object it replaces; ``None`` when there was none.
+    """
+
+    uid: str
+    target: Target
+    operation: str
+    namespace: str
+    name: str
+    dry_run: bool
+    object: Mapping[str, Any] | None
+    old_object: Mapping[str, Any] | None = None
+
+
+def check_media(content_type: str | None, content_encoding: str | None) -> None:
+    """Refuse a body that is not plain JSON by its headers.
+
+    Args:
+        content_type: the media type without its parameters.
+        content_encoding: the header, if any.
+
+    Raises:
+        UnsupportedMedia: naming the header.
+    """
+    if (content_type or "").lower() != "application/json":
+        raise UnsupportedMedia(
+            f"Content-Type: Invalid value: {quote(content_type or '')}: must be application/json"
+        )
+    if content_encoding and content_encoding.lower() != "identity":
+        raise UnsupportedMedia(
+            f"Content-Encoding: Invalid value: {quote(content_encoding)}: "
+            "compressed bodies are not read"
+        )
+
+
+def decode_review(body: bytes) -> Review:
+    """Read the request out of a body.
+
+    Raises:
+        TooLarge: the body is more than :data:`LARGEST_BODY`.
+        BadRequest: the body is no AdmissionReview v1 with a request in it.
+    """
+    if len(body) > LARGEST_BODY:
+        raise TooLarge(f"body: must be at most {LARGEST_BODY} bytes")
+    document = _decode_json(body)
+    if not isinstance(document, dict):
+        raise BadRequest(f"body: Invalid value: {quote(document)}: must be an {KIND}")
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(field) != expected:
+            _refuse(field, document.get(field), f"must be {expected}")
+    request = document.get("request")
+    if not isinstance(request, dict):
+        _refuse("request", request, "must be a mapping")
+    uid = _text(request, "uid", required=True)
+    if len(uid) > _LONGEST_UID:
+        _refuse("request.uid", uid, f"must be at most {_LONGEST_UID} characters")
+    operation = _text(request, "operation", required=True)
+    reviewed, replaced = request.get("object"), request.get("oldObject")
+    for field, value in (("object", reviewed), ("oldObject", replaced)):
+        if value is not None and not isinstance(value, dict):
+            _refuse(f"request.{field}", value, "must be a mapping")
+    if reviewed is None and operation in {"CREATE", "UPDATE"}:
+        _refuse("request.object", None, f"{operation} needs the object")
+    dry_run = request.get("dryRun")
+    if dry_run is not None and not isinstance(dry_run, bool):
+        _refuse("request.dryRun", dry_run, "must be true or false")
+    return Review(
+        uid=uid,
+        target=_decode_target(request),
+        operation=operation,
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        dry_run=bool(dry_run),
+        object=reviewed,
+        old_object=replaced,
+    )
+
+
+def encode_review(review: Review, verdict: Verdict) -> bytes:
+    """Write the answer to *review*."""
+    response: dict[str, Any] = {"uid": review.uid, "allowed": verdict.allowed}
+    if verdict.errors:
+        response["status"] = _status(review, verdict.errors)
+    if verdict.patch:
+        operations = _ENCODER.encode([dict(each) for each in verdict.patch])
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(operations.encode("ascii")).decode("ascii")
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    answer = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+    return _ENCODER.encode(answer).encode("ascii")
+
+
+def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
+    """Word a denial as the API server words its own (``errors.NewInvalid``).
+
+    ``kubectl`` shows the causes, one a line, and not the message; events, controllers
+    and older clients show the message.
+    """
+    return {
+        "status": "Failure",
+        "code": 422,
+        "reason": "Invalid",
+        "message": "; ".join(str(error) for error in errors),
+        "details": {
+            "name": review.name or _own_name(review.object),
+            "group": review.target.group,
+            "kind": review.target.kind,
+            "causes": [
+                {
+                    "reason": _CAUSES[error.fault],
+                    "message": str(error).removeprefix(f"{error.path}: "),
+                    "field": error.path,
+                }
+                for error in errors
+            ],
+        },
+    }
+
+
+def _own_name(obj: Mapping[str, Any] | None) -> str:
+    """Give what the object calls itself, for the reader; a generated name has only begun."""
+    metadata = (obj or {}).get("metadata")
+    if not isinstance(metadata, Mapping):
+        return ""
+    found = metadata.get("name") or metadata.get("generateName")
+    return found if isinstance(found, str) else ""
+
+
+_CAUSES = {Fault.INVALID: "FieldValueInvalid", Fault.REQUIRED: "FieldValueRequired"}
+
+
+def _decode_json(body: bytes) -> object:
+    try:
+        text = body.decode("utf-8")
+        if text.startswith("\ufeff"):
+            raise BadRequest("body: is not JSON: Unexpected UTF-8 BOM")
+        document: object = _DECODER.decode(text)
+        # An escape may still smuggle in half a character, which no answer could repeat.
+        if _ESCAPE in body and _SURROGATE.search(body):
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except RecursionError as error:
+        raise BadRequest("body: is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"body: is not UTF-8: byte {error.start} is wrong") from error
+    except UnicodeEncodeError as error:
+        raise BadRequest("body: is not Unicode: it has half of a surrogate pair") from error
+    except json.JSONDecodeError as error:
+        raise BadRequest(f"body: is not JSON: {error}") from error
+    except ValueError as error:  # Python refuses to read integers of thousands of digits
+        raise BadRequest("body: is not JSON: it has a number too long to read") from error
+    return document
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise BadRequest(f"body: is not JSON: {name} is not a number")
+
+
+# Made once: json.loads and json.dumps make another for every call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def _decode_target(request: Mapping[str, Any]) -> Target:
+    resource, kind = (_mapping(request, field) for field in ("resource", "kind"))
+    if not resource and not kind:
+        _refuse("request.resource", None, "say what is reviewed")
+    given, path = (resource, "request.resource") if resource else (kind, "request.kind")
+    return Target(
+        group=_text(given, "group", path=path),
+        version=_text(given, "version", path=path),
+        resource=_text(resource, "resource", path="request.resource"),
+        kind=_text(kind, "kind", path="request.kind"),
+        subresource=_text(request, "subResource"),
+    )
+
+
+def _mapping(request: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    value = request.get(field)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        _refuse(f"request.{field}", value, "must be a mapping")
+    return value
+
+
+def _text(
+    mapping: Mapping[str, Any], field: str, *, path: str = "request", required: bool = False
+) -> str:
+    value = mapping.get(field)
+    if value is None and not required:
+        return ""
+    if not isinstance(value, str) or (required and not value):
+        _refuse(f"{path}.{field}", None if value == "" else value, "must be text")
+    return value
+
+
+def _refuse(field: str, value: object, rule: str) -> NoReturn:
+    fault = "Required value" if value is None else f"Invalid value: {quote(value)}"
+    raise BadRequest(f"{field}: {fault}: {rule}")

@@ -1,0 +1,78 @@
+"""What the author of an object should know although it is allowed: the warnings."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
+from contract.names import Names
+from contract.wishes import read_wishes
+from webhook.admission.verdicts import cut
+
+_LONGEST_NAME = 40
+
+
+def advise(
+    demand: PodDemand,
+    annotations: Mapping[str, Any],
+    *,
+    names: Names,
+    largest_card: int,
+    path: str = "",
+) -> Iterator[str]:
+    """Say what of a pod, or of the template of one, can hardly be meant.
+
+    Args:
+        demand: what its containers ask for.
+        annotations: its annotations.
+        names: resources and annotations.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        path: what stands before ``metadata`` in paths.
+    """
+    for container in demand.containers:
+        for line in _about_memory(container, largest_card):
+            yield f"container {cut(container.name, _LONGEST_NAME)}: {line}"
+    yield from _about_core_limit(demand, annotations, names)
+    for key in _gpu_manager_annotations(names):
+        if key in annotations:
+            yield f"{path}metadata.annotations[{key}]: deprecated, not read: ask in limits"
+
+
+def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
+    asked = container.demand
+    if not asked.cards:  # memory without cores: an error, told as one
+        return
+    # Not Demand.memory_per_card: a hostile pod may ask for millions of cards.
+    least, longer = divmod(asked.memory, asked.cards)
+    if longer:
+        yield _uneven(asked, least, longer)
+        if not least:
+            without = asked.cards - longer
+            yield f"{without} of {asked.cards} cards get no memory: ask for {asked.cards} or more"
+    most = least + bool(longer)
+    if 0 < largest_card < most:
+        yield f"{most} memory blocks a card, the largest card known has {largest_card}"
+
+
+def _about_core_limit(
+    demand: PodDemand, annotations: Mapping[str, Any], names: Names
+) -> Iterator[str]:
+    wishes, _ = read_wishes(annotations, names)
+    if wishes.core_limit is None:
+        return
+    for container in demand.containers:
+        cores = container.demand.cores
+        if wishes.core_limit < cores < CORES_PER_CARD:
+            name = cut(container.name, _LONGEST_NAME)
+            yield f"container {name}: {cores} cores, vcuda-core-limit leaves it {wishes.core_limit}"
+
+
+def _uneven(asked: Demand, least: int, longer: int) -> str:
+    return (
+        f"memory {asked.memory} on {asked.cards} cards is uneven: "
+        f"{longer}x{least + 1} + {asked.cards - longer}x{least} blocks"
+    )
+
+
+def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:
+    """Name the annotations of gpu-manager that say what the limits of containers say here."""
+    return (names.core, f"{names.domain}/vcuda-device", names.memory)

@@ -1,0 +1,118 @@
+"""The verdict on an object that makes pods: the rules of its pods, told to its author.
+
+Without it a Deployment that can never run is accepted, and the reason is an event on one
+of its ReplicaSets.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from contract.errors import FieldError
+from contract.names import Names
+from webhook.admission.annotations import about_supplied, annotations_of
+from webhook.admission.environment import about_environment
+from webhook.admission.reviews import Review, Target
+from webhook.admission.validation import read_pod
+from webhook.admission.verdicts import Verdict, bounded, cut
+from webhook.admission.warnings import advise
+
+_SPEC_TEMPLATE = ("spec", "template")
+_TEMPLATES = {
+    ("apps", "v1", "deployments", "Deployment"): _SPEC_TEMPLATE,
+    ("apps", "v1", "statefulsets", "StatefulSet"): _SPEC_TEMPLATE,
+    ("apps", "v1", "daemonsets", "DaemonSet"): _SPEC_TEMPLATE,
+    ("apps", "v1", "replicasets", "ReplicaSet"): _SPEC_TEMPLATE,
+    ("", "v1", "replicationcontrollers", "ReplicationController"): _SPEC_TEMPLATE,
+    ("batch", "v1", "jobs", "Job"): _SPEC_TEMPLATE,
+    ("batch", "v1", "cronjobs", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+    ("", "v1", "podtemplates", "PodTemplate"): ("template",),
+}
+_BY_NAME = {
+    (group, version, name): steps
+    for (group, version, *names), steps in _TEMPLATES.items()
+    for name in names
+}
+"""Where the template is, by plural and by kind: a request may leave out one of them."""
+
+
+def validate_workload(review: Review, *, names: Names, largest_card: int = 0) -> Verdict:
+    """Answer a review sent to ``/validate/workloads``.
+
+    Args:
+        review: CREATE or UPDATE of one of the kinds above; anything else means that the
+            webhook configuration sends too much: allowed, with a warning that says so.
+        names: resources and annotations.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+    """
+    steps = _steps(review.target)
+    if steps is None or review.operation not in ("CREATE", "UPDATE") or review.object is None:
+        warning = (
+            "gpu-turnstile knows no pod template there: "
+            f"{cut(review.operation, 16)} of {review.target} passed unread"
+        )
+        return Verdict(warnings=bounded([warning]))
+    return decide_workload(
+        review.object, review.old_object, steps, names=names, largest_card=largest_card
+    )
+
+
+def decide_workload(
+    new: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    steps: tuple[str, ...],
+    *,
+    names: Names,
+    largest_card: int = 0,
+) -> Verdict:
+    """Decide about a workload.
+
+    An update is refused only for what it brings: what was wrong before, when nobody
+    checked, must not keep anybody from scaling to zero, and a controller from its status.
+
+    Args:
+        new: the workload as decoded JSON, possibly hostile.
+        old: the one it replaces; ``None`` when it is created.
+        steps: the fields that lead to the template.
+        names: resources and annotations.
+        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+    """
+    path = "".join(f"{each}." for each in steps)
+    template = _template(new, steps)
+    found = read_pod(template, names, path=path)
+    if found is None:
+        return Verdict()
+    demand, errors = found
+    if set(errors) - set(_errors(old, steps, names, path)):
+        return Verdict(errors=errors)
+    given = annotations_of(template)
+    return Verdict(
+        warnings=bounded(
+            (
+                *(f"as before, its pods are refused: {each}" for each in errors),
+                *advise(demand, given, names=names, largest_card=largest_card, path=path),
+                *about_environment(template.get("spec"), demand),
+                *about_supplied(given, names, path=path),
+            )
+        )
+    )
+
+
+def _steps(target: Target) -> tuple[str, ...] | None:
+    if target.subresource:
+        return None
+    return _BY_NAME.get((target.group, target.version, target.resource or target.kind))
+
+
+def _template(workload: Mapping[str, Any] | None, steps: tuple[str, ...]) -> Mapping[str, Any]:
+    """Walk to the template; what is no mapping holds none, and the API server says so itself."""
+    found: object = workload
+    for step in steps:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _errors(
+    old: Mapping[str, Any] | None, steps: tuple[str, ...], names: Names, path: str
+) -> tuple[FieldError, ...]:
+    found = read_pod(_template(old, steps), names, path=path)
+    return () if found is None else found[1]

@@ -63,7 +63,8 @@ def _draw(make: Maker, names: Names, number: int, random: Random) -> Adverse:
         init.append(make.container("init", 5, 4, run="true"))
     pod = make.pod(f"adverse-{number}", containers, initContainers=init)
     if kind == 1:
-        large = f"10 cores and {BLOCKS + 1} memory blocks of container large"
+        # A pod that is only guessed to be the one is not refused for a container that comes later.
+        large = f"10 cores and {BLOCKS + 1} memory blocks( of container large)?"
         return Adverse(pod, f"{_AGENT}no card fits {large}[,:]")
     if kind == 2:
         pod["metadata"]["annotations"] = {names.use_gpu_uuid: "GPU-of-another-node"}

@@ -396,7 +396,7 @@ class Owner:
         plain = (
             Identified(PodId(*each.pod.key, ""), each.listed, None)
             if self.roster.has_departed(each.pod)
-            else each
+            else replace(each, earlier=())
             for each in found
         )
         return sorted(plain, key=lambda each: (each.pod, str(each.listed)))

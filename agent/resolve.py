@@ -1,7 +1,7 @@
 """Which container is asking: a pure, total, deterministic function of the evidence.
 
 The kubelet admits one pod at a time, its containers in order (fact K1), and ``List`` shows
-the pod being admitted without what it still lacks (K3); simulator/kubelet/README.md has
+the pod being admitted without what it still lacks (K3); docs/kubelet-facts.md has
 the facts.
 """
 

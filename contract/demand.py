@@ -277,7 +277,7 @@ def _split(cores: int, handed_on: int, path: str, names: Names) -> FieldError:
     """Refuse what would take some places of several cards.
 
     The kubelet hands the devices of ordinary init containers on to the containers after
-    them, any of them and without asking the device plugin (fact K7 of the design).
+    them, any of them and without asking the device plugin (fact K7).
     """
     return FieldError(
         f"{path}.limits[{names.core}]",

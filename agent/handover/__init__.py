@@ -1,7 +1,7 @@
 """Handing the node over from one agent to the next, without the kubelet seeing the plugin gone.
 
-Two agents may be on a node: one serves, one stands by (DESIGN facts K18, K19 and K26, table in
-simulator/kubelet/README.md). The one that serves holds a lock on a file below the plugin
+Two agents may be on a node: one serves, one stands by (facts K18, K19 and K26,
+docs/kubelet-facts.md). The one that serves holds a lock on a file below the plugin
 directory, for life; the kernel frees it when the process dies. On a socket beside it the other
 waits. Everything is said in this order:
 

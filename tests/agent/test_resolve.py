@@ -1,4 +1,4 @@
-"""Which container is asking; the facts K1 to K8 are those of the design document."""
+"""Which container is asking; docs/kubelet-facts.md has the facts K1 to K8."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The tables of the simulator's READMEs name code and tests that exist, and all of them."""
+"""docs/kubelet-facts.md and the tables of the simulator's READMEs name what exists, and all of it."""
 
 import ast
 import re
@@ -18,6 +18,7 @@ from simulator.node.options import NodeOptions
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path("tests/simulator")
+PAGE = (ROOT / "docs/kubelet-facts.md").read_text(encoding="utf-8")
 KUBELET = (ROOT / "simulator/kubelet/README.md").read_text(encoding="utf-8")
 SIMULATOR = (ROOT / "simulator/README.md").read_text(encoding="utf-8")
 
@@ -37,19 +38,26 @@ def _quoted(cell: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Fact:
-    """One row of the facts."""
+    """One section of the facts."""
 
     name: str
     code: Sequence[str]
     tests: Sequence[str]
 
 
-FACTS = [
-    Fact(fact.split()[0], _quoted(code), _quoted(tests))
-    for fact, code, tests in _rows(KUBELET, "fact")
-]
+def _facts() -> list[Fact]:
+    sections = re.split(r"^## (?=K\d)", PAGE, flags=re.MULTILINE)[1:]
+    found = []
+    for section in sections:
+        (code,) = re.findall(r"^- Simulated by: (.*)$", section, flags=re.MULTILINE)
+        (tests,) = re.findall(r"^- Tests: (.*)$", section, flags=re.MULTILINE)
+        found.append(Fact(section.split()[0], _quoted(code), _quoted(tests)))
+    return found
+
+
+FACTS = _facts()
 ELSEWHERE = {"K25"}
-"""Of other programs' making: nothing is simulated yet that does as they say."""
+"""Facts about other programs, which nothing here simulates yet."""
 HELD = [each for each in FACTS if each.name not in ELSEWHERE]
 
 
@@ -71,7 +79,7 @@ def _found(named: str) -> set[tuple[Path, str]]:
     return {(path, each) for each in _functions(path) if fnmatchcase(each, pattern)}
 
 
-def test_every_fact_has_one_row() -> None:
+def test_every_fact_has_one_section() -> None:
     assert [each.name for each in FACTS] == [f"K{number}" for number in range(1, 27)]
 
 
@@ -94,14 +102,14 @@ def test_a_fact_that_is_not_simulated_names_neither_code_nor_tests() -> None:
         assert (each.name in ELSEWHERE) == (not each.code) == (not each.tests), each.name
 
 
-def test_every_test_that_is_named_after_a_fact_is_in_its_row() -> None:
+def test_every_test_that_is_named_after_a_fact_is_in_its_section() -> None:
     by_name: Mapping[str, Fact] = {each.name: each for each in FACTS}
-    facts = TESTS / "test_kubelet_facts.py"
-    named = [each for each in sorted(_functions(facts)) if re.match(r"test_k\d+_", each)]
+    path = TESTS / "test_kubelet_facts.py"
+    named = [each for each in sorted(_functions(path)) if re.match(r"test_k\d+_", each)]
     assert len(named) > 10
     for name in named:
-        row = by_name[name.split("_")[1].upper()]
-        assert (facts, name) in set().union(*map(_found, row.tests)), name
+        fact = by_name[name.split("_")[1].upper()]
+        assert (path, name) in set().union(*map(_found, fact.tests)), name
 
 
 def test_every_module_of_the_kubelet_is_in_its_table_of_parts() -> None:

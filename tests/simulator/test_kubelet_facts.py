@@ -1,4 +1,4 @@
-"""The facts of simulator/kubelet/README.md, held by the simulated kubelet over real sockets."""
+"""The facts of docs/kubelet-facts.md, held by the simulated kubelet over real sockets."""
 
 import contextlib
 import threading

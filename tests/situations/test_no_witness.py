@@ -41,7 +41,7 @@ Way = Callable[[Node], AbstractContextManager[None]]
 """A way for the record to be out of reach, for as long as the context lasts."""
 
 PRESTART_S = 5.0
-"""An answer to PreStartContainer must be there by then, whatever happens (issue 3)."""
+"""An answer to PreStartContainer must be there by then, whatever happens."""
 
 
 # --- the ways ---------------------------------------------------------------------------

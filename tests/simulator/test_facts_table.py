@@ -1,4 +1,4 @@
-"""docs/kubelet-facts.md and the tables of the simulator's READMEs name what exists, and all of it."""
+"""docs/kubelet-facts.md and the simulator's READMEs name what exists, and all of it."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What README.md and docs/ name exists: links, flags, variables, metrics, Events, objects, tests.
+"""What README.md, CONTRIBUTING.md and docs/ name exists: links, flags, metrics, Events, tests.
 
 Each check takes all pages together and must find something to check, so that none can pass for
 looking at nothing.
@@ -25,8 +25,11 @@ from webhook.__main__ import cli as webhook
 from webhook.metrics import Metrics as WebhookMetrics
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROJECTS = ROOT / "docs/compared.md"
+PAGES = [
+    *(ROOT / each for each in ("README.md", "CONTRIBUTING.md", "tests/e2e/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+PROJECTS = ROOT / "README.md"
 PROGRAMS: dict[str, click.Command] = {"agent": agent, "certs": certs, "webhook": webhook}
 
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.

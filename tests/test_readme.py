@@ -1,6 +1,7 @@
 """README.md and docs/reference.md say what the programs say, and they read what is shown there."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,19 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
-def test_every_page_is_in_the_table_of_contents() -> None:
-    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", README))
-    assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", index))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert "](docs/README.md)" in README
+
+
+def test_every_dependency_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Dependencies\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w, -]+) \|", section, flags=re.MULTILINE)
+    told = {name for row in rows for name in row.lower().split(", ")}
+    needed = {re.split(r"[<>=;\[ ]", each)[0].lower() for each in project["dependencies"]}
+    assert needed
+    assert needed - told == set()

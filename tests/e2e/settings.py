@@ -1,4 +1,4 @@
-"""What the suite is told by environment variables; docs/testing.md lists them."""
+"""What the suite is told by environment variables; README.md beside it lists them."""
 
 import shlex
 from collections.abc import Mapping

@@ -289,6 +289,23 @@ def test_the_ways_to_inject_and_to_enforce_are_all_told() -> None:
         assert rows == [each.value for each in values]
 
 
+@pytest.mark.parametrize("program", ["agent", "webhook"])
+def test_every_flag_is_told_with_its_default(program: str) -> None:
+    text = prose(ROOT / "docs/reference.md")
+    _, _, below = text.partition(f"| flag of the {program} |")
+    told: dict[str, str] = {}
+    for row in re.findall(r"^\| (`--.*)$", below.partition("\n\n")[0], flags=re.MULTILINE):
+        cells = row.split(" | ")
+        names, defaults = (re.findall(r"`([^`]+)`", each) for each in cells[:2])
+        told |= dict(zip(names, defaults or [""] * len(names), strict=True))
+    options = {each.opts[0]: each for each in PROGRAMS[program].params}
+    assert set(told) == set(options)
+    for flag, option in options.items():
+        default = option.default if isinstance(option.default, str | int | float) else ""
+        if default or not told[flag]:
+            assert told[flag] == str(default), flag
+
+
 def test_every_resource_and_annotation_is_told() -> None:
     rows = [line.split(" | ")[0] for line in _lines("reference") if line.startswith("| `")]
     told = {each.removesuffix("<i>") for row in rows for each in re.findall(r"`([^`]+)`", row)}

@@ -30,9 +30,9 @@ from agent.cards import Discovery
 from agent.cardsfile import dump_discovery
 from agent.cardsource import look, none_served
 from agent.errors import SettingsError
+from agent.host.memory import limit_arenas
+from agent.host.open_files import raise_limit
 from agent.inject import Injection, parse_extra_devices
-from agent.memory import limit_arenas
-from agent.openfiles import raise_limit
 from agent.place import Policy
 from agent.settings import (
     CDI_DIR,

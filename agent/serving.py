@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent import memory, process
 from agent.callgate import CallGate
 from agent.errors import HandoverError
 from agent.handover.connections import HeldConnections, accepted_on, stop_reading
+from agent.host import memory, process
 from agent.kubelet import Registrar
 from agent.ledgercopy import Knowledge
 from agent.outbox import PatchQueue

@@ -18,7 +18,6 @@ from agent.callgate import CallGate
 from agent.cardnews import CardNews
 from agent.cards import Inventory
 from agent.cardsource import Source, StaticSource, open_source
-from agent.deadsockets import remove_dead
 from agent.devicelist import check_size
 from agent.discovery import CardWatch, Pace
 from agent.entitlement import Entitlement
@@ -26,6 +25,7 @@ from agent.errors import SettingsError
 from agent.events import EventQueue, Notice, Subject
 from agent.handover.succession import Succession
 from agent.health import Rules
+from agent.host.stale_sockets import remove_dead
 from agent.http import StatusServer, probe
 from agent.inventory import InventoryPace, InventoryWriter, survey
 from agent.journal import LogJournal

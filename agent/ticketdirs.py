@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent import folders, ticketdisk, ticketowner
+from agent import ticketdisk, ticketowner
 from agent.errors import EnforcementError
+from agent.host import directories as folders
 from agent.podview import PodId
 
 log = logging.getLogger(__name__)

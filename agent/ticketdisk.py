@@ -18,8 +18,9 @@ import os
 import re
 from collections.abc import Iterator
 
-from agent import folders, ticketowner
+from agent import ticketowner
 from agent.errors import EnforcementError
+from agent.host import directories as folders
 from agent.podview import PodId
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from agent import memory
 from agent.answer import Answer
+from agent.host import memory
 from agent.inject import Injection, inject
 from agent.journal import LogJournal
 from agent.metrics import Metrics

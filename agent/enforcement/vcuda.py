@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.answer import Answer, Mount
-from agent.deadsockets import remove_dead
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError, Unavailable
 from agent.grant import Grant
+from agent.host.stale_sockets import remove_dead
 from agent.ledger import Claim
 from agent.podview import PodId
 from agent.ticketdirs import TicketDirs, digest_of

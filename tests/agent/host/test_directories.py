@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import folders
+from agent.host import directories as folders
 
 
 @pytest.fixture

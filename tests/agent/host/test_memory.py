@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent import memory
+from agent.host import memory
 
 
 class Library:

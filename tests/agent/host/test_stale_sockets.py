@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import deadsockets, process
-from agent.deadsockets import remove_dead
+from agent.host import process
+from agent.host import stale_sockets as deadsockets
+from agent.host.stale_sockets import remove_dead
 
 
 def bind(path: Path, *, listening: bool) -> socket.socket:

@@ -5,7 +5,7 @@ import sys
 
 _ASK = """
 import resource
-from agent.openfiles import raise_limit
+from agent.host.open_files import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
@@ -21,7 +21,7 @@ def test_a_limit_that_cannot_be_raised_stays() -> None:
     script = """
 import resource
 resource.setrlimit = lambda *_: exec("raise ValueError('not allowed to raise maximum limit')")
-from agent.openfiles import raise_limit
+from agent.host.open_files import raise_limit
 print(raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
     asked = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -10,7 +10,7 @@ from agent.cards import Card, CardFault
 from agent.discovery import CardsStatus
 from agent.events import Notice, Subject
 from agent.health import CardHealth, Fault
-from agent.metrics import Metrics
+from agent.observability.metrics import Metrics
 
 
 class CardNews:

@@ -26,12 +26,12 @@ from agent.events import EventQueue, Notice, Subject
 from agent.handover.succession import Succession
 from agent.health import Rules
 from agent.host.stale_sockets import remove_dead
-from agent.http import StatusServer, probe
 from agent.inventory import InventoryPace, InventoryWriter, survey
-from agent.journal import LogJournal
 from agent.kubelet import Endpoint, Registrar
 from agent.ledger import Claim
-from agent.metrics import Metrics
+from agent.observability.decision_log import LogJournal
+from agent.observability.http import StatusServer, probe
+from agent.observability.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.outfit import Injector, Upkeep, outfit
 from agent.pacing import PacedCalls

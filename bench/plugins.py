@@ -14,8 +14,8 @@ import click
 from agent.answer import Answer
 from agent.host import memory
 from agent.inject import Injection, inject
-from agent.journal import LogJournal
-from agent.metrics import Metrics
+from agent.observability.decision_log import LogJournal
+from agent.observability.metrics import Metrics
 from agent.podresources import PodResources
 from agent.podview import PodView
 from agent.server import Calls, DevicePluginService, PluginServer

@@ -17,7 +17,7 @@ import yaml
 
 from agent.__main__ import main as agent
 from agent.inject import Injection
-from agent.metrics import Metrics as AgentMetrics
+from agent.observability.metrics import Metrics as AgentMetrics
 from agent.settings import Enforcement
 from certs.__main__ import cli as certs
 from contract.names import Names

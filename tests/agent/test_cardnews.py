@@ -11,7 +11,7 @@ from agent.cards import CardFault, Discovery
 from agent.discovery import CardsStatus
 from agent.events import Notice
 from agent.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
-from agent.metrics import Metrics
+from agent.observability.metrics import Metrics
 from tests.agent.builders import book, card
 
 NOON = Moment(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Refusal
-from agent.journal import LogJournal
-from agent.metrics import Metrics
+from agent.observability.decision_log import LogJournal
+from agent.observability.metrics import Metrics
 from agent.outbox import PatchQueue
 from agent.podview import PodView, parse_pod
 from agent.tickets import Resource

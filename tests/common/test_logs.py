@@ -27,7 +27,7 @@ def libraries_as_before() -> Iterator[None]:
 def test_a_line_carries_the_message_and_its_fields() -> None:
     record = logging.makeLogRecord(
         {
-            "name": "agent.journal",
+            "name": "agent.observability.decision_log",
             "levelname": "WARNING",
             "msg": "refused %s",
             "args": ("it",),
@@ -42,7 +42,7 @@ def test_a_line_carries_the_message_and_its_fields() -> None:
         {
             "time": "2026-01-01T00:00:00.250+00:00",
             "level": "warning",
-            "logger": "agent.journal",
+            "logger": "agent.observability.decision_log",
             "pid": 7,
             "message": "refused it",
             "pod": "default/a",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import prometheus_client.parser
 import pytest
 
-from agent.metrics import Metrics as AgentMetrics
+from agent.observability.metrics import Metrics as AgentMetrics
 from tests.deploy.manifests import DEPLOY, base, find, read_yaml, selects
 from webhook.metrics import Metrics as WebhookMetrics
 

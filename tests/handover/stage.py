@@ -234,7 +234,11 @@ class Stage:
         """Write what helps to understand a failure."""
         lines: list[object] = [f"steps: {self.steps}"]
         for name, process in self.agents.items():
-            said = [line for line in self.log(name) if line.get("logger") != "agent.journal"]
+            said = [
+                line
+                for line in self.log(name)
+                if line.get("logger") != "agent.observability.decision_log"
+            ]
             lines += [f"{name}: {process.poll()}", *said[-40:]]
         for name in self.created:
             if self.phase(name) != "Running":

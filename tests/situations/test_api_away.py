@@ -157,7 +157,8 @@ class Site:
         lines = [
             each.__dict__
             for each in self.log.records
-            if each.name == "agent.journal" and each.getMessage() in ("allocate", "refused")
+            if each.name == "agent.observability.decision_log"
+            and each.getMessage() in ("allocate", "refused")
         ]
         assert [(each["pod"], each["container"], each["resource"]) for each in lines] == made
         assert {each["evidence"] for each in lines} <= {

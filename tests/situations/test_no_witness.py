@@ -12,9 +12,9 @@ import pytest
 import agent.lookout
 import agent.turnstile
 from agent.errors import Unavailable
-from agent.journal import LogJournal
 from agent.ledger import Claim, Correction
-from agent.metrics import Metrics
+from agent.observability.decision_log import LogJournal
+from agent.observability.metrics import Metrics
 from agent.place import Policy
 from agent.ports import Journal
 from agent.tickets import Resource

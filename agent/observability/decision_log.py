@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.folding import Folding
 from agent.ledger import Claim, Correction
-from agent.metrics import Metrics
+from agent.observability.folding import Folding
+from agent.observability.metrics import Metrics
 from agent.tickets import Resource, summarize
 from contract.allocation import Evidence
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.folding import Folding, FoldLimits
+from agent.observability.folding import Folding, FoldLimits
 from tests.agent.fakes import FakeClock
 
 

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from agent.journal import LogJournal
 from agent.ledger import Claim, Correction
-from agent.metrics import Metrics
+from agent.observability.decision_log import LogJournal
+from agent.observability.metrics import Metrics
 from agent.podview import PodId
 from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
@@ -26,7 +26,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def journal(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LogJournal:
-    caplog.set_level(logging.INFO, "agent.journal")
+    caplog.set_level(logging.INFO, "agent.observability.decision_log")
     return LogJournal(metrics)
 
 
@@ -192,7 +192,7 @@ def test_equal_refusals_are_told_together_with_how_many_there_were(
     metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A Deployment makes new pods for as long as the node refuses them."""
-    caplog.set_level(logging.INFO, "agent.journal")
+    caplog.set_level(logging.INFO, "agent.observability.decision_log")
     clock, events = FakeClock(), list[tuple[str, str]]()
     journal = LogJournal(
         metrics,

@@ -12,7 +12,7 @@ import pytest
 import urllib3
 
 from agent.errors import SettingsError
-from agent.http import Page, StatusServer, paced, probe
+from agent.observability.http import Page, StatusServer, paced, probe
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
@@ -237,7 +237,7 @@ def test_a_page_is_made_again_as_often_as_takes_a_tenth_of_a_cpu() -> None:
 
 _SCRIPT = """
 import resource, sys
-from agent.http import StatusServer, probe
+from agent.observability.http import StatusServer, probe
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")})
 print(server.port, flush=True)

@@ -177,9 +177,9 @@ def outfit(
     """
     # Of enforcers only the one that is used is imported: the rest would lengthen every start.
     if settings.enforcement is Enforcement.VCUDA:
-        from agent.cgroups import Cgroups  # noqa: PLC0415
-        from agent.cri import Cri  # noqa: PLC0415
         from agent.enforcement.vcuda import Vcuda  # noqa: PLC0415
+        from agent.runtime.cgroups import Cgroups  # noqa: PLC0415
+        from agent.runtime.cri import Cri  # noqa: PLC0415
         from agent.vcuda.ports import Hardware  # noqa: PLC0415
 
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}

@@ -13,10 +13,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from agent.cgroups import ContainerCgroup
-from agent.cri import ContainerInfo
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerInfo
 from agent.vcuda.config import legacy_bus_id
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent.cgroups import CgroupError
-from agent.cri import ContainerInfo, ContainerState
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError, Unavailable
+from agent.runtime.cgroups import CgroupError
+from agent.runtime.cri import ContainerInfo, ContainerState
 from agent.ticketdirs import TicketDirs, digest_of
 from agent.vcuda import claims as proof
 from agent.vcuda.claims import Claims, Forbidden, NotYet

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.cgroups import ContainerCgroup
-from agent.cri import ContainerInfo
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerInfo
 from agent.vcuda.visitors import Visitor
 
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from agent.cgroups import CgroupError, ContainerCgroup
 from agent.errors import EnforcementError, Unavailable
 from agent.host import directories as disk
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from agent.ticketdirs import TicketDirs
 from agent.vcuda.claims import Forbidden, aliases, is_container_id
 from agent.vcuda.config import (

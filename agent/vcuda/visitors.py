@@ -14,8 +14,8 @@ import socket
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.cgroups import CgroupError, ContainerCgroup
 from agent.errors import Unavailable
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from agent.vcuda.doors import Door
 from agent.vcuda.peers import Presence, peer_pid
 

@@ -9,8 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent.cards import Inventory, parse_inventory
-from agent.cgroups import Cgroups
-from agent.cri import Cri
 from agent.enforcement.vcuda import Vcuda
 from agent.inject import Injection, inject
 from agent.kubelet import Endpoint, Registrar
@@ -18,6 +16,8 @@ from agent.outfit import Works
 from agent.podresources import PodResources
 from agent.podview import PodView
 from agent.ports import Enforcer, RecordSource
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from agent.server import DevicePluginService
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile

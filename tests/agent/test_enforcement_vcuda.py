@@ -13,12 +13,12 @@ import grpc
 import pytest
 
 from agent.answer import Answer, Mount
-from agent.cgroups import Cgroups
 from agent.enforcement.vcuda import Vcuda
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.grant import Grant, Share
 from agent.ports import Enforcer
+from agent.runtime.cgroups import Cgroups
 from agent.ticketdirs import TicketDirs
 from agent.vcuda.config import decode
 from agent.vcuda.manager import VirtualManager

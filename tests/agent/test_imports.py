@@ -100,9 +100,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
         "watchfiles",
         "watchfiles.main",
         # For an enforcer that is not the one chosen.
-        "agent.cgroups",
-        "agent.cri",
-        "agent.criapi.runtime_pb2",
+        "agent.runtime.cgroups",
+        "agent.runtime.cri",
+        "agent.runtime.api.runtime_pb2",
         "agent.enforcement.hami",
         "agent.enforcement.vcuda",
         "agent.vcuda.manager",

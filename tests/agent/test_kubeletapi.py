@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import agent
-from agent.criapi import runtime_pb2
 from agent.kubeletapi import deviceplugin_pb2, podresources_pb2
+from agent.runtime.api import runtime_pb2
 from agent.vcudaapi import vcuda_pb2
 
 ROOT = Path(next(iter(agent.__path__))).parent

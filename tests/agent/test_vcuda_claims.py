@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cgroups import ContainerCgroup
-from agent.cri import ContainerInfo, ContainerState
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerInfo, ContainerState
 from agent.vcuda.claims import (
     Claims,
     Forbidden,

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.cgroups import ContainerCgroup
-from agent.cri import ContainerState
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.podview import PodId
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerState
 from agent.ticketdirs import TicketDirs
 from agent.vcuda.claims import Claims, Forbidden
 from agent.vcuda.config import VcudaConfig, decode, decode_pids

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.cgroups import CgroupError, Cgroups, ContainerCgroup
 from agent.errors import EnforcementError, Unavailable
+from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
 from agent.ticketdirs import TicketDirs
 from agent.vcuda.claims import Forbidden
 from agent.vcuda.config import VcudaConfig, decode, decode_pids

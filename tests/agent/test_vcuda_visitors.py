@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups import CgroupError, ContainerCgroup
 from agent.errors import Unavailable
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from agent.vcuda import peers
 from tests.agent.fakes import eventually
 from tests.agent.vcuda_relay_site import T1, RelaySite, ended, relays

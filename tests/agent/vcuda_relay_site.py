@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agent.cgroups import ContainerCgroup
+from agent.runtime.cgroups import ContainerCgroup
 from agent.vcuda.limits import Limits
 from agent.vcuda.relay import Relay
 

@@ -15,14 +15,14 @@ from typing import Self
 
 import grpc
 
-from agent.cgroups import Cgroups
-from agent.cri import ContainerInfo, ContainerState
 from agent.enforcement.vcuda import Vcuda
 from agent.entitlement import Entitlement
 from agent.errors import Unavailable
 from agent.grant import Grant, Share
 from agent.ledger import Claim
 from agent.podview import PodId
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import ContainerInfo, ContainerState
 from agent.ticketdirs import digest_of
 from agent.vcuda.limits import Limits
 from agent.vcuda.ports import Hardware

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import grpc
 
-from agent.criapi import runtime_pb2 as pb
-from agent.criapi import runtime_pb2_grpc as rpc
+from agent.runtime.api import runtime_pb2 as pb
+from agent.runtime.api import runtime_pb2_grpc as rpc
 from tests.agent.fakes import short_dir
 from tests.runtime import image
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.criapi import runtime_pb2 as pb
+from agent.runtime.api import runtime_pb2 as pb
 from tests.agent.fakes import eventually
 from tests.runtime.containerd import Containerd
 from tests.runtime.image import BRIDGE, NAME

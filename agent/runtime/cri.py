@@ -1,7 +1,7 @@
 """The container runtime, through CRI: which container of which pod an ID is.
 
 A container's labels are the kubelet's, a pod's author has no say in them; and a process cannot
-choose the cgroup that its ID was read from (:mod:`agent.cgroups`).
+choose the cgroup that its ID was read from (:mod:`agent.runtime.cgroups`).
 """
 
 import re
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 
-from agent.criapi import runtime_pb2, runtime_pb2_grpc
 from agent.errors import Unavailable
+from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
 
 NAME_LABEL = "io.kubernetes.container.name"
 UID_LABEL = "io.kubernetes.pod.uid"

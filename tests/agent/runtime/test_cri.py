@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cri import ContainerInfo, ContainerState, Cri, _read
-from agent.criapi import runtime_pb2, runtime_pb2_grpc
 from agent.errors import Unavailable
+from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
+from agent.runtime.cri import ContainerInfo, ContainerState, Cri, _read
 from tests.agent.builders import patient
 
 ID, OTHER = "4aa6" * 16, "9e07" * 16

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import cgroups
-from agent.cgroups import (
+from agent.errors import Unavailable
+from agent.runtime import cgroups
+from agent.runtime.cgroups import (
     MOUNT,
     CgroupError,
     Cgroups,
@@ -26,7 +27,6 @@ from agent.cgroups import (
     find_container,
     parse_memberships,
 )
-from agent.errors import Unavailable
 from tests.agent.builders import patient
 from tests.agent.fakes import eventually
 

@@ -32,7 +32,7 @@ from agent.cardsource import look, none_served
 from agent.errors import SettingsError
 from agent.host.memory import limit_arenas
 from agent.host.open_files import raise_limit
-from agent.inject import Injection, parse_extra_devices
+from agent.injection.inject import Injection, parse_extra_devices
 from agent.place import Policy
 from agent.settings import (
     CDI_DIR,

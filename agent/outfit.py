@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from agent.answer import Answer
 from agent.cards import Inventory
-from agent.cdifile import CdiFile
 from agent.enforcement.none import NoEnforcement
 from agent.errors import EnforcementError
 from agent.grant import Grant
-from agent.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
+from agent.injection.cdi_file import CdiFile
+from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.ports import Enforcer
 from agent.settings import Enforcement, Settings
 

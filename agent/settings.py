@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import SettingsError
-from agent.inject import DRIVER_IN_CONTAINER, DriverFiles, Injection, parse_directory
+from agent.injection.inject import DRIVER_IN_CONTAINER, DriverFiles, Injection, parse_directory
 from agent.place import Policy
 from agent.xids import APPLICATION_XIDS
 from contract.errors import quote

@@ -13,7 +13,7 @@ import click
 
 from agent.answer import Answer
 from agent.host import memory
-from agent.inject import Injection, inject
+from agent.injection.inject import Injection, inject
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
 from agent.podresources import PodResources

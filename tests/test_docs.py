@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from agent.__main__ import main as agent
-from agent.inject import Injection
+from agent.injection.inject import Injection
 from agent.observability.metrics import Metrics as AgentMetrics
 from agent.settings import Enforcement
 from certs.__main__ import cli as certs

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from agent.cards import Inventory, parse_inventory
 from agent.enforcement.vcuda import Vcuda
-from agent.inject import Injection, inject
+from agent.injection.inject import Injection, inject
 from agent.kubelet import Endpoint, Registrar
 from agent.outfit import Works
 from agent.podresources import PodResources

@@ -14,7 +14,7 @@ import urllib3
 
 from agent import serving
 from agent.discovery import Pace
-from agent.inject import Injection
+from agent.injection.inject import Injection
 from agent.inventory import InventoryPace
 from agent.nvml import NvmlSource
 from agent.place import Policy

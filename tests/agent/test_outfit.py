@@ -14,7 +14,7 @@ from agent.enforcement.vcuda import Vcuda
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.grant import Grant, Share
-from agent.inject import DriverFiles, Injection
+from agent.injection.inject import DriverFiles, Injection
 from agent.ledger import Claim
 from agent.outfit import Injector, Upkeep, Works, outfit
 from agent.place import Policy

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SettingsError
-from agent.inject import DriverFiles, Injection
+from agent.injection.inject import DriverFiles, Injection
 from agent.place import Policy
 from agent.settings import (
     Settings,

@@ -18,7 +18,7 @@ from agent import serving
 from agent.cards import Discovery
 from agent.cardsource import StaticSource
 from agent.errors import SettingsError
-from agent.inject import Injection
+from agent.injection.inject import Injection
 from agent.inventory import InventoryPace
 from agent.kubeletapi import deviceplugin_pb2 as pb
 from agent.outfit import Upkeep

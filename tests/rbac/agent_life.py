@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from agent.inject import Injection
+from agent.injection.inject import Injection
 from agent.inventory import InventoryPace
 from agent.kubeletapi import deviceplugin_pb2 as pb
 from agent.kubeletapi import podresources_pb2 as lister

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agent.inject import Injection
+from agent.injection.inject import Injection
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.inject import DriverFiles, Injection
+from agent.injection.inject import DriverFiles, Injection
 from tests.runtime.conftest import MakeNode
 from tests.runtime.containerd import Containerd
 from tests.runtime.gpunode import GpuNode, card_devices

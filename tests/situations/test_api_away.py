@@ -15,7 +15,7 @@ import pytest
 
 from agent import api as api_module
 from agent import outbox, pods, serving
-from agent.inject import Injection
+from agent.injection.inject import Injection
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent

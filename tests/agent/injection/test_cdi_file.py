@@ -14,10 +14,10 @@ import pytest
 
 from agent.answer import Answer
 from agent.cards import Inventory
-from agent.cdi import own_names, parse_spec, spec_document
-from agent.cdifile import FILE_NAME, CdiFile
 from agent.errors import EnforcementError
-from agent.inject import shared_by_all
+from agent.injection.cdi import own_names, parse_spec, spec_document
+from agent.injection.cdi_file import FILE_NAME, CdiFile
+from agent.injection.inject import shared_by_all
 from tests.agent.builders import card
 
 DATA = Path(__file__).parent.parent / "data" / "cdi"
@@ -259,7 +259,7 @@ def test_a_spec_that_changes_is_read_again_and_one_that_does_not_is_not(
         read.append(path)
         return path.read_text()
 
-    monkeypatch.setattr("agent.cdifile._text", text)
+    monkeypatch.setattr("agent.injection.cdi_file._text", text)
     for _ in range(3):
         assert host.file.refresh(TWO) == THEIRS
     assert read == [path]
@@ -339,7 +339,7 @@ def test_a_file_that_grows_after_it_was_looked_at_is_not_read_to_its_end(
 ) -> None:
     path = host.static / "grows.json"
     path.write_bytes(b" " * (1 << 20))
-    monkeypatch.setattr("agent.cdifile._state", lambda _path: (1, 1, 1, 1))
+    monkeypatch.setattr("agent.injection.cdi_file._state", lambda _path: (1, 1, 1, 1))
     assert host.file.refresh(TWO) == OURS
     (record,) = (each for each in caplog.records if each.levelname == "WARNING")
     assert record.getMessage() == "a CDI spec of the host is left out"

@@ -17,7 +17,8 @@ from referencing.jsonschema import DRAFT7
 from agent.answer import Answer, Mount
 from agent.cards import Inventory
 from agent.cardsfile import decode_yaml
-from agent.cdi import (
+from agent.errors import SettingsError
+from agent.injection.cdi import (
     OWN_KIND,
     Spec,
     SpecDevice,
@@ -29,8 +30,7 @@ from agent.cdi import (
     qualified,
     spec_document,
 )
-from agent.errors import SettingsError
-from agent.inject import DriverFiles, shared_by_all
+from agent.injection.inject import DriverFiles, shared_by_all
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 

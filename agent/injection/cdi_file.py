@@ -12,8 +12,8 @@ from pathlib import Path
 from agent.answer import Answer
 from agent.cards import Inventory
 from agent.cardsfile import decode_yaml
-from agent.cdi import HOST_KIND, Spec, names_on_host, own_names, parse_spec, spec_document
 from agent.errors import EnforcementError, SettingsError
+from agent.injection.cdi import HOST_KIND, Spec, names_on_host, own_names, parse_spec, spec_document
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from agent.answer import Answer, Mount
 from agent.cards import Inventory
 from agent.errors import GrantError, SettingsError
 from agent.grant import Grant, Share
-from agent.inject import (
+from agent.injection.inject import (
     CONTROL_DEVICES,
     DriverFiles,
     Injection,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from agent.board import HealthBoard
 from agent.cards import Card, CardFault
 from agent.discovery import CardsStatus
-from agent.events import Notice, Subject
 from agent.health import CardHealth, Fault
+from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
 
 

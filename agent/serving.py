@@ -16,8 +16,8 @@ from agent.errors import HandoverError
 from agent.handover.connections import HeldConnections, accepted_on, stop_reading
 from agent.host import memory, process
 from agent.kubelet import Registrar
+from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.ledgercopy import Knowledge
-from agent.outbox import PatchQueue
 from agent.outfit import Upkeep
 from agent.turnstile import Turnstile
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agent.api import Api
 from agent.board import HealthBoard
 from agent.callgate import CallGate
 from agent.cardnews import CardNews
@@ -22,21 +21,22 @@ from agent.devicelist import check_size
 from agent.discovery import CardWatch, Pace
 from agent.entitlement import Entitlement
 from agent.errors import SettingsError
-from agent.events import EventQueue, Notice, Subject
 from agent.handover.succession import Succession
 from agent.health import Rules
 from agent.host.stale_sockets import remove_dead
-from agent.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubelet import Endpoint, Registrar
+from agent.kubernetes_api.annotation_writer import PatchQueue
+from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.events import EventQueue, Notice, Subject
+from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
+from agent.kubernetes_api.pods import PodCache
 from agent.ledger import Claim
 from agent.observability.decision_log import LogJournal
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
-from agent.outbox import PatchQueue
 from agent.outfit import Injector, Upkeep, outfit
 from agent.pacing import PacedCalls
 from agent.podresources import PodResources
-from agent.pods import PodCache
 from agent.podview import PodView
 from agent.server import DevicePluginService
 from agent.serving import Serving

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from agent.api import Gone, Rejected
 from agent.errors import Unavailable
-from agent.outbox import allocation_patch
+from agent.kubernetes_api.annotation_writer import allocation_patch
+from agent.kubernetes_api.client import Gone, Rejected
 from agent.podview import PodView
 from bench.adversary.pods import NAMES, Json, Pod
 from contract.allocation import Allocation
@@ -66,7 +66,7 @@ class Api:
         obj["metadata"]["resourceVersion"] = str(len(self.log) + 1)
         self.log.append((kind, obj))
 
-    # --- what the agent asks (agent.pods.PodApi) ----------------------------------------
+    # --- what the agent asks (agent.kubernetes_api.pods.PodApi) ----------------------------------------
 
     def list_pods(self, node: str) -> tuple[list[Json], str]:
         """List all pods."""

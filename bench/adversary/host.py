@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from agent.answer import Answer
-from agent.api import Gone
 from agent.errors import Unavailable
-from agent.pods import PodCache
+from agent.kubernetes_api.client import Gone
+from agent.kubernetes_api.pods import PodCache
 from agent.podview import PodView
 from agent.ports import Journal, RecordSource
 from agent.tickets import TicketBook
@@ -36,7 +36,7 @@ class _Rest(threading.Event):
 
 
 class Watch:
-    """Moves one :class:`agent.pods.PodCache` along the API server's events, one by one."""
+    """Moves one :class:`agent.kubernetes_api.pods.PodCache` along the API server's events, one by one."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:
         """Make a cache; it knows nothing yet."""
@@ -95,7 +95,7 @@ class Watch:
         self._at_rest.release()
         return self._orders.get()
 
-    # --- agent.pods.PodApi --------------------------------------------------------------
+    # --- agent.kubernetes_api.pods.PodApi --------------------------------------------------------------
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the pods; where it is for the watch, note from where that goes on."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import Api
+from agent.kubernetes_api.client import Api
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import short_dir

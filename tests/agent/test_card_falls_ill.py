@@ -15,7 +15,7 @@ import urllib3
 from agent import serving
 from agent.discovery import Pace
 from agent.injection.inject import Injection
-from agent.inventory import InventoryPace
+from agent.kubernetes_api.inventory import InventoryPace
 from agent.nvml import NvmlSource
 from agent.place import Policy
 from agent.settings import Settings

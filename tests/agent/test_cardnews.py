@@ -9,8 +9,8 @@ from agent.board import HealthBoard
 from agent.cardnews import CardNews
 from agent.cards import CardFault, Discovery
 from agent.discovery import CardsStatus
-from agent.events import Notice
 from agent.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
+from agent.kubernetes_api.events import Notice
 from agent.observability.metrics import Metrics
 from tests.agent.builders import book, card
 

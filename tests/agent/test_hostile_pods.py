@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Refusal
+from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
-from agent.outbox import PatchQueue
 from agent.podview import PodView, parse_pod
 from agent.tickets import Resource
 from contract.allocation import Allocation, Evidence, encode_allocations
@@ -25,7 +25,7 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, Node, make_manifest
-from tests.agent.test_outbox import FakePatchApi
+from tests.agent.kubernetes_api.test_annotation_writer import FakePatchApi
 
 LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
 

@@ -95,7 +95,7 @@ IGNORE = ["# comment", "", "*", "!README.md", "!agent/", "!deploy/image/*.txt", 
     [
         ("README.md", False),
         ("other.md", True),
-        ("agent/api.py", False),
+        ("agent/kubernetes_api/client.py", False),
         ("agent/vcuda/deep/er.py", False),
         ("agents/api.py", True),
         ("agent/__pycache__/api.pyc", True),

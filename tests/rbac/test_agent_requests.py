@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from agent import api
+from agent.kubernetes_api import client as api
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, Settings
 from tests.rbac.agent_life import AgentLife, Methods

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import Api
-from agent.rest import Rest
+from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.rest import Rest
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import api as api_module
-from agent import outbox, pods, serving
+from agent import serving
 from agent.injection.inject import Injection
+from agent.kubernetes_api import annotation_writer as outbox
+from agent.kubernetes_api import client as api_module
+from agent.kubernetes_api import pods
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent

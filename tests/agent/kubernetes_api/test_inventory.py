@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.api import Api, Gone, Json, Rejected
 from agent.cards import Link
 from agent.errors import Unavailable
-from agent.inventory import InventoryPace, InventoryWriter, survey
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
@@ -25,7 +25,7 @@ FAST = InventoryPace(write=0.0, look=0.01, settle=0.005, renew=1000.0, retry=0.0
 
 
 class FakeNodeApi:
-    """A :class:`agent.inventory.NodeApi` that fails as told, then takes everything."""
+    """A :class:`agent.kubernetes_api.inventory.NodeApi` that fails as told, then takes everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from agent import outbox as module
-from agent.api import Api, Gone, Json, Rejected
 from agent.errors import Unavailable
-from agent.outbox import PatchQueue, allocation_patch
+from agent.kubernetes_api import annotation_writer as module
+from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.podview import is_complete, parse_pod
 from contract.allocation import Allocation, Evidence
 from simulator.api.faults import Outage
@@ -26,7 +26,7 @@ LESS = {"main": Allocation(("GPU-0",), 30, 8, Evidence.ORDER)}
 
 
 class FakePatchApi:
-    """A :class:`agent.outbox.PatchApi` that fails as told, then takes everything."""
+    """A :class:`agent.kubernetes_api.annotation_writer.PatchApi` that fails as told, then takes everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent import events as module
-from agent.api import Api, Gone, Json, Rejected
 from agent.errors import Unavailable
-from agent.events import EventQueue, Notice, Subject, describe
+from agent.kubernetes_api import events as module
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.events import EventQueue, Notice, Subject, describe
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
@@ -31,7 +31,7 @@ def notice(number: int = 0) -> Notice:
 
 
 class FakeEventApi:
-    """A :class:`agent.events.EventApi` with a memory; does as told before it does as asked."""
+    """A :class:`agent.kubernetes_api.events.EventApi` with a memory; does as told before it does as asked."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)

@@ -12,7 +12,7 @@ import trustme
 from kubernetes.config import incluster_config
 
 from agent.errors import SettingsError, Unavailable
-from agent.rest import Rest
+from agent.kubernetes_api.rest import Rest
 
 
 class Server:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
+from agent.kubernetes_api.client import Gone, Json, Rejected
 from common.backoff import Backoff, pause_after
 
 log = logging.getLogger(__name__)

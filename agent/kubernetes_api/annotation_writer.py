@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
+from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.podview import PodId, PodView, is_complete
 from common.backoff import Jitter, pause_after
 from contract.allocation import Allocation, encode_allocations

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from agent import api as module
-from agent.api import Api, Gone, Rejected
 from agent.errors import SettingsError, Unavailable
+from agent.kubernetes_api import client as module
+from agent.kubernetes_api.client import Api, Gone, Rejected
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from agent import api as api_module
-from agent.api import Api, Gone, Json, Rejected
 from agent.errors import Unavailable
-from agent.pods import PodCache
+from agent.kubernetes_api import client as api_module
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.pods import PodCache
 from agent.podview import PodView
 from contract.allocation import Allocation, Evidence, encode_allocations
 from simulator.api.faults import Outage
@@ -26,7 +26,7 @@ RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNES
 
 
 class FakePodApi:
-    """A :class:`agent.pods.PodApi`: each list and watch is scripted, then there is nothing."""
+    """A :class:`agent.kubernetes_api.pods.PodApi`: each list and watch is scripted, then there is nothing."""
 
     def __init__(self, *steps: object) -> None:
         self.steps = list(steps)
@@ -192,7 +192,7 @@ def test_an_expired_watch_is_followed_by_a_new_list(
 ) -> None:
     """The watch lags, the server ends it, and what it would go on from is forgotten."""
     monkeypatch.setattr(api_module, "_WATCH_SECONDS", 1)
-    caplog.set_level(logging.INFO, "agent.pods")
+    caplog.set_level(logging.INFO, "agent.kubernetes_api.pods")
     server.apply(make_manifest("old", (30, 8)))
     cache = cache_of(api)
     with running(cache, api.close):

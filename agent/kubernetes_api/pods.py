@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from agent.api import Gone, Json, Rejected
 from agent.errors import Unavailable
+from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.podview import PodView, parse_pod
 from common.backoff import Backoff, Jitter
 from contract.names import Names

@@ -1,6 +1,6 @@
 """The API server, as the agent uses it.
 
-Raw JSON in and out, over :mod:`agent.rest`.
+Raw JSON in and out, over :mod:`agent.kubernetes_api.rest`.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from agent.errors import Unavailable
-from agent.rest import BROKEN, Rest, Timeout
+from agent.kubernetes_api.rest import BROKEN, Rest, Timeout
 from common.backoff import spread
 
 Json = dict[str, Any]

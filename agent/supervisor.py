@@ -13,18 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.board import HealthBoard
-from agent.callgate import CallGate
 from agent.cardnews import CardNews
 from agent.cards import Inventory
 from agent.cardsource import Source, StaticSource, open_source
-from agent.devicelist import check_size
 from agent.discovery import CardWatch, Pace
 from agent.entitlement import Entitlement
 from agent.errors import SettingsError
 from agent.handover.succession import Succession
 from agent.health import Rules
 from agent.host.stale_sockets import remove_dead
-from agent.kubelet import Endpoint, Registrar
+from agent.kubelet.call_gate import CallGate
+from agent.kubelet.device_list import check_size
+from agent.kubelet.podresources import PodResources
+from agent.kubelet.refusal_pacing import PacedCalls
+from agent.kubelet.registration import Endpoint, Registrar
+from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
@@ -35,10 +38,7 @@ from agent.observability.decision_log import LogJournal
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.outfit import Injector, Upkeep, outfit
-from agent.pacing import PacedCalls
-from agent.podresources import PodResources
 from agent.podview import PodView
-from agent.server import DevicePluginService
 from agent.serving import Serving
 from agent.settings import Settings
 from agent.tickets import Resource, TicketBook

@@ -16,8 +16,8 @@ from random import Random
 
 import grpc
 
-from agent.kubeletapi import deviceplugin_pb2 as api
-from agent.kubeletapi import podresources_pb2
+from agent.kubelet.api import deviceplugin_pb2 as api
+from agent.kubelet.api import podresources_pb2
 from agent.podview import PodView
 from agent.tickets import Resource
 from bench.load import Load

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from agent.kubeletapi import deviceplugin_pb2 as api
-from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
+from agent.kubelet.api import deviceplugin_pb2 as api
+from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.podview import PodView
 from agent.tickets import Resource, count_of
 from bench.caller import KubeletRecord, PluginFailed, shuffled

@@ -14,11 +14,11 @@ import click
 from agent.answer import Answer
 from agent.host import memory
 from agent.injection.inject import Injection, inject
+from agent.kubelet.podresources import PodResources
+from agent.kubelet.server import Calls, DevicePluginService, PluginServer
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
-from agent.podresources import PodResources
 from agent.podview import PodView
-from agent.server import Calls, DevicePluginService, PluginServer
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
 from bench.load import Load

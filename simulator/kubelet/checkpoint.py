@@ -15,7 +15,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2 as pb
 from simulator.client import Json
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint

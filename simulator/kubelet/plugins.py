@@ -11,8 +11,8 @@ from typing import Protocol
 
 import grpc
 
-from agent.kubeletapi import deviceplugin_pb2 as pb
-from agent.kubeletapi import deviceplugin_pb2_grpc as pb_grpc
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2_grpc as pb_grpc
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import Options
 from simulator.kubelet.errors import CallFailed

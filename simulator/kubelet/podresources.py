@@ -7,8 +7,8 @@ from pathlib import Path
 
 import grpc
 
-from agent.kubeletapi import podresources_pb2 as pb
-from agent.kubeletapi import podresources_pb2_grpc as pb_grpc
+from agent.kubelet.api import podresources_pb2 as pb
+from agent.kubelet.api import podresources_pb2_grpc as pb_grpc
 from contract.demand import ContainerKind
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.pods import Pod

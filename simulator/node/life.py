@@ -4,9 +4,9 @@ import socket
 import threading
 from dataclasses import dataclass
 
-from agent.kubelet import Registrar
+from agent.kubelet.podresources import PodResources
+from agent.kubelet.registration import Registrar
 from agent.outfit import Works
-from agent.podresources import PodResources
 from agent.turnstile import Turnstile
 from simulator.node.mortal import Death, MortalOutbox
 

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import grpc
 
-from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.server import Calls, DevicePluginService
 from agent.ledger import Claim, Correction
 from agent.podview import PodView
 from agent.ports import Journal, Outbox
-from agent.server import Calls, DevicePluginService
 from agent.tickets import Resource, TicketBook
 from contract.allocation import Allocation, Evidence
 

@@ -11,14 +11,14 @@ from typing import Any, Self
 from agent.cards import Inventory, parse_inventory
 from agent.enforcement.vcuda import Vcuda
 from agent.injection.inject import Injection, inject
-from agent.kubelet import Endpoint, Registrar
+from agent.kubelet.podresources import PodResources
+from agent.kubelet.registration import Endpoint, Registrar
+from agent.kubelet.server import DevicePluginService
 from agent.outfit import Works
-from agent.podresources import PodResources
 from agent.podview import PodView
 from agent.ports import Enforcer, RecordSource
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
-from agent.server import DevicePluginService
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
 from agent.vcuda.ports import Hardware

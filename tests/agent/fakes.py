@@ -21,9 +21,9 @@ from agent.cards import Card, Inventory
 from agent.entitlement import Entitlement
 from agent.errors import Unavailable
 from agent.grant import Grant
-from agent.kubeletapi import deviceplugin_pb2, deviceplugin_pb2_grpc
-from agent.kubeletapi import podresources_pb2 as lister_pb
-from agent.kubeletapi import podresources_pb2_grpc as lister_grpc
+from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
+from agent.kubelet.api import podresources_pb2 as lister_pb
+from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
 from agent.ledger import Claim, Correction
 from agent.place import Policy
 from agent.podview import PodId, PodView
@@ -477,7 +477,7 @@ class FakeClock:
 
 
 class FakeCalls:
-    """A :class:`agent.server.Calls`: answers with the first places, or raises *error*."""
+    """A :class:`agent.kubelet.server.Calls`: answers with the first places, or raises *error*."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.handover.connections import HeldConnections, accepted_on, is_upkeep, stop_reading
-from agent.kubeletapi import deviceplugin_pb2 as pb
-from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
-from agent.server import DevicePluginService, PluginServer
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
+from agent.kubelet.server import DevicePluginService, PluginServer
 from tests.agent.builders import CORE
 from tests.agent.fakes import DEADLINE_S, FakeCalls, eventually, make_book
 

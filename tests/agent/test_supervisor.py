@@ -19,7 +19,7 @@ from agent.cards import Discovery
 from agent.cardsource import StaticSource
 from agent.errors import SettingsError
 from agent.injection.inject import Injection
-from agent.kubeletapi import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.outfit import Upkeep
 from agent.place import Policy

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from agent.errors import Unavailable
-from agent.podresources import PodResources
+from agent.kubelet.podresources import PodResources
 from agent.tickets import Resource
 from agent.witness import Snapshot
 from contract.allocation import Allocation, decode_allocations

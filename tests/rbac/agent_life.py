@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 
 from agent.injection.inject import Injection
-from agent.kubeletapi import deviceplugin_pb2 as pb
-from agent.kubeletapi import podresources_pb2 as lister
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.api import podresources_pb2 as lister
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.place import Policy
 from agent.settings import Settings

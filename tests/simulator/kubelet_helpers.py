@@ -15,10 +15,10 @@ from typing import Any
 
 import grpc
 
-from agent.kubeletapi import deviceplugin_pb2 as pb
-from agent.kubeletapi import deviceplugin_pb2_grpc as pb_grpc
-from agent.kubeletapi import podresources_pb2 as lister_pb
-from agent.kubeletapi import podresources_pb2_grpc as lister_grpc
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2_grpc as pb_grpc
+from agent.kubelet.api import podresources_pb2 as lister_pb
+from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
 from simulator.client import ApiError, Json, PatchKind, WatchEvent
 from simulator.kubelet.api import NodeApi
 from simulator.kubelet.node import Kubelet

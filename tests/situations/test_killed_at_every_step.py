@@ -18,7 +18,7 @@ from enum import StrEnum
 
 import pytest
 
-import agent.kubelet
+import agent.kubelet.registration
 from agent.tickets import Resource
 from contract.allocation import Evidence
 from simulator.kubelet.errors import CrashHere
@@ -351,7 +351,7 @@ def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # How long the agent waits before it registers (again): hundreds of restarts add up.
-    monkeypatch.setattr(agent.kubelet, "_BACKOFF_SECONDS", (0.05, 0.05))
+    monkeypatch.setattr(agent.kubelet.registration, "_BACKOFF_SECONDS", (0.05, 0.05))
     case = Case(fault, step, course, caplog)
     with case.node:
         case.run()

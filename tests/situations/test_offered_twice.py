@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.podresources import PodResources
+from agent.kubelet.podresources import PodResources
 from simulator.kubelet.errors import CrashHere
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Moment

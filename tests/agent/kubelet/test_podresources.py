@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Unavailable
-from agent.podresources import PodResources
+from agent.kubelet.podresources import PodResources
 from agent.witness import ListedContainer, ListedPod, Snapshot
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import NAMES, RESOURCES, FakeClock, FakeKubelet, eventually

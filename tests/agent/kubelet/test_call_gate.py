@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from agent.answer import Answer
-from agent.callgate import CallGate
 from agent.errors import GrantError
+from agent.kubelet.call_gate import CallGate
 from tests.agent.builders import CORE
 from tests.agent.fakes import DEADLINE_S, FakeCalls
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from agent.answer import Answer
 from agent.errors import Refusal
-from agent.server import Calls
+from agent.kubelet.server import Calls
 from agent.tickets import Resource
 
 BURST = 40

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from agent.errors import Unavailable
-from agent.kubeletapi import podresources_pb2
+from agent.kubelet.api import podresources_pb2
 from agent.tickets import Resource
 from agent.witness import ListedContainer, ListedPod, Snapshot
 from common.backoff import spread

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agent
-from agent.kubeletapi import deviceplugin_pb2, podresources_pb2
+from agent.kubelet.api import deviceplugin_pb2, podresources_pb2
 from agent.runtime.api import runtime_pb2
 from agent.vcudaapi import vcuda_pb2
 

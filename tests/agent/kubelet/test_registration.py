@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.kubelet import Endpoint, Registrar
-from agent.kubeletapi import deviceplugin_pb2 as pb
-from agent.server import DevicePluginService
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.registration import Endpoint, Registrar
+from agent.kubelet.server import DevicePluginService
 from agent.tickets import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
@@ -238,7 +238,7 @@ def test_a_kubelet_that_comes_is_registered_with_at_once_however_long_the_one_be
     kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses the pods that it admits before: the pause after a failure is the dead one's."""
-    monkeypatch.setattr("agent.kubelet._BACKOFF_SECONDS", (3600.0, 3600.0))
+    monkeypatch.setattr("agent.kubelet.registration._BACKOFF_SECONDS", (3600.0, 3600.0))
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(kubelet.socket))
     left.close()
@@ -292,7 +292,7 @@ def test_a_kubelet_that_never_asks_for_the_devices_is_registered_with_again(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cut off between the registration and its stream: no stream ends that would tell."""
-    monkeypatch.setattr("agent.kubelet._STREAM_SECONDS", 0.1)
+    monkeypatch.setattr("agent.kubelet.registration._STREAM_SECONDS", 0.1)
     kubelet.start()
     kubelet.deaf_to = 1
     with registering(kubelet.plugin_dir) as running:
@@ -355,7 +355,7 @@ def test_a_directory_that_cannot_be_watched_is_looked_at_again(
         yield from ()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("agent.kubelet.watchfiles.watch", no_watches)
+    monkeypatch.setattr("agent.kubelet.registration.watchfiles.watch", no_watches)
     with registering(kubelet.plugin_dir) as running:
         eventually(lambda: "cannot watch the plugin directory" in caplog.text, "it says so")
         kubelet.start()

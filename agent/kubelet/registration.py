@@ -22,9 +22,9 @@ from pathlib import Path
 import grpc
 import watchfiles
 
-from agent.kubeletapi import deviceplugin_pb2 as api
-from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
-from agent.server import OPTIONS, DevicePluginService, PluginServer
+from agent.kubelet.api import deviceplugin_pb2 as api
+from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
+from agent.kubelet.server import OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ import grpc
 
 from agent.answer import Answer
 from agent.board import HealthBoard
-from agent.devicelist import devices
 from agent.errors import Refusal
-from agent.kubeletapi import deviceplugin_pb2 as api
-from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
+from agent.kubelet.api import deviceplugin_pb2 as api
+from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
+from agent.kubelet.device_list import devices
 from agent.tickets import Resource, TicketBook
 
 log = logging.getLogger(__name__)

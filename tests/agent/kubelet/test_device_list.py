@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards import Card, Inventory
-from agent.devicelist import MOST_BYTES, check_size, devices, size_of
 from agent.errors import SettingsError
-from agent.kubeletapi import deviceplugin_pb2 as api
+from agent.kubelet.api import deviceplugin_pb2 as api
+from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
 from agent.tickets import Resource, TicketBook
 from tests.agent.builders import CORE, MEMORY, patient
 

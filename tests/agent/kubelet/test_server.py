@@ -14,9 +14,9 @@ import pytest
 from agent.answer import Answer, Mount
 from agent.board import HealthBoard
 from agent.errors import GrantError, PlacementError, ResolutionError
-from agent.kubeletapi import deviceplugin_pb2 as pb
-from agent.kubeletapi import deviceplugin_pb2_grpc as rpc
-from agent.server import DevicePluginService, PluginServer
+from agent.kubelet.api import deviceplugin_pb2 as pb
+from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
+from agent.kubelet.server import DevicePluginService, PluginServer
 from agent.tickets import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeCalls, make_book, plugin

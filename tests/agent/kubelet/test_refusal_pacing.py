@@ -4,7 +4,7 @@ import pytest
 
 from agent.answer import Answer
 from agent.errors import PlacementError, Unavailable
-from agent.pacing import LONGEST_SECONDS, PacedCalls, RefusalPace
+from agent.kubelet.refusal_pacing import LONGEST_SECONDS, PacedCalls, RefusalPace
 from tests.agent.builders import CORE
 from tests.agent.fakes import FakeCalls, FakeClock
 

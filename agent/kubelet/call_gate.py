@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from agent.answer import Answer
-from agent.server import Calls
+from agent.kubelet.server import Calls
 from agent.tickets import Resource
 
 
 class CallGate:
-    """Passes calls on to what answers them. Implements :class:`agent.server.Calls`."""
+    """Passes calls on to what answers them. Implements :class:`agent.kubelet.server.Calls`."""
 
     def __init__(self, calls: Calls, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Keep every call waiting, until ``open``.

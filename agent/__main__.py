@@ -26,9 +26,11 @@ logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]
 
 import click
 
-from agent.cards import Discovery
-from agent.cardsfile import dump_discovery
-from agent.cardsource import look, none_served
+from agent.cards.cards_file import dump_discovery
+from agent.cards.inventory import Discovery
+from agent.cards.source import look, none_served
+from agent.cards.topology_text import describe
+from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.host.memory import limit_arenas
 from agent.host.open_files import raise_limit
@@ -47,8 +49,6 @@ from agent.settings import (
     parse_period,
 )
 from agent.supervisor import Agent
-from agent.topology_text import describe
-from agent.xids import APPLICATION_XIDS
 from common.logs import configure
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names

@@ -1,20 +1,20 @@
 """Where news of the cards goes: the kubelet's lists, metrics, Events on the node, the inventory.
 
-The log is written where things happen (:mod:`agent.discovery`).
+The log is written where things happen (:mod:`agent.cards.discovery`).
 """
 
 from collections.abc import Callable
 
-from agent.board import HealthBoard
-from agent.cards import Card, CardFault
-from agent.discovery import CardsStatus
-from agent.health import CardHealth, Fault
+from agent.cards.discovery import CardsStatus
+from agent.cards.health import CardHealth, Fault
+from agent.cards.health_feed import HealthBoard
+from agent.cards.inventory import Card, CardFault
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
 
 
 class CardNews:
-    """A :class:`agent.discovery.Observer` that passes on what it is told."""
+    """A :class:`agent.cards.discovery.Observer` that passes on what it is told."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.answer import Answer
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.enforcement.none import NoEnforcement
 from agent.errors import EnforcementError
 from agent.grant import Grant

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DRIVER_IN_CONTAINER, DriverFiles, Injection, parse_directory
 from agent.place import Policy
-from agent.xids import APPLICATION_XIDS
 from contract.errors import quote
 from contract.names import Names
 from contract.quantity import parse_quantity

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agent.board import HealthBoard
 from agent.cardnews import CardNews
-from agent.cards import Inventory
-from agent.cardsource import Source, StaticSource, open_source
-from agent.discovery import CardWatch, Pace
+from agent.cards.discovery import CardWatch, Pace
+from agent.cards.health import Rules
+from agent.cards.health_feed import HealthBoard
+from agent.cards.inventory import Inventory
+from agent.cards.source import Source, StaticSource, open_source
 from agent.entitlement import Entitlement
 from agent.errors import SettingsError
 from agent.handover.succession import Succession
-from agent.health import Rules
 from agent.host.stale_sockets import remove_dead
 from agent.kubelet.call_gate import CallGate
 from agent.kubelet.device_list import check_size

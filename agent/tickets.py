@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from agent.cards import Card, Inventory
+from agent.cards.inventory import Card, Inventory
 from agent.errors import GrantError, SettingsError
 from contract.demand import CORES_PER_CARD, Demand
 from contract.errors import quote

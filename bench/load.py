@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from agent.cards import Inventory, parse_inventory
+from agent.cards.inventory import Inventory, parse_inventory
 from agent.podview import PodId, PodView
 from agent.tickets import Resource, TicketBook
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand

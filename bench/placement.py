@@ -12,7 +12,7 @@ from itertools import combinations
 from random import Random
 from statistics import mean, median
 
-from agent.cards import Card, Inventory, Link
+from agent.cards.inventory import Card, Inventory, Link
 from agent.errors import PlacementError
 from agent.links import Links
 from agent.place import CardState, Policy, need_of

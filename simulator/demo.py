@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from agent.cards import parse_inventory, write_inventory
-from agent.cardsfile import load_inventory
+from agent.cards.cards_file import load_inventory
+from agent.cards.inventory import parse_inventory, write_inventory
 from contract.names import Names
 from simulator.burst import burst_pods
 from simulator.cluster import Cluster

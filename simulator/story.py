@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.tickets import summarize
 from agent.vcuda.config import CONFIG_NAME, MOUNT_PATH
 from contract.allocation import decode_allocations

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.cards import parse_inventory
+from agent.cards.inventory import parse_inventory
 from contract.demand import read_pod_demand
 from contract.names import Names
 

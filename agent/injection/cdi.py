@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.answer import Answer
-from agent.cards import Card, Inventory
+from agent.cards.inventory import Card, Inventory
 from agent.errors import SettingsError
 from contract.errors import quote
 

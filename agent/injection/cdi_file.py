@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from agent.answer import Answer
-from agent.cards import Inventory
-from agent.cardsfile import decode_yaml
+from agent.cards.cards_file import decode_yaml
+from agent.cards.inventory import Inventory
 from agent.errors import EnforcementError, SettingsError
 from agent.injection.cdi import HOST_KIND, Spec, names_on_host, own_names, parse_spec, spec_document
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.answer import Answer, Mount
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
 from agent.grant import Grant
 from agent.tickets import Resource

@@ -2,7 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 
-from agent.cards import Card
+from agent.cards.inventory import Card
 from agent.errors import SettingsError
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.tickets import Resource, Ticket, TicketBook

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 import grpc
 
 from agent.answer import Answer
-from agent.board import HealthBoard
+from agent.cards.health_feed import HealthBoard
 from agent.errors import Refusal
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc

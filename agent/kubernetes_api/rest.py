@@ -113,7 +113,7 @@ def _load_kubeconfig(configuration: Configuration, path: Path) -> None:
 
     try:
         kube_config.load_kube_config(str(path), client_configuration=configuration)
-    # Reached through the client: PyYAML is imported by agent.cardsfile alone.
+    # Reached through the client: PyYAML is imported by agent.cards.cards_file alone.
     except (*_UNUSABLE, kube_config.yaml.YAMLError) as error:  # type: ignore[attr-defined]
         raise _unusable(str(path), error) from error
 

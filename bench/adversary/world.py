@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from agent.cards import Card, Inventory
+from agent.cards.inventory import Card, Inventory
 from agent.errors import Refusal
 from agent.tickets import Resource, TicketBook
 from bench.adversary.api import Api

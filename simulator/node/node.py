@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agent.cards import Inventory, parse_inventory
+from agent.cards.inventory import Inventory, parse_inventory
 from agent.enforcement.vcuda import Vcuda
 from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from hypothesis import settings
 
-from agent.cards import Card, Inventory
+from agent.cards.inventory import Card, Inventory
 from agent.ledger import Claim, Holding, Ledger
 from agent.podview import PodId, PodView
 from agent.tickets import Resource, TicketBook

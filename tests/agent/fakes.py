@@ -17,7 +17,7 @@ from typing import Any, Self
 import grpc
 
 from agent.answer import Answer, Mount
-from agent.cards import Card, Inventory
+from agent.cards.inventory import Card, Inventory
 from agent.entitlement import Entitlement
 from agent.errors import Unavailable
 from agent.grant import Grant

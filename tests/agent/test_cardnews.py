@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.board import HealthBoard
 from agent.cardnews import CardNews
-from agent.cards import CardFault, Discovery
-from agent.discovery import CardsStatus
-from agent.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
+from agent.cards.discovery import CardsStatus
+from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
+from agent.cards.health_feed import HealthBoard
+from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice
 from agent.observability.metrics import Metrics
 from tests.agent.builders import book, card

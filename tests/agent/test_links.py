@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cards import Card, Inventory, Link
-from agent.cardsfile import load_inventory
+from agent.cards.cards_file import load_inventory
+from agent.cards.inventory import Card, Inventory, Link
 from agent.links import Links
 from tests.agent.builders import patient
 

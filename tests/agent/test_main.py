@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from agent.__main__ import main
-from agent.cardsfile import load_inventory
-from agent.cardsource import look
+from agent.cards.cards_file import load_inventory
+from agent.cards.source import look
 from agent.errors import SettingsError
 from agent.settings import Settings
 from agent.supervisor import Agent

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.answer import Answer, Mount
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda import Vcuda

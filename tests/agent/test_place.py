@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.errors import PlacementError
 from agent.links import Links
 from agent.place import CardState, Need, Policy, need_of, pick

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cards import Inventory, Link
+from agent.cards.inventory import Inventory, Link
 from agent.errors import PlacementError
 from agent.links import Links
 from agent.place import CardState, Policy, need_of

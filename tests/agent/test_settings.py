@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles, Injection
 from agent.place import Policy
@@ -14,7 +15,6 @@ from agent.settings import (
     parse_memory_block,
     parse_period,
 )
-from agent.xids import APPLICATION_XIDS
 from contract.errors import quote
 from contract.names import Names
 

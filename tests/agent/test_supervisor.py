@@ -15,8 +15,8 @@ import pytest
 import urllib3
 
 from agent import serving
-from agent.cards import Discovery
-from agent.cardsource import StaticSource
+from agent.cards.inventory import Discovery
+from agent.cards.source import StaticSource
 from agent.errors import SettingsError
 from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2 as pb

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
 from agent.tickets import Resource, Ticket, TicketBook, count_of, per_card, summarize
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, demand, patient

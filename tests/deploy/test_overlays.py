@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.cardsfile import load_inventory
+from agent.cards.cards_file import load_inventory
 from contract.names import DEFAULT_DOMAIN
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay

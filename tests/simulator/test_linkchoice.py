@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cards import Inventory
-from agent.cardsfile import load_inventory
+from agent.cards.cards_file import load_inventory
+from agent.cards.inventory import Inventory
 from simulator.linkchoice import better_set, links_of, numa_of
 from tests.agent.builders import book
 

@@ -15,8 +15,8 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
 from agent.answer import Answer, Mount
-from agent.cards import Inventory
-from agent.cardsfile import decode_yaml
+from agent.cards.cards_file import decode_yaml
+from agent.cards.inventory import Inventory
 from agent.errors import SettingsError
 from agent.injection.cdi import (
     OWN_KIND,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.answer import Answer
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.errors import EnforcementError
 from agent.injection.cdi import own_names, parse_spec, spec_document
 from agent.injection.cdi_file import FILE_NAME, CdiFile

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from agent.answer import Answer, Mount
-from agent.cards import Inventory
+from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
 from agent.grant import Grant, Share
 from agent.injection.inject import (

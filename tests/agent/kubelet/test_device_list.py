@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cards import Card, Inventory
+from agent.cards.inventory import Card, Inventory
 from agent.errors import SettingsError
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from agent.answer import Answer, Mount
-from agent.board import HealthBoard
+from agent.cards.health_feed import HealthBoard
 from agent.errors import GrantError, PlacementError, ResolutionError
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.cards import Link
+from agent.cards.inventory import Link
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey

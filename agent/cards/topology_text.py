@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent.cards import Card, Discovery, Inventory
+from agent.cards.inventory import Card, Discovery, Inventory
 
 UNKNOWN = "?"
 """Stands where the link of two cards is not known."""

@@ -13,10 +13,10 @@ import pytest
 import urllib3
 
 from agent import serving
-from agent.discovery import Pace
+from agent.cards.discovery import Pace
+from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.nvml import NvmlSource
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent

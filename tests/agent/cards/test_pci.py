@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.pci import PciDevices
+from agent.cards.pci import PciDevices
 
 ADDRESS = "0000:07:00.0"
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 
-from agent.cards import Card, CardFault, Discovery, Inventory, Link
-from agent.topology_text import card_table, describe, link_matrix
+from agent.cards.inventory import Card, CardFault, Discovery, Inventory, Link
+from agent.cards.topology_text import card_table, describe, link_matrix
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from agent.cards import Card, CardFault, Link
+from agent.cards.health import Fault, FaultKind, Probe, xid_fault
+from agent.cards.inventory import Card, CardFault, Link
+from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
-from agent.health import Fault, FaultKind, Probe, xid_fault
-from agent.nvml import NvmlSession, NvmlSource
 from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-from agent.cards import Discovery, Inventory
-from agent.cardsfile import load_inventory
+from agent.cards.cards_file import load_inventory
+from agent.cards.health import Fault, Probe
+from agent.cards.inventory import Discovery, Inventory
+from agent.cards.nvml import NvmlSource
 from agent.errors import SettingsError, Unavailable
-from agent.health import Fault, Probe
-from agent.nvml import NvmlSource
 
 
 class Session(Protocol):

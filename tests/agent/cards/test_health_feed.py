@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from agent.board import HealthBoard, Showing
+from agent.cards.health_feed import HealthBoard, Showing
 
 
 def test_at_first_every_card_is_healthy() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from agent.cards import Discovery, Inventory, parse_inventory, write_inventory
+from agent.cards.inventory import Discovery, Inventory, parse_inventory, write_inventory
 from agent.errors import SettingsError
 
 # What PyYAML's constructors let through for scalars they cannot convert, such as a 13th

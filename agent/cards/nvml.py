@@ -11,10 +11,18 @@ from typing import Any, NamedTuple, Self
 
 import pynvml
 
-from agent.cards import Card, CardFault, Discovery, Inventory, Link, check_distinct, parse_card
+from agent.cards.health import Fault, FaultKind, Probe, xid_fault
+from agent.cards.inventory import (
+    Card,
+    CardFault,
+    Discovery,
+    Inventory,
+    Link,
+    check_distinct,
+    parse_card,
+)
+from agent.cards.pci import SYSFS, PciDevices
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
-from agent.health import Fault, FaultKind, Probe, xid_fault
-from agent.pci import SYSFS, PciDevices
 
 # NVML as a whole does not work; no other card would answer better.
 _SESSION_ERRORS = frozenset(

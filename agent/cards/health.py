@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from agent.xids import APPLICATION_XIDS, RESET_XIDS, describe
+from agent.cards.xids import APPLICATION_XIDS, RESET_XIDS, describe
 
 
 class FaultKind(StrEnum):

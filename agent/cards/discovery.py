@@ -16,10 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agent.cards import Card, Discovery, Inventory
-from agent.cardsource import Session, Source, none_served
-from agent.errors import DriverUnloaded, Unavailable
-from agent.health import (
+from agent.cards.health import (
     CardHealth,
     Fault,
     FaultKind,
@@ -28,6 +25,9 @@ from agent.health import (
     after_fault,
     after_probe,
 )
+from agent.cards.inventory import Card, Discovery, Inventory
+from agent.cards.source import Session, Source, none_served
+from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter
 
 log = logging.getLogger(__name__)

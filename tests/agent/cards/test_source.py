@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cards import CardFault, Discovery
-from agent.cardsource import StaticSource, look, none_served, open_source
+from agent.cards.health import Probe
+from agent.cards.inventory import CardFault, Discovery
+from agent.cards.nvml import NvmlSource
+from agent.cards.source import StaticSource, look, none_served, open_source
 from agent.errors import SettingsError
-from agent.health import Probe
-from agent.nvml import NvmlSource
 from tests.agent.builders import book
 from tests.agent.fakes import write_cards
 from tests.agent.nvml_node import Node, load, unload, uuid

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cardsfile import load_inventory
+from agent.cards.cards_file import load_inventory
 from agent.tickets import Resource, TicketBook
 
 FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"

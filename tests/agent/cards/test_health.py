@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.health import (
+from agent.cards.health import (
     CardHealth,
     Fault,
     FaultKind,
@@ -17,7 +17,7 @@ from agent.health import (
     after_probe,
     xid_fault,
 )
-from agent.xids import APPLICATION_XIDS, RESET_XIDS
+from agent.cards.xids import APPLICATION_XIDS, RESET_XIDS
 from tests.agent.builders import patient
 
 RULES = Rules(quiet=300)

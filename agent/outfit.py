@@ -21,7 +21,7 @@ from agent.ports import Enforcer
 from agent.settings import Enforcement, Settings
 
 if TYPE_CHECKING:
-    from agent.enforcement.vcuda import Entitled
+    from agent.enforcement.vcuda.backend import Entitled
 
 log = logging.getLogger(__name__)
 
@@ -177,10 +177,10 @@ def outfit(
     """
     # Of enforcers only the one that is used is imported: the rest would lengthen every start.
     if settings.enforcement is Enforcement.VCUDA:
-        from agent.enforcement.vcuda import Vcuda  # noqa: PLC0415
+        from agent.enforcement.vcuda.backend import Vcuda  # noqa: PLC0415
+        from agent.enforcement.vcuda.ports import Hardware  # noqa: PLC0415
         from agent.runtime.cgroups import Cgroups  # noqa: PLC0415
         from agent.runtime.cri import Cri  # noqa: PLC0415
-        from agent.vcuda.ports import Hardware  # noqa: PLC0415
 
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
         cri = Cri(settings.cri_socket)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.vcuda.config import CONFIG_NAME, VcudaConfig, decode
+from agent.enforcement.vcuda.config import CONFIG_NAME, VcudaConfig, decode
 from simulator.attribution import Who
 
 _MIB = 1 << 20

@@ -22,8 +22,8 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.vcudaapi import vcuda_pb2 as vcuda
-from agent.vcudaapi import vcuda_pb2_grpc as rpc
+from agent.enforcement.vcuda.api import vcuda_pb2 as vcuda
+from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from certs.objects import LABEL, Kind
 from common.logs import FIELDS, TRACE
 from contract.names import Names

@@ -52,12 +52,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from agent.answer import Answer, Mount
+from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.grant import Grant
 from agent.ledger import Claim
 from agent.podview import PodId
-from agent.ticketdirs import TicketDir, TicketDirs
 from agent.tickets import Resource
 from contract.demand import CORES_PER_CARD
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.vcuda.config import CONFIG_NAME, MOUNT_PATH, InvalidConfig, decode
+from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH, InvalidConfig, decode
 from contract.demand import CORES_PER_CARD, ContainerDemand
 
 

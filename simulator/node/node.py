@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent.cards.inventory import Inventory, parse_inventory
-from agent.enforcement.vcuda import Vcuda
+from agent.enforcement.vcuda.backend import Vcuda
+from agent.enforcement.vcuda.ports import Hardware
 from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Endpoint, Registrar
@@ -21,7 +22,6 @@ from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.tickets import Resource, TicketBook
 from agent.turnstile import Turnstile
-from agent.vcuda.ports import Hardware
 from contract.demand import parse_pod_demand
 from contract.names import Names
 from simulator.demo import cards_file

@@ -104,9 +104,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
         "agent.runtime.cri",
         "agent.runtime.api.runtime_pb2",
         "agent.enforcement.hami",
-        "agent.enforcement.vcuda",
-        "agent.vcuda.manager",
-        "agent.vcudaapi.vcuda_pb2",
+        "agent.enforcement.vcuda.backend",
+        "agent.enforcement.vcuda.manager",
+        "agent.enforcement.vcuda.api.vcuda_pb2",
         # For other programs.
         "cryptography",
         "flask",

@@ -10,7 +10,8 @@ from agent.answer import Answer, Mount
 from agent.cards.inventory import Inventory
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
-from agent.enforcement.vcuda import Vcuda
+from agent.enforcement.vcuda.backend import Vcuda
+from agent.enforcement.vcuda.config import decode
 from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.grant import Grant, Share
@@ -20,7 +21,6 @@ from agent.outfit import Injector, Upkeep, Works, outfit
 from agent.place import Policy
 from agent.podview import PodId
 from agent.settings import Enforcement, Settings
-from agent.vcuda.config import decode
 from contract.names import Names
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.fakes import make_book, short_dir

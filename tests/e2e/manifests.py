@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from agent.vcuda.config import CONFIG_NAME, MOUNT_PATH, VcudaConfig, decode
+from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH, VcudaConfig, decode
 from contract.names import Names
 from simulator.webhooks import webhook_configuration
 from tests.e2e.cluster import Json

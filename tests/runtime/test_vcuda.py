@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from agent.enforcement.vcuda.api import vcuda_pb2 as pb
+from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
+from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.settings import Enforcement
-from agent.vcuda.config import VcudaConfig, decode, decode_pids
-from agent.vcudaapi import vcuda_pb2 as pb
-from agent.vcudaapi import vcuda_pb2_grpc as rpc
 from tests.agent.builders import BLOCK
 from tests.agent.fakes import NAMES, eventually
 from tests.runtime.conftest import MakeNode

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from agent.vcuda.config import InvalidConfig, VcudaConfig
+from agent.enforcement.vcuda.config import InvalidConfig, VcudaConfig
 from simulator.inside import Found, describe_limits, found_inside, limits_of
 
 WHO = ("default", "p", "main")

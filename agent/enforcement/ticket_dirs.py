@@ -1,0 +1,254 @@
+"""The directories of tickets: what a container with certain core places finds mounted.
+
+The name follows from the core places alone, so that an agent whose disk was wiped makes the
+same path again, the one that the kubelet remembers (fact K12). A directory that another pod
+had is moved away before a fresh one takes its place: bind mounts follow the inode, so a
+container that lingers never sees what belongs to its successor.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.enforcement import ticket_disk as ticketdisk
+from agent.enforcement import ticket_owner as ticketowner
+from agent.errors import EnforcementError
+from agent.host import directories as folders
+from agent.podview import PodId
+
+log = logging.getLogger(__name__)
+
+
+def digest_of(ids: Collection[str]) -> str:
+    """Name the directory of these core places: 80 bits, the same in any order."""
+    text = "\n".join(sorted(ids))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TicketDir:
+    """One ticket's directory.
+
+    Attributes:
+        digest: its name.
+        owner: the pod it was made for; the UID is empty where nobody knew it.
+        files: the path that is mounted.
+    """
+
+    digest: str
+    owner: PodId
+    files: Path
+
+
+class TicketDirs:
+    """All tickets' directories below one root. Safe to share between threads."""
+
+    def __init__(self, root: Path) -> None:
+        """Keep directories below *root*; nothing is made yet."""
+        self._root = root
+        self._lock = threading.Lock()
+
+    # --- making ------------------------------------------------------------------------
+
+    def make(self, ids: Collection[str], owner: PodId) -> TicketDir:
+        """Make the directory of *ids* for a pod that is being admitted.
+
+        The one that is there is kept if it was made for this very pod (an init container's
+        places are handed on, fact K7). Where a UID is not known the pod may be another of the
+        same name: then it is made anew, since nothing of a pod runs while it is admitted.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        return self._settle(ids, owner, lambda held: ticketowner.is_that(held, owner))
+
+    def ensure(self, ids: Collection[str], owner: PodId) -> TicketDir:
+        """Make the directory of *ids* unless *owner*, who is about to start, has it.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        return self._settle(ids, owner, lambda held: ticketowner.may_be(held, owner))
+
+    def find(self, ids: Collection[str]) -> TicketDir | None:
+        """Give the directory of *ids* as it is; ``None`` when there is none.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        digest = digest_of(ids)
+        with self._lock, self._opened("read") as root:
+            owner = ticketdisk.owner_of(root, digest)
+            return self._at(digest, owner) if owner is not None else None
+
+    def owner(self, digest: str) -> PodId | None:
+        """Give whose a directory is; ``None`` when there is none of that name.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        with self._lock, self._opened("read") as root:
+            return ticketdisk.owner_of(root, digest)
+
+    def adopt(self, digest: str, folder: int, owner: PodId) -> None:
+        """Write down who a directory belongs to, proven after it was made by a guess.
+
+        Args:
+            digest: its name.
+            folder: what ``open`` gave of it. Where another has taken the path meanwhile that
+                one has an owner of its own, and nothing is written.
+            owner: the pod.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        with self._lock, self._opened("write") as root:
+            held = ticketdisk.owner_of(root, digest)
+            if held is None or held == owner:
+                return
+            with (
+                folders.opened(digest, root) as made,
+                folders.opened(ticketdisk.FILES, made) as files,
+            ):
+                if os.path.samestat(os.fstat(files), os.fstat(folder)):
+                    ticketdisk.write_owner(made, owner)
+
+    # --- keeping -----------------------------------------------------------------------
+
+    def all(self) -> tuple[TicketDir, ...]:
+        """Give every directory, by name.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        with self._lock, self._opened("read") as root:
+            return self._list(root)
+
+    def keep(self, pods: Collection[PodId]) -> tuple[TicketDir, ...]:
+        """Remove the directories of other pods than these; give those removed.
+
+        An owner whose UID is not known is among them by its namespace and name.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        lives = ticketowner.among(pods)
+        with self._lock, self._opened("clean") as root:
+            gone = tuple(each for each in self._list(root) if not lives(each.owner))
+            for each in gone:
+                ticketdisk.move_away(root, each.digest)
+            ticketdisk.sweep(root)
+        return gone
+
+    def clean(self) -> None:
+        """Remove leftovers of an agent that was killed, and directories that nobody can own.
+
+        What is not named like ours is left alone.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        with self._lock, self._opened("clean") as root:
+            for name in folders.names(root):
+                if ticketdisk.is_name(name) and ticketdisk.owner_of(root, name) is None:
+                    log.warning(
+                        "a ticket directory without an owner is removed", extra={"file": name}
+                    )
+                    ticketdisk.move_away(root, name)
+                elif not ticketdisk.is_name(name) and not ticketdisk.is_leftover(name):
+                    log.warning("a file of others is left alone", extra={"file": name})
+            ticketdisk.sweep(root)
+
+    # --- what is inside ----------------------------------------------------------------
+
+    def open(self, digest: str) -> int:
+        """Open what is mounted of one directory.
+
+        Returns:
+            A descriptor that stays with this very directory when another takes its path.
+
+        Raises:
+            EnforcementError: there is none, or the disk does not let us.
+        """
+        with self._lock, self._opened("read") as root:
+            if not ticketdisk.is_name(digest) or ticketdisk.owner_of(root, digest) is None:
+                raise EnforcementError(
+                    "state-dir: the directory of this container's limits is gone: "
+                    "the agent's log tells more"
+                )
+            with folders.opened(digest, root) as made:
+                return folders.open_folder(ticketdisk.FILES, made)
+
+    def write(self, folder: int, inside: str, files: Mapping[str, bytes]) -> None:
+        """Replace *files* in a directory that ``open`` gave, each at once.
+
+        Args:
+            folder: the descriptor.
+            inside: a folder in it, made where it is missing; empty for the directory itself.
+            files: content by name.
+
+        Raises:
+            EnforcementError: the disk does not let us, or the directory is gone.
+        """
+        with self._lock, ticketdisk.translated("write the limits of this container"):
+            if not inside:
+                folders.replace(folder, files)
+                return
+            folders.make(inside, folder)
+            with folders.opened(inside, folder) as inner:
+                folders.replace(inner, files)
+
+    def discard(self, folder: int, names: Collection[str]) -> None:
+        """Remove files, or folders with what is in them, of a directory that ``open`` gave.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        with self._lock, ticketdisk.translated("remove the limits of a container"):
+            for name in sorted(names):
+                folders.remove(folder, name)
+
+    # --- steps; the lock is held ---------------------------------------------------------
+
+    def _settle(
+        self, ids: Collection[str], owner: PodId, keeps: Callable[[PodId], bool]
+    ) -> TicketDir:
+        digest = digest_of(ids)
+        with self._lock, self._opened("make") as root:
+            held = ticketdisk.owner_of(root, digest)
+            if held is not None and keeps(held):
+                if owner.uid and not held.uid:
+                    with folders.opened(digest, root) as made:
+                        ticketdisk.write_owner(made, owner)
+                    held = owner
+                return self._at(digest, held)
+            ticketdisk.create(root, digest, owner)
+            ticketdisk.sweep(root)
+        return self._at(digest, owner)
+
+    def _list(self, root: int) -> tuple[TicketDir, ...]:
+        found = []
+        for name in folders.names(root):
+            owner = ticketdisk.owner_of(root, name) if ticketdisk.is_name(name) else None
+            if owner is not None:
+                found.append(self._at(name, owner))
+        return tuple(found)
+
+    def _at(self, digest: str, owner: PodId) -> TicketDir:
+        return TicketDir(digest, owner, self._root / digest / ticketdisk.FILES)
+
+    @contextlib.contextmanager
+    def _opened(self, doing: str) -> Iterator[int]:
+        """Open the root, made where it is missing; it may be a link: it is the admin's."""
+        with ticketdisk.translated(f"{doing} the directory of a container's limits"):
+            self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                yield root
+            finally:
+                os.close(root)

@@ -1,0 +1,118 @@
+"""How the directories of tickets lie on the disk, and what is told when it does not let us.
+
+::
+
+    <root>/<digest>/owner.json    which pod it was made for; 0600, never mounted
+    <root>/<digest>/files/        0755, mounted into the container, read-only
+
+Each is made beside its place and renamed to it, so that whoever is killed in between leaves
+nothing half made, only leftovers (``.new-``, ``.gone-``) that the next call removes.
+
+Every step takes the root's descriptor; one at a time is the caller's duty.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+from collections.abc import Iterator
+
+from agent.enforcement import ticket_owner as ticketowner
+from agent.errors import EnforcementError
+from agent.host import directories as folders
+from agent.podview import PodId
+
+log = logging.getLogger(__name__)
+
+FILES = "files"
+"""The directory that is mounted."""
+
+_OWNER = "owner.json"
+_OWNER_BYTES = 4096
+_NAME = re.compile(r"[0-9a-f]{20}\Z", re.ASCII)
+_LEFTOVER = re.compile(r"\.(?:new-[0-9a-f]{20}|gone-[0-9a-f]{20}-[0-9]{1,9})\Z", re.ASCII)
+
+_ADVICE = {
+    errno.ENOSPC: "the node's admin must free space there",
+    errno.EDQUOT: "the node's admin must free space there",
+    errno.EROFS: "the node's admin must put it on a file system that can be written",
+    errno.EACCES: "the node's admin must let the agent write there",
+    errno.EPERM: "the node's admin must let the agent write there",
+    errno.ENAMETOOLONG: "the node's admin must set a shorter path",
+}
+
+
+def is_name(name: str) -> bool:
+    """Whether it may be a ticket's directory."""
+    return _NAME.match(name) is not None
+
+
+def is_leftover(name: str) -> bool:
+    """Whether it was left by an agent that was killed."""
+    return _LEFTOVER.match(name) is not None
+
+
+def create(root: int, digest: str, owner: PodId) -> None:
+    """Make a directory for *owner*; what had its path is moved away."""
+    fresh = f".new-{digest}"
+    folders.remove(root, fresh)
+    os.mkdir(fresh, 0o700, dir_fd=root)
+    with folders.opened(fresh, root) as made:
+        folders.make(FILES, made)
+        write_owner(made, owner)
+        os.fchmod(made, 0o711)
+    move_away(root, digest)
+    os.rename(fresh, digest, src_dir_fd=root, dst_dir_fd=root)
+
+
+def write_owner(made: int, owner: PodId) -> None:
+    """Write whose a directory is, by its own descriptor."""
+    folders.replace(made, {_OWNER: ticketowner.encode(owner)}, mode=0o600)
+
+
+def owner_of(root: int, digest: str) -> PodId | None:
+    """Read whose a directory is; ``None`` when it is not there, not whole, or not ours."""
+    try:
+        with folders.opened(digest, root) as made:
+            with folders.opened(FILES, made):
+                pass
+            written = folders.read(made, _OWNER, _OWNER_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link
+            return None
+        raise
+    return ticketowner.decode(written) if written is not None else None
+
+
+def move_away(root: int, digest: str) -> None:
+    """Free a ticket's path: what is there keeps its inode, and whoever has it mounted."""
+    taken = set(folders.names(root))
+    if digest not in taken:
+        return
+    number = next(n for n in range(len(taken) + 1) if f".gone-{digest}-{n}" not in taken)
+    os.rename(digest, f".gone-{digest}-{number}", src_dir_fd=root, dst_dir_fd=root)
+
+
+def sweep(root: int) -> None:
+    """Remove leftovers; one that cannot be removed now is tried again at the next call."""
+    for name in folders.names(root):
+        if is_leftover(name):
+            try:
+                folders.remove(root, name)
+            except OSError as error:
+                log.warning("a leftover stays", extra={"file": name, "reason": str(error)})
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Tell a pod's author what the disk did not let us, without paths; the log has them."""
+    try:
+        yield
+    except OSError as error:
+        log.error("state-dir cannot be used", extra={"doing": doing, "reason": str(error)})
+        why = os.strerror(error.errno) if error.errno else "it did not work"
+        advice = _ADVICE.get(error.errno or 0, "the agent's log tells more")
+        raise EnforcementError(f"state-dir: cannot {doing}: {why}: {advice}") from error

@@ -1,0 +1,245 @@
+"""Enforcement by Tencent's vcuda-controller: a directory per ticket at ``/etc/vcuda``.
+
+The directory is promised when a container's cores are allocated, filled when the container
+that starts is proven, and completed when that container registers at the socket in it.
+
+It is promised with every core places, of whole cards too: whether their memory is capped is not
+known yet when the kubelet asks for the cores first, and a container that finds vcuda-controller's
+libraries in its driver directory cannot do without the file that says there is no limit.
+"""
+
+import contextlib
+import logging
+import os
+import resource
+import secrets
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from agent.answer import Answer, Mount
+from agent.enforcement.ticket_dirs import TicketDirs, digest_of
+from agent.enforcement.vcuda.config import MOUNT_PATH
+from agent.enforcement.vcuda.limits import Limits
+from agent.enforcement.vcuda.manager import VirtualManager
+from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime
+from agent.enforcement.vcuda.relay import Relay
+from agent.enforcement.vcuda.server import VcudaServer
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError, Unavailable
+from agent.grant import Grant
+from agent.host.stale_sockets import remove_dead
+from agent.ledger import Claim
+from agent.podview import PodId
+from agent.tickets import Resource
+
+log = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 3.0
+_RUNTIME_WITHIN = 2.0
+
+
+class Entitled(Protocol):
+    """Tells what a container may use."""
+
+    def __call__(self, pod_uid: str, container: str, /) -> Entitlement | None:
+        """Give it by the pod's UID and the container's name; ``None`` while nobody knows."""
+        ...
+
+
+class Vcuda:
+    """Implements :class:`agent.ports.Enforcer`."""
+
+    def __init__(  # noqa: PLR0913 -- what the virtual manager needs of the node, by keyword
+        self,
+        *,
+        state_dir: Path,
+        peers: Peers,
+        runtime: Runtime,
+        entitled: Entitled,
+        hardware: Hardware,
+        on_result: Callable[[str], None] = lambda _result: None,
+        limits: Limits | None = None,
+        refresh_seconds: float = 10.0,
+        patience: float = 2.0,
+    ) -> None:
+        """Put the parts together; nothing is made and nothing runs yet.
+
+        Args:
+            state_dir: where the directories are; the host must have it at the same path.
+            peers: tells containers and processes of this node apart.
+            runtime: the container runtime.
+            entitled: tells what a container may use.
+            hardware: what the limits file says of the node.
+            on_result: told how each registration ended.
+            limits: what visitors may use up.
+            refresh_seconds: how often the processes of registered containers are listed anew.
+            patience: seconds a registration waits for a ledger that is being rebuilt.
+        """
+        self._runtime = runtime
+        self._dirs = TicketDirs(state_dir / "tickets")
+        self._upstream = upstream_of(state_dir, secrets.token_hex(4))
+        if limits is None:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            limits = Limits(files=files if files > 0 else Limits().files)
+        self._relay = Relay(upstream=self._upstream, identify=peers.container_of, limits=limits)
+        self._manager = VirtualManager(
+            dirs=self._dirs,
+            visitors=self._relay,
+            peers=peers,
+            runtime=runtime,
+            entitled=entitled,
+            hardware=hardware,
+            on_result=on_result,
+            patience=patience,
+        )
+        self._refresh_seconds = refresh_seconds
+        self._server: VcudaServer | None = None
+        self._stop = threading.Event()
+        self._paused = threading.Event()
+        self._threads: list[threading.Thread] = []
+        # A directory and its door change together.
+        self._lock = threading.Lock()
+
+    # --- running -------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Clean up after an agent that was killed, listen at every ticket's door, and serve.
+
+        Raises:
+            EnforcementError: the state directory cannot be used.
+        """
+        with self._lock:
+            self._dirs.clean()
+            remove_dead(self._upstream.parent, ["server*.sock"])
+            tickets = self._dirs.all()
+            try:  # last of what may fail: it is opened again then, and there may be one server
+                self._server = VcudaServer(self._manager, self._upstream)
+            except OSError as error:
+                raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
+            for each in tickets:
+                try:
+                    self._listen(each.digest)
+                except EnforcementError as error:  # it is tried again when its container starts
+                    log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
+        for door in self._relay.doors():
+            try:
+                self._manager.recover(door)
+            except EnforcementError as error:  # its containers register again when they restart
+                log.error("not recovered", extra={"ticket": door.digest, "reason": str(error)})
+        for name, target in (("vcuda-relay", self._relay.run), ("vcuda-pids", self._keep_listed)):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    @property
+    def alive(self) -> bool:
+        """Whether what ``open`` started still runs."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+
+    def pause(self) -> None:
+        """Let a successor listen in our place; list no more processes."""
+        self._paused.set()
+        self._relay.keep(listening=False)
+
+    def settle(self, within: float) -> None:
+        """Wait until those who have connected are served: they would end their programs."""
+        self._relay.settle(within)
+
+    def resume(self) -> None:
+        """Listen in our own place again."""
+        self._paused.clear()
+        self._relay.keep(listening=True)
+
+    def close(self) -> None:
+        """Stop serving; the directories stay, for containers outlive the agent."""
+        self._stop.set()
+        self._relay.stop()
+        if self._server is not None:
+            self._server.stop()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+
+    def _keep_listed(self) -> None:
+        while not self._stop.wait(self._refresh_seconds):
+            if not self._paused.is_set():
+                self._manager.refresh()
+
+    # --- the Enforcer ----------------------------------------------------------------------
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+        """Promise the directory of core places; memory places carry nothing.
+
+        Raises:
+            EnforcementError: it cannot be made.
+        """
+        if grant.resource is not Resource.CORE:
+            return Answer()
+        with self._lock:
+            made = self._dirs.make(ids, claim.pod)
+        return Answer(mounts=(Mount(MOUNT_PATH, str(made.files)),))
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        """Fill the directory of core places for the container that starts.
+
+        Raises:
+            EnforcementError: it cannot be made, or is gone and nobody knows for whom to make it.
+        """
+        with self._lock:
+            if entitlement is not None:
+                self._dirs.ensure(ids, entitlement.claim.pod)
+            elif self._dirs.find(ids) is None:
+                raise EnforcementError(
+                    "state-dir: the directory of this container's limits is gone, and it is not "
+                    "known yet whose it is: it is tried again"
+                )
+            self._listen(digest_of(ids), lambda folder: self._manager.prepare(folder, entitlement))
+
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        """Take the first that has not yet ended well, by the container runtime's word.
+
+        Where that cannot be had, the last: it is the one that stays.
+        """
+        uid = candidates[0].uid
+        try:
+            ended = self._runtime.succeeded(uid, within=_RUNTIME_WITHIN) if uid else frozenset()
+        except Unavailable as error:
+            log.warning("who starts is guessed", extra={"uid": uid, "reason": str(error)})
+            return candidates[-1]
+        left = [each for each in candidates if each.claim.container not in ended]
+        return left[0] if left else candidates[-1]
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        """Remove the directories of other pods than these; what cannot be is left for later."""
+        with self._lock:
+            try:
+                gone = self._dirs.keep(pods)
+            except EnforcementError as error:
+                log.warning("directories stay", extra={"reason": str(error)})
+                return
+            for each in gone:
+                self._relay.close(each.digest)
+
+    def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
+        """Listen at a ticket's door, having done something in its directory; the lock is held."""
+        owner = self._dirs.owner(digest)
+        with contextlib.ExitStack() as held:
+            folder = self._dirs.open(digest)
+            held.callback(os.close, folder)
+            first(folder)
+            held.pop_all()  # the descriptor is the relay's from here on
+        try:
+            self._relay.open(digest, folder, (owner.uid or str(owner)) if owner else "")
+        except OSError as error:
+            raise EnforcementError(
+                f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"
+            ) from error
+
+
+def upstream_of(state_dir: Path, token: str) -> Path:
+    """Return the socket between the relay and the server: at most 107 bytes are possible.
+
+    Every agent has its own: while one hands over to the next, both have visitors.
+    """
+    return state_dir / "vcuda" / f"server-{token}.sock"

@@ -1,0 +1,85 @@
+"""Who is at the far end of a connection: its process, and the container that this is in.
+
+A process ID means something only while its process lives. Its container is read right after
+the connection was accepted, and counts only if the process that connected was still there
+afterwards: by a descriptor of that process where the kernel gives one (Linux 6.5), else by the
+time at which the process with that ID was started. Before 6.5 one gap stays: a process that hands
+its connection on and dies before it is accepted, while its ID goes to a process of another
+container. It gains nothing: the other container does not hold this ticket, and the ticket's
+limits are only ever written into the directory that the door is in.
+"""
+
+import logging
+import socket
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.enforcement.vcuda.peers import Presence, peer_pid
+from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.errors import Unavailable
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
+
+log = logging.getLogger(__name__)
+
+
+class Identify(Protocol):
+    """Tells the container of a process."""
+
+    def __call__(self, pid: int, /) -> ContainerCgroup | None:
+        """Give the container that *pid* is in; ``None`` when it is in none, or is gone.
+
+        Raises:
+            CgroupError: what the kernel tells of it names no one container.
+            Unavailable: the kernel tells nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who is at the far end of a connection.
+
+    Attributes:
+        door: where it came in.
+        pid: its process, as this process numbers them.
+        container: the container that process is in; ``None`` when it is in none.
+    """
+
+    door: Door
+    pid: int
+    container: ContainerCgroup | None
+
+
+def welcome(door: Door, accepted: socket.socket, identify: Identify) -> Visitor | None:
+    """Find out who a visitor is; ``None`` when it is gone, or cannot be told.
+
+    Args:
+        door: where it came in.
+        accepted: its connection.
+        identify: tells a process's container.
+
+    Raises:
+        OSError: the kernel does not tell its process.
+    """
+    pid = peer_pid(accepted)
+    if pid == 0:
+        log.error(
+            "a visitor's process is not visible from here: the agent's pod needs hostPID: true",
+            extra={"ticket": door.digest},
+        )
+        return None
+    with Presence(accepted, pid) as presence:
+        container = None
+        try:
+            container = identify(pid)
+        except (CgroupError, Unavailable) as error:  # in none that could be believed, then
+            log.warning(
+                "a visitor's container cannot be told",
+                extra={"ticket": door.digest, "visitor_pid": pid, "reason": str(error)},
+            )
+        if not presence.lasts():
+            log.info(
+                "a visitor was gone at once", extra={"ticket": door.digest, "visitor_pid": pid}
+            )
+            return None
+    return Visitor(door, pid, container)

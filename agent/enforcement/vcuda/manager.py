@@ -1,0 +1,224 @@
+"""The virtual manager: who registers, whether it may, and the files it then finds.
+
+Who registers is told by the connection (:mod:`agent.enforcement.vcuda.relay`), the container runtime and the
+agent's ledger, and what it holds must be the very ticket at whose door it came in. What of that
+must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from agent.enforcement.ticket_dirs import TicketDirs, digest_of
+from agent.enforcement.vcuda import claims as proof
+from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
+from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
+from agent.enforcement.vcuda.identification import Visitor
+from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime, Visitors
+from agent.enforcement.vcuda.registrations import Registrations
+from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError, Unavailable
+from agent.runtime.cgroups import CgroupError
+from agent.runtime.cri import ContainerInfo, ContainerState
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 0.1
+
+
+class VirtualManager:
+    """Registers containers and keeps their processes listed. Safe to share between threads."""
+
+    def __init__(  # noqa: PLR0913 -- everything that takes part in one decision, by keyword
+        self,
+        *,
+        dirs: TicketDirs,
+        visitors: Visitors,
+        peers: Peers,
+        runtime: Runtime,
+        entitled: Callable[[str, str], Entitlement | None],
+        hardware: Hardware,
+        on_result: Callable[[str], None] = lambda _result: None,
+        runtime_within: float = 4.0,
+        patience: float = 2.0,
+    ) -> None:
+        """Start with nobody registered.
+
+        Args:
+            dirs: the tickets' directories.
+            visitors: tells who is calling.
+            peers: tells containers and processes of this node apart.
+            runtime: the container runtime.
+            entitled: what a container may use, by its pod's UID and its name.
+            hardware: what the limits file says of the node.
+            on_result: told of every request: ``registered``, ``refused``, ``not-yet``,
+                ``unavailable`` or ``failed``.
+            runtime_within: seconds the runtime has to answer.
+            patience: seconds to wait for the ledger of an agent that has just started: the
+                real client asks once, and ends its program when it is turned away.
+        """
+        self._dirs = dirs
+        self._visitors = visitors
+        self._runtime = runtime
+        self._entitled = entitled
+        self._hardware = hardware
+        self._on_result = on_result
+        self._within = runtime_within
+        self._patience = patience
+        self._registrations = Registrations(dirs, peers)
+        self._never = threading.Event()
+
+    # --- a container asks ------------------------------------------------------------------
+
+    def register(self, peer: str, claims: Claims) -> None:
+        """Write what the container behind a connection may use, and its processes.
+
+        Args:
+            peer: the connection, as gRPC names it.
+            claims: what the request says.
+
+        Raises:
+            Forbidden: it is not the container whose ticket this is.
+            NotYet: nobody knows yet what it may use.
+            Unavailable: the container runtime or the kernel does not answer.
+            EnforcementError: the files cannot be written.
+        """
+        visitor = self._visitors.visitor(peer)
+        result = "failed"
+        try:
+            try:
+                self._register(visitor, claims)
+            except CgroupError as error:
+                raise Forbidden(str(error)) from error
+            result = "registered"
+        except Forbidden as error:
+            result = "refused"
+            log.warning("registration refused", extra=_told(visitor, claims, error))
+            raise
+        except NotYet as error:
+            result = "not-yet"
+            log.warning("registration came too early", extra=_told(visitor, claims, error))
+            raise
+        except Unavailable as error:
+            result = "unavailable"
+            log.warning("registration not possible", extra=_told(visitor, claims, error))
+            raise
+        except EnforcementError as error:
+            log.error("registration failed", extra=_told(visitor, claims, error))
+            raise
+        finally:
+            self._on_result(result)
+
+    def _register(self, visitor: Visitor | None, claims: Claims) -> None:
+        if visitor is None:
+            raise Forbidden("nobody is known behind this connection")
+        door = visitor.door
+        ref = proof.check_container(visitor.container, claims)
+        info = proof.check_runtime(
+            ref, self._runtime.container(ref.container_id, within=self._within)
+        )
+        entitlement = self._wait_for(info)
+        proof.check_ledger(entitlement, info)
+        self._check_ticket(door, entitlement)
+        bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
+        proof.check_claims(claims, info, bus_ids)
+        config = replace(self._config(entitlement), pod_uid=info.pod_uid)
+        folders = proof.folders_of(claims, ref, info)
+        self._registrations.add(ref, door, folders, config.encode())
+        self._adopt(door, entitlement, info)
+        log.info(
+            "registered",
+            extra={
+                "pod": str(entitlement.claim.pod),
+                "uid": info.pod_uid,
+                "container": info.name,
+                "container_id": ref.container_id,
+                "ticket": door.digest,
+            },
+        )
+
+    def _wait_for(self, info: ContainerInfo) -> Entitlement:
+        left = self._patience
+        while (entitlement := self._entitled(info.pod_uid, info.name)) is None:
+            if left <= 0:
+                raise NotYet("the ledger does not know what it holds")
+            self._never.wait(_LOOK_AGAIN)
+            left -= _LOOK_AGAIN
+        return entitlement
+
+    def _check_ticket(self, door: Door, entitlement: Entitlement) -> None:
+        pod = entitlement.claim.pod
+        if entitlement.core_ids:
+            holds = digest_of(entitlement.core_ids) == door.digest
+        else:  # which places it was handed nobody knows any more, only that they were its pod's
+            holds = bool(pod.uid) and self._dirs.owner(door.digest) == pod
+        if not holds:
+            raise Forbidden("it does not hold this ticket")
+
+    def _adopt(self, door: Door, entitlement: Entitlement, info: ContainerInfo) -> None:
+        """Write down whose the ticket has proven to be."""
+        owner = entitlement.claim.pod
+        if not owner.uid:
+            owner = owner._replace(uid=info.pod_uid)
+        with door.lent() as folder:
+            self._dirs.adopt(door.digest, folder, owner)
+
+    # --- a container is about to start ---------------------------------------------------
+
+    def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
+        """Write the limits that the next container to start with a ticket finds at once.
+
+        Args:
+            folder: a descriptor of the ticket's directory.
+            entitlement: what it may use. Where nobody knows, or its pod's UID is not known,
+                nothing may be found: the client would believe what an earlier one was given.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        if entitlement is None or not entitlement.uid:
+            self._dirs.discard(folder, (CONFIG_NAME, PIDS_NAME))
+            return
+        # The client ends its program where there is no list of processes, however short.
+        config = self._config(entitlement).encode()
+        self._dirs.write(folder, "", {PIDS_NAME: b"", CONFIG_NAME: config})
+
+    # --- keeping up ------------------------------------------------------------------------
+
+    def recover(self, door: Door) -> None:
+        """Take over the containers that an earlier agent registered at a door.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        self._registrations.recover(door)
+
+    def refresh(self) -> None:
+        """List the processes of the registered containers anew; forget what has ended."""
+        self._registrations.refresh(self._ended)
+
+    def _ended(self, container_id: str) -> bool:
+        info = self._runtime.container(container_id, within=self._within)
+        return info is None or info.state is ContainerState.EXITED
+
+    def _config(self, entitlement: Entitlement) -> VcudaConfig:
+        return config_of(
+            entitlement,
+            bus_id=self._hardware.bus_ids(entitlement.cores.cards[0]),
+            driver_version=self._hardware.driver(),
+            block=self._hardware.block,
+        )
+
+
+def _told(visitor: Visitor | None, claims: Claims, error: Exception) -> dict[str, object]:
+    """Say for the log who asked, what it claims, and what was wrong."""
+    container = visitor.container if visitor is not None else None
+    return {
+        "ticket": visitor.door.digest if visitor is not None else "",
+        "visitor_pid": visitor.pid if visitor is not None else 0,
+        "container_id": container.container_id if container is not None else "",
+        "claims": claims.shown(),
+        "reason": str(error),
+    }

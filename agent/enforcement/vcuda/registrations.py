@@ -1,0 +1,217 @@
+"""The containers that have registered: where the list of their processes is, and that it is true.
+
+Everything at a door is written under that door's lock: a container that is replaced by its
+successor (an init container, or one that was started again) shares some files with it, and
+neither may undo what the other wrote. Slow as a container may make it, it holds up its own
+ticket alone.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.vcuda.claims import Forbidden, aliases, is_container_id
+from agent.enforcement.vcuda.config import (
+    CONFIG_NAME,
+    MOST_PIDS,
+    PIDS_NAME,
+    InvalidConfig,
+    decode,
+    decode_pids,
+    encode_pids,
+)
+from agent.enforcement.vcuda.ports import Peers
+from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.errors import EnforcementError, Unavailable
+from agent.host import directories as disk
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
+
+log = logging.getLogger(__name__)
+
+_LARGEST_FILE = 64 * 1024
+
+
+@dataclass(eq=False, slots=True)
+class _Registered:
+    """A container whose processes are kept listed.
+
+    Attributes:
+        container_id: which.
+        ref: where its processes are; ``None`` for one that an earlier agent registered and that
+            is not found any more.
+        door: the ticket's.
+        folders: where the list is; the empty one is the ticket's own.
+        listed: what it says.
+    """
+
+    container_id: str
+    ref: ContainerCgroup | None
+    door: Door
+    folders: frozenset[str] = frozenset()
+    listed: bytes = b""
+
+
+class Registrations:
+    """Who has registered. Safe to share between threads."""
+
+    def __init__(self, dirs: TicketDirs, peers: Peers) -> None:
+        """Start with nobody registered."""
+        self._dirs = dirs
+        self._peers = peers
+        self._lock = threading.Lock()  # never held while something is read or written
+        self._registered: dict[str, _Registered] = {}
+
+    def add(self, ref: ContainerCgroup, door: Door, folders: frozenset[str], config: bytes) -> None:
+        """Write a proven container's files where it came in, and keep its list true.
+
+        Args:
+            ref: the container.
+            door: where it came in.
+            folders: where it will look; the empty one is the ticket's own.
+            config: its limits.
+
+        Raises:
+            Forbidden: it has ended.
+            CgroupError: its processes cannot be seen from here.
+            Unavailable: the kernel tells nothing.
+            EnforcementError: the files cannot be written.
+        """
+        with door.writing:
+            # Before anything is taken from others: one that has ended, and is late, must not
+            # take from its successor.
+            listed = self._list(ref)
+            if not listed:
+                raise Forbidden("its container has ended")
+            registered = self._take_over(ref, door, folders)
+            self._write(door, folders, {PIDS_NAME: listed, CONFIG_NAME: config})
+            registered.listed = listed
+
+    def recover(self, door: Door) -> None:
+        """Take over the containers that an earlier agent registered at a door.
+
+        Raises:
+            EnforcementError: the disk does not let us.
+        """
+        try:
+            with door.folder() as folder:
+                names = disk.names(folder)
+                found = [
+                    self._recover(folder, name, door, names)
+                    for name in names
+                    if is_container_id(name)
+                ]
+        except OSError as error:
+            raise EnforcementError("state-dir: cannot read the limits of a container") from error
+        with self._lock:
+            for each in found:
+                self._registered.setdefault(each.container_id, each)
+
+    def refresh(self, ended: Callable[[str], bool]) -> None:
+        """List everybody's processes anew; forget who has ended.
+
+        Args:
+            ended: tells whether a container has, by its ID; may raise ``Unavailable``.
+        """
+        with self._lock:
+            for each in [each for each in self._registered.values() if each.door.closed]:
+                del self._registered[each.container_id]
+            registered = tuple(self._registered.values())
+        # The runtime is asked last: while it does not answer, those that live are listed still.
+        for each in [each for each in registered if not self._relist(each)]:
+            try:
+                if ended(each.container_id):
+                    self._forget(each)
+            except EnforcementError as error:  # the next time, or with the ticket
+                log.warning("files stay", extra=_told(each, error))
+            except Unavailable as error:  # nor would it tell about the others; the next time
+                log.warning("who has ended is not known", extra=_told(each, error))
+                return
+
+    # --- steps ---------------------------------------------------------------------------
+
+    def _take_over(self, ref: ContainerCgroup, door: Door, folders: frozenset[str]) -> _Registered:
+        """Book a container; the door's lock is held.
+
+        What it shares with earlier containers of the ticket, which have ended, is its own from
+        now on.
+        """
+        shared = folders - {ref.container_id}
+        with self._lock:
+            held = self._registered.get(ref.container_id)
+            if held is None or held.door is not door:
+                held = _Registered(ref.container_id, ref, door)
+                self._registered[ref.container_id] = held
+            for other in self._registered.values():
+                if other.door is door:
+                    other.folders -= shared
+            held.ref = ref
+            held.folders |= folders
+        return held
+
+    def _recover(
+        self, folder: int, container_id: str, door: Door, names: Collection[str]
+    ) -> _Registered:
+        registered = _Registered(container_id, None, door, aliases(container_id) & set(names))
+        try:
+            with disk.opened(container_id, folder) as inside:
+                pids = decode_pids(disk.read(inside, PIDS_NAME, _LARGEST_FILE) or b"")
+                config = decode(disk.read(inside, CONFIG_NAME, _LARGEST_FILE) or b"")
+        except (InvalidConfig, OSError):  # half of it was written: it will ask again
+            return registered
+        for pid in pids:
+            try:
+                ref = self._peers.container_of(pid)
+            except (CgroupError, Unavailable):  # another process's by now, perhaps
+                continue
+            if ref is not None and ref.container_id == container_id:
+                registered.ref = ref
+                if config.container_name in names:  # it asked by its name, and lives
+                    registered.folders |= {"", config.container_name}
+                break
+        return registered
+
+    def _relist(self, registered: _Registered) -> bool:
+        """List a container's processes; tell whether it has any, as far as can be told."""
+        try:
+            with registered.door.writing:
+                if registered.ref is None:
+                    return False
+                listed = self._list(registered.ref)
+                if listed and listed != registered.listed:
+                    self._write(registered.door, registered.folders, {PIDS_NAME: listed})
+                    registered.listed = listed
+                return bool(listed)
+        except (CgroupError, EnforcementError, Unavailable) as error:  # the next time, then
+            log.warning("processes not listed", extra=_told(registered, error))
+            return True
+
+    def _forget(self, registered: _Registered) -> None:
+        with registered.door.writing:
+            with self._lock:
+                held = self._registered.get(registered.container_id) is registered
+                own = {each or PIDS_NAME for each in registered.folders}
+            if held:
+                with registered.door.lent() as folder:
+                    self._dirs.discard(folder, own)
+                with self._lock:
+                    self._registered.pop(registered.container_id)
+
+    def _list(self, ref: ContainerCgroup) -> bytes:
+        pids = sorted(self._peers.pids_of(ref))
+        if len(pids) > MOST_PIDS:
+            log.warning(
+                "a container has more processes than vcuda-controller reads",
+                extra={"container_id": ref.container_id, "count": len(pids)},
+            )
+        return encode_pids(pids[:MOST_PIDS])
+
+    def _write(self, door: Door, folders: Collection[str], files: dict[str, bytes]) -> None:
+        with door.lent() as folder:
+            for each in sorted(folders):
+                self._dirs.write(folder, each, files)
+
+
+def _told(registered: _Registered, error: Exception) -> dict[str, object]:
+    return {"container_id": registered.container_id, "reason": str(error)}

@@ -1,0 +1,320 @@
+"""The way from the tickets' doors to the gRPC server, on which it is noted who comes.
+
+gRPC's server cannot tell who its peers are. So this relay listens in every ticket's directory,
+asks the kernel for the process that connected, and passes the bytes on to one gRPC server, from
+a socket with a name that is never used twice. By that name, which the server calls the peer,
+:meth:`Relay.visitor` tells the service who is calling, and at which ticket's door.
+
+One thread serves all doors. What a visitor can use up is bounded: bytes and seconds for one
+connection, connections at one door (the next wait in the kernel's queue, so a container can
+only keep itself waiting) and at all doors of a pod, and how often they come.
+"""
+
+import contextlib
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.enforcement.vcuda.identification import Identify, Visitor, welcome
+from agent.enforcement.vcuda.limits import Account, Limits
+from agent.enforcement.vcuda.links import Link, connect
+from agent.enforcement.vcuda.listeners import Listener
+from agent.enforcement.vcuda.shares import Shares
+from agent.enforcement.vcuda.ticket_sockets import Door
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """Listens at the doors and passes connections on."""
+
+    def __init__(
+        self,
+        *,
+        upstream: Path,
+        identify: Identify,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        token: str = "",
+    ) -> None:
+        """Prepare; nothing is listened to yet.
+
+        Args:
+            upstream: the gRPC server's socket, which nobody else may reach.
+            identify: tells a process's container.
+            limits: what visitors may use up.
+            clock: seconds, monotonic.
+            token: makes the names of the relay's own sockets unlike any other's; random
+                unless given.
+        """
+        self._upstream = str(upstream)
+        self._identify = identify
+        self._limits = limits or Limits()
+        self._shares = Shares(self._limits)
+        self._clock = clock
+        self._prefix = f"gpu-turnstile-{token or secrets.token_hex(8)}-"
+        self._count = 0
+        self._lock = threading.RLock()
+        self._served = threading.Condition(self._lock)
+        self._selector = selectors.DefaultSelector()
+        self._listeners: dict[str, Listener] = {}
+        self._links: dict[Link, Listener] = {}
+        self._visitors: dict[str, Visitor] = {}
+        self._stopped = False
+        self._running = False
+        self._keeping = True
+        self._wake, self._woken = socket.socketpair()
+        self._woken.settimeout(0)
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+
+    # --- what others call ----------------------------------------------------------------
+
+    def open(self, digest: str, folder: int, pod: str = "") -> None:
+        """Listen in a ticket's directory.
+
+        Args:
+            digest: the ticket.
+            folder: a descriptor of the directory, taken over.
+            pod: whose it is, where that is known.
+
+        Raises:
+            OSError: a socket cannot be made there, or the directory is gone already.
+        """
+        door = Door(digest, folder)
+        with self._lock:
+            before = self._listeners.get(digest)
+            if before is not None and before.door.identity == door.identity:
+                door.close()
+                self._mend(before)
+            elif self._stopped:
+                door.close()
+            else:
+                account = Account(self._limits, self._clock())
+                listener = Listener(door, account, self._selector, pod)
+                if before is not None:
+                    self._end(before)
+                self._listeners[digest] = listener
+                self._attend(listener)
+        self._poke()
+
+    def close(self, digest: str) -> None:
+        """Stop listening at a door, if it is listened at."""
+        with self._lock:
+            listener = self._listeners.get(digest)
+            if listener is not None:
+                self._end(listener)
+        self._poke()
+
+    def keep(self, *, listening: bool) -> None:
+        """Say whether a door's socket is made anew where another has taken its place.
+
+        While a successor takes over it makes the sockets its own; who has connected to ours
+        before is served to the end.
+        """
+        with self._lock:
+            self._keeping = listening
+            if listening:
+                self._check()
+
+    def settle(self, within: float) -> bool:
+        """Wait until nobody is served; tell whether that is so within so many seconds."""
+        with self._lock:
+            return self._served.wait_for(lambda: not self._links, within)
+
+    def doors(self) -> tuple[Door, ...]:
+        """Give the doors that are listened at."""
+        with self._lock:
+            return tuple(listener.door for listener in self._listeners.values())
+
+    def visitor(self, peer: str) -> Visitor | None:
+        """Tell who is behind a connection of the gRPC server.
+
+        Args:
+            peer: what its ``context.peer()`` says.
+        """
+        with self._lock:
+            return self._visitors.get(peer.removeprefix("unix-abstract:"))
+
+    def run(self) -> None:
+        """Serve until ``stop``."""
+        if not self._begin():
+            return
+        check_at = self._clock() + self._limits.check
+        while True:
+            wait = max(0.0, min(self._next_deadline(), check_at) - self._clock())
+            ready = self._selector.select(min(wait, self._limits.check))
+            with self._lock:
+                if self._stopped:
+                    break
+                for key, events in ready:
+                    self._serve(key.data, key.fd, events)
+                now = self._clock()
+                for link in [each for each in self._links if each.ends_at <= now]:
+                    ticket = self._links[link].door.digest
+                    log.warning("a visitor took too long", extra={"ticket": ticket})
+                    self._drop(link)
+                if now >= check_at:
+                    if self._keeping:
+                        self._check()
+                    check_at = now + self._limits.check
+                for listener in self._listeners.values():
+                    self._attend(listener)
+        self._close()
+
+    def stop(self) -> None:
+        """End ``run``, and close everything."""
+        with self._lock:
+            self._stopped = True
+            running = self._running
+        if running:
+            self._poke()
+        else:
+            self._close()
+
+    # --- doors; the lock is held ---------------------------------------------------------
+
+    def _attend(self, listener: Listener) -> None:
+        """Let somebody in exactly while another connection may be served."""
+        room = self._shares.may_enter(listener.pod, len(self._listeners))
+        listener.attend(wanted=listener.account.open(self._clock()) and room)
+
+    def _check(self) -> None:
+        """See to it that all doors are listened at whose tickets last."""
+        for listener in tuple(self._listeners.values()):
+            try:
+                self._mend(listener)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.warning(
+                    "cannot listen again",
+                    extra={"ticket": listener.door.digest, "reason": str(error)},
+                )
+
+    def _mend(self, listener: Listener) -> None:
+        """Listen anew where that is needed.
+
+        Raises:
+            FileNotFoundError: the directory is gone, and so is the door now.
+            OSError: a socket cannot be made there.
+        """
+        try:
+            if listener.mend():
+                ticket = listener.door.digest
+                log.warning("a socket was gone: made again", extra={"ticket": ticket})
+        except FileNotFoundError:
+            self._end(listener)
+            raise
+        self._attend(listener)
+
+    def _end(self, listener: Listener) -> None:
+        del self._listeners[listener.door.digest]
+        for link in [link for link, at in self._links.items() if at is listener]:
+            self._drop(link)
+        listener.close()
+
+    # --- connections; the lock is held ---------------------------------------------------
+
+    def _serve(self, served: Listener | Link | None, fd: int, events: int) -> None:
+        if served is None:
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+        elif isinstance(served, Listener):
+            if served.attending:
+                self._attend(served)  # others came in since the selector was asked
+            if served.attending:
+                self._accept(served)
+        elif not served.closed:
+            try:
+                more = served.serve(fd, events)
+            except OSError:  # one side has hung up: there is nobody to tell
+                more = False
+            if not more:
+                self._drop(served)
+
+    def _accept(self, listener: Listener) -> None:
+        try:
+            accepted = listener.accept()
+        except OSError as error:
+            log.warning("cannot accept", extra={"reason": str(error)})
+            listener.account.failed()
+            return
+        if accepted is None:
+            return
+        listener.account.came()
+        try:
+            visitor = welcome(listener.door, accepted, self._identify)
+            if visitor is not None:
+                self._pass_in(listener, accepted, visitor)
+                return
+        except OSError as error:
+            log.warning(
+                "cannot pass a visitor on",
+                extra={"ticket": listener.door.digest, "reason": str(error)},
+            )
+        accepted.close()
+
+    def _pass_in(self, listener: Listener, accepted: socket.socket, visitor: Visitor) -> None:
+        """Connect a visitor to the gRPC server, which must be able to ask for it by then."""
+        busiest = self._shares.gives_way(listener.pod, len(self._listeners))
+        if busiest is not None:
+            oldest = next(link for link, at in self._links.items() if at.pod == busiest)
+            log.warning("a visitor gave way", extra={"ticket": self._links[oldest].door.digest})
+            self._drop(oldest)
+        self._count += 1
+        name = f"{self._prefix}{self._count}"
+        self._visitors[name] = visitor
+        try:
+            link = Link(
+                self._selector,
+                (accepted, connect(self._upstream, name)),
+                name=name,
+                ends_at=self._clock() + self._limits.seconds,
+                most=self._limits.bytes,
+            )
+        except OSError:
+            del self._visitors[name]
+            raise
+        self._links[link] = listener
+        listener.account.served += 1
+        self._shares.entered(listener.pod)
+
+    def _drop(self, link: Link) -> None:
+        listener = self._links.pop(link)
+        self._served.notify_all()
+        listener.account.served -= 1
+        self._shares.left(listener.pod)
+        del self._visitors[link.name]
+        link.close()
+
+    # --- the loop ------------------------------------------------------------------------
+
+    def _begin(self) -> bool:
+        """Note that ``run`` runs, unless it was stopped before."""
+        with self._lock:
+            self._running = not self._stopped
+            return self._running
+
+    def _next_deadline(self) -> float:
+        with self._lock:
+            due = [link.ends_at for link in self._links]
+            turns = [listener.account.opens_at() for listener in self._listeners.values()]
+        due += [turn for turn in turns if turn is not None]
+        return min(due, default=self._clock() + self._limits.check)
+
+    def _poke(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: it has ended
+            self._wake.send(b".", socket.MSG_DONTWAIT)
+
+    def _close(self) -> None:
+        with self._lock:
+            for listener in tuple(self._listeners.values()):
+                self._end(listener)
+            self._selector.close()
+            self._wake.close()
+            self._woken.close()

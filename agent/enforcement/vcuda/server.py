@@ -1,0 +1,115 @@
+"""The registration service's gRPC server: messages in, the manager, answers out.
+
+It listens on a socket that only the relay may reach; who calls is what the relay says.
+"""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import grpc
+
+from agent.enforcement.vcuda.api import vcuda_pb2 as api
+from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
+from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
+from agent.errors import EnforcementError, Unavailable
+
+log = logging.getLogger(__name__)
+
+# Each may wait for the container runtime. The relay lets few of one ticket come at a time.
+_THREADS = 32
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 * 1024),
+    ("grpc.max_metadata_size", 8 * 1024),
+    ("grpc.absolute_max_metadata_size", 16 * 1024),
+    ("grpc.max_concurrent_streams", 1),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class Registers(Protocol):
+    """What answers the calls."""
+
+    def register(self, peer: str, claims: Claims) -> None:
+        """Register the container behind a connection."""
+        ...
+
+
+class VcudaService(rpc.VCUDAServiceServicer):
+    """The service that vcuda-controller's client calls."""
+
+    def __init__(self, registers: Registers) -> None:
+        """Answer what *registers* says."""
+        self._registers = registers
+
+    def RegisterVDevice(
+        self, request: api.VDeviceRequest, context: grpc.ServicerContext
+    ) -> api.VDeviceResponse:
+        """Register; an error tells a container nothing about the node or about others."""
+        claims = Claims(
+            request.bus_id, request.pod_uid, request.container_name, request.container_id
+        )
+        try:
+            self._registers.register(context.peer(), claims)
+        except Forbidden:
+            _abort(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                "this is not the container that these limits are for",
+            )
+        except NotYet:
+            _abort(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "what this container may use is not known yet",
+            )
+        except Unavailable:
+            _abort(
+                context,
+                grpc.StatusCode.UNAVAILABLE,
+                "the node's container runtime does not answer",
+            )
+        except EnforcementError:
+            _abort(
+                context,
+                grpc.StatusCode.UNAVAILABLE,
+                "the limits of this container cannot be written",
+            )
+        except Exception:
+            log.exception("a registration failed in an unforeseen way")
+            _abort(context, grpc.StatusCode.INTERNAL, "internal error")
+        return api.VDeviceResponse()
+
+
+class VcudaServer:
+    """The server on its private socket."""
+
+    def __init__(self, registers: Registers, socket: Path) -> None:
+        """Bind and serve; the socket's folder is made, for root alone.
+
+        Raises:
+            OSError: the socket cannot be bound.
+        """
+        socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        socket.parent.chmod(0o700)
+        socket.unlink(missing_ok=True)
+        self._server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="vcuda"), options=_OPTIONS
+        )
+        rpc.add_VCUDAServiceServicer_to_server(VcudaService(registers), self._server)
+        try:
+            self._server.add_insecure_port(f"unix:{socket}")
+        except RuntimeError as error:
+            raise OSError(f"cannot bind {socket}: {error}") from error
+        self._server.start()
+
+    def stop(self, *, within: float = 1.0) -> None:
+        """Let calls in flight finish for a while, then stop."""
+        self._server.stop(within).wait(within + 1)
+
+
+def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
+    context.abort(code, text)
+    raise AssertionError("abort raises")

@@ -1,0 +1,428 @@
+"""What HAMi-core is told, and the files it finds, on a real disk."""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.answer import Answer, Mount
+from agent.enforcement.hami import HamiCore
+from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from agent.grant import Grant, Share, translate
+from agent.ledger import Claim
+from agent.place import pick
+from agent.podview import PodId
+from agent.ports import Enforcer
+from agent.tickets import Ticket
+from contract.demand import Demand
+from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
+
+POD = pod_id("p")
+CLAIM = Claim(POD, "c0")
+SHARE_IDS = ids("GPU-0", range(30))
+WHOLE_IDS = ids("GPU-0", range(100)) | ids("GPU-1", range(100))
+SHARE = Grant(CORE, (Share("GPU-0", 30),))
+WHOLE = Grant(CORE, (Share("GPU-0", 100), Share("GPU-1", 100)))
+
+
+def memory(*blocks: int) -> Grant:
+    return Grant(MEMORY, tuple(Share(f"GPU-{at}", each) for at, each in enumerate(blocks)))
+
+
+class Node:
+    """A node with HAMi-core installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self.library = folder / "vgpu" / "libvgpu.so"
+        self.library.parent.mkdir()
+        self.library.write_text("ELF")
+        self.hami = self.agent()
+
+    def agent(self) -> HamiCore:
+        return HamiCore(state_dir=self.state, library_dir=self.library.parent, block=BLOCK)
+
+    def shared(self, places: frozenset[str]) -> Path:
+        return self.state / "tickets" / digest_of(places) / "files" / "shared.cache"
+
+    @property
+    def preload(self) -> Path:
+        return self.state / "hami-core" / "ld.so.preload"
+
+    @property
+    def loading(self) -> tuple[Mount, ...]:
+        """What has the library loaded."""
+        return (
+            Mount("/usr/local/vgpu/libvgpu.so", str(self.library), read_only=True),
+            Mount("/etc/ld.so.preload", str(self.preload), read_only=True),
+        )
+
+    def shared_mount(self, places: frozenset[str]) -> Mount:
+        return Mount("/usr/local/vgpu/shared.cache", str(self.shared(places)), read_only=False)
+
+    def core(self, claim: Claim = CLAIM) -> Answer:
+        return self.hami.answer(claim, SHARE_IDS, SHARE)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def entitled(
+    claim: Claim = CLAIM,
+    places: frozenset[str] = SHARE_IDS,
+    cores: Grant = SHARE,
+    held: Grant | None = None,
+) -> Entitlement:
+    return Entitlement(claim, places, cores, held)
+
+
+# --- answers --------------------------------------------------------------------------------
+
+
+def test_the_core_answer_of_a_share_limits_compute(node: Node) -> None:
+    assert node.core() == Answer(
+        {
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
+            "CUDA_DEVICE_SM_LIMIT": "30",
+            "GPU_CORE_UTILIZATION_POLICY": "FORCE",
+        },
+        mounts=(node.shared_mount(SHARE_IDS), *node.loading),
+    )
+
+
+def test_the_memory_answer_limits_the_memory_of_the_card(node: Node) -> None:
+    assert node.hami.answer(CLAIM, ids("GPU-0", range(4)), memory(4)) == Answer(
+        {
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
+            "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
+        },
+        mounts=node.loading,
+    )
+
+
+def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: Node) -> None:
+    envs = node.hami.answer(CLAIM, frozenset(), memory(3, 2)).envs
+    assert envs == {
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "768m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "512m",
+        "CUDA_DEVICE_MEMORY_LIMIT": "512m",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+
+
+def test_whole_cards_without_memory_have_no_cap(node: Node) -> None:
+    """Only a file that nothing reads: whether memory is asked for the core IDs do not tell."""
+    answer = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
+    assert answer == Answer(mounts=(node.shared_mount(WHOLE_IDS),))
+
+
+def test_whole_cards_with_memory_are_capped_in_memory_alone(node: Node) -> None:
+    core = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
+    both = core.plus(node.hami.answer(CLAIM, frozenset(), memory(2, 2)))
+    assert "CUDA_DEVICE_SM_LIMIT" not in both.envs
+    assert both.envs["CUDA_DEVICE_MEMORY_LIMIT_1"] == "512m"
+    assert both.mounts == (node.shared_mount(WHOLE_IDS), *node.loading)
+
+
+def test_what_both_answers_say_they_say_alike(node: Node) -> None:
+    """The kubelet takes from either, in the order of a Go map."""
+    core, held = node.core(), node.hami.answer(CLAIM, frozenset(), memory(4))
+    assert core.plus(held).envs == held.plus(core).envs
+    assert set(core.plus(held).mounts) == set(held.plus(core).mounts)
+    assert len(core.plus(held).mounts) == 3
+
+
+@patient
+@given(st.integers(1, 8), st.integers(1, 40))
+def test_limits_stand_in_the_order_of_the_containers_cards(
+    tmp_path_factory: pytest.TempPathFactory, cards: int, blocks: int
+) -> None:
+    """As placed: every card of the container has its own limit, or the least of the others."""
+    node = Node(tmp_path_factory.mktemp("node"))
+    tickets = book(cards, blocks=40)
+    names = [f"GPU-{index}" for index in range(cards)]
+    places = pick(
+        Demand(100 * cards, blocks),
+        MEMORY,
+        names,
+        free={name: [Ticket(name, place) for place in range(40)] for name in names},
+    )
+    grant = translate(MEMORY, tickets.read(MEMORY, map(str, places)))
+    envs = node.hami.answer(CLAIM, frozenset(), grant).envs
+    fallback = envs["CUDA_DEVICE_MEMORY_LIMIT"]
+    limits = [envs.get(f"CUDA_DEVICE_MEMORY_LIMIT_{at}", fallback) for at in range(cards)]
+    expected = Demand(100 * cards, blocks).memory_per_card()
+    assert limits == [f"{max(each, 1) * 256}m" for each in expected]
+
+
+def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> None:
+    assert (
+        "CUDA_DEVICE_MEMORY_LIMIT_15"
+        in node.hami.answer(CLAIM, frozenset(), memory(*[1] * 16)).envs
+    )
+    with pytest.raises(EnforcementError) as refused:
+        node.hami.answer(CLAIM, frozenset(), memory(*[1] * 17))
+    assert str(refused.value) == (
+        "memory on 17 cards, but HAMi-core limits at most 16: ask for fewer cards, or for whole "
+        "cards without memory"
+    )
+
+
+def test_an_answer_follows_from_the_ids_whoever_they_are_for(node: Node) -> None:
+    first = node.core()
+    assert node.core(Claim(pod_id("other"), "c9")) == first
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def test_what_is_mounted_is_there_and_only_the_shared_file_can_be_written(node: Node) -> None:
+    before = os.umask(0o077)
+    try:
+        answer = node.core()
+    finally:
+        os.umask(before)
+    modes = {each.container: Path(each.host).stat() for each in answer.mounts}
+    assert all(stat.S_ISREG(each.st_mode) for each in modes.values())
+    assert stat.S_IMODE(modes["/usr/local/vgpu/shared.cache"].st_mode) == 0o666
+    assert stat.S_IMODE(modes["/etc/ld.so.preload"].st_mode) == 0o644
+    assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert stat.S_IMODE(node.preload.parent.stat().st_mode) & 0o022 == 0
+    assert {each.container for each in answer.mounts if not each.read_only} == {
+        "/usr/local/vgpu/shared.cache"
+    }
+
+
+def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_own(
+    node: Node,
+) -> None:
+    """An init container with more memory may have written its limits there (fact K7)."""
+    node.core()
+    path = node.shared(SHARE_IDS)
+    with path.open("r+b") as lingering:
+        lingering.write(b"limits of old")
+        lingering.flush()
+        node.hami.start(SHARE_IDS, entitled())
+        assert path.read_bytes() == b""
+        lingering.write(b", and more")
+        lingering.flush()
+        assert path.read_bytes() == b""
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+def test_the_next_pod_with_the_same_places_gets_another_file(node: Node) -> None:
+    node.core()
+    path = node.shared(SHARE_IDS)
+    path.write_bytes(b"mine")
+    old = path.stat().st_ino
+    with path.open("rb") as lingering:
+        other = Claim(pod_id("q"), "c0")
+        assert node.core(other).mounts[0].host == str(path)
+        assert path.read_bytes() == b""
+        assert path.stat().st_ino != old
+        assert lingering.read() == b"mine"
+
+
+def test_a_container_of_the_same_pod_is_answered_with_what_is_there(node: Node) -> None:
+    node.core()
+    before = node.shared(SHARE_IDS).stat().st_ino
+    node.core(Claim(POD, "c1"))
+    assert node.shared(SHARE_IDS).stat().st_ino == before
+
+
+def test_a_link_in_the_shared_files_place_is_replaced_and_not_followed(
+    node: Node, tmp_path: Path
+) -> None:
+    node.core()
+    target = tmp_path / "target"
+    target.write_text("keep")
+    target.chmod(0o600)
+    path = node.shared(SHARE_IDS)
+    path.unlink()
+    path.symlink_to(target)
+    node.hami.start(SHARE_IDS, entitled())
+    assert not path.is_symlink()
+    assert target.read_text() == "keep"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_a_wiped_disk_is_made_good_before_a_start_at_the_same_paths(node: Node) -> None:
+    answer = node.core()
+    shutil.rmtree(node.state)
+    node.agent().start(SHARE_IDS, entitled())
+    assert all(Path(each.host).is_file() for each in answer.mounts)
+
+
+def test_a_start_of_nobody_known_goes_on_with_what_is_there(node: Node) -> None:
+    node.core()
+    node.shared(SHARE_IDS).write_bytes(b"old")
+    node.hami.start(SHARE_IDS, None)
+    assert node.shared(SHARE_IDS).read_bytes() == b""
+
+
+def test_a_start_of_nobody_known_on_a_wiped_disk_is_tried_again(node: Node) -> None:
+    with pytest.raises(EnforcementError) as refused:
+        node.hami.start(SHARE_IDS, None)
+    assert str(refused.value) == (
+        "what this container finds mounted is gone from the node's disk, and it is not known yet "
+        "whose it is: the start is tried again"
+    )
+
+
+def test_the_directories_of_pods_that_are_gone_are_removed_and_no_others(node: Node) -> None:
+    node.core()
+    other = pod_id("q")
+    node.hami.answer(Claim(other, "c0"), WHOLE_IDS, WHOLE)
+    node.hami.keep([POD, other])
+    assert node.shared(SHARE_IDS).exists()
+    node.hami.keep([other])
+    assert not node.shared(SHARE_IDS).exists()
+    assert node.shared(WHOLE_IDS).exists()
+
+
+def test_leftovers_are_removed_at_the_start(node: Node) -> None:
+    node.core()
+    left = node.state / "tickets" / f".new-{'0' * 20}"
+    left.mkdir()
+    enforcer = node.agent()
+    enforcer.open()
+    assert not left.exists()
+    assert node.shared(SHARE_IDS).exists()
+
+
+# --- what is missing ------------------------------------------------------------------------
+
+MISSING = (
+    "hami-library-dir: the node has no libvgpu.so, which holds containers to their limits: "
+    "the node's admin must install HAMi-core"
+)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_without_the_library_nothing_limited_is_promised_or_started(node: Node, kind: str) -> None:
+    """A runtime would mount an empty directory in its place, and nothing would be limited."""
+    node.core()
+    node.library.unlink()
+    if kind == "folder":
+        node.library.mkdir()
+    capped = entitled(places=WHOLE_IDS, cores=WHOLE, held=memory(1, 1))
+    acts: tuple[Callable[[], object], ...] = (
+        node.core,
+        lambda: node.hami.answer(CLAIM, frozenset(), memory(4)),
+        lambda: node.hami.start(SHARE_IDS, entitled()),
+        lambda: node.hami.start(SHARE_IDS, None),
+        lambda: node.hami.start(WHOLE_IDS, capped),
+    )
+    for act in acts:
+        with pytest.raises(EnforcementError) as refused:
+            act()
+        assert str(refused.value) == MISSING
+
+
+def test_without_the_library_whole_cards_without_a_cap_are_served(node: Node) -> None:
+    node.library.unlink()
+    answer = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
+    node.hami.start(WHOLE_IDS, entitled(places=WHOLE_IDS, cores=WHOLE))
+    assert answer.envs == {}
+    (shared,) = answer.mounts
+    assert Path(shared.host).is_file()
+
+
+def test_a_file_that_names_the_library_is_written_when_it_differs(node: Node) -> None:
+    node.core()
+    before = node.preload.stat()
+    node.core()
+    assert node.preload.stat().st_mtime_ns == before.st_mtime_ns
+    node.preload.write_text("/tmp/other.so\n")
+    node.core()
+    assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
+
+
+def test_a_state_directory_that_cannot_be_is_a_refusal(node: Node) -> None:
+    node.state.write_text("")
+    with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
+        node.core()
+    with pytest.raises(EnforcementError) as refused:
+        node.hami.answer(CLAIM, frozenset(), memory(4))
+    assert str(refused.value) == (
+        "state-dir: cannot make what limits this container: Not a directory: "
+        "the agent's log tells more"
+    )
+
+
+def test_a_full_disk_is_a_refusal_and_what_is_there_stays(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.core()
+    node.shared(SHARE_IDS).write_bytes(b"limits")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", fail)
+        with pytest.raises(EnforcementError, match="No space left on device"):
+            node.hami.start(SHARE_IDS, entitled())
+    assert node.shared(SHARE_IDS).read_bytes() == b"limits"
+    node.hami.start(SHARE_IDS, entitled())
+    assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666
+
+
+def test_a_shared_file_that_a_container_could_not_write_is_a_refusal_and_made_anew(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chmod = os.fchmod
+
+    def fail(file: int, mode: int) -> None:
+        if mode == 0o666:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        chmod(file, mode)
+
+    node.core()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fchmod", fail)
+        with pytest.raises(EnforcementError) as refused:
+            node.hami.start(SHARE_IDS, entitled())
+    assert str(refused.value) == (
+        "state-dir: cannot make what limits this container: Read-only file system: "
+        "the agent's log tells more"
+    )
+    node.hami.start(SHARE_IDS, entitled())
+    assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666
+
+
+def test_a_directory_that_goes_while_its_container_starts_is_a_refusal(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = TicketDirs.ensure
+
+    def lost(dirs: TicketDirs, ids: frozenset[str], owner: PodId) -> TicketDir:
+        made = real(dirs, ids, owner)
+        shutil.rmtree(made.files)
+        return made
+
+    monkeypatch.setattr(TicketDirs, "ensure", lost)
+    with pytest.raises(EnforcementError) as refused:
+        node.hami.start(SHARE_IDS, entitled())
+    assert str(refused.value) == (
+        "state-dir: the directory of this container's limits is gone: the agent's log tells more"
+    )
+
+
+def test_it_is_an_enforcer(node: Node) -> None:
+    enforcer: Enforcer = node.hami
+    node.core()
+    enforcer.keep([])
+    assert list((node.state / "tickets").iterdir()) == []

@@ -1,0 +1,513 @@
+"""Directories of tickets on a real disk, killed at every step, and with traps laid in them."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
+from agent.errors import EnforcementError
+from agent.podview import PodId
+from tests.agent.builders import ids, pod_id
+
+IDS, OTHER_IDS = ids("GPU-0", range(25)), ids("GPU-0", range(25, 50))
+A, B = pod_id("a"), pod_id("b")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "tickets"
+
+
+@pytest.fixture
+def dirs(root: Path) -> TicketDirs:
+    return TicketDirs(root)
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """One that would take away what containers need, and give what they must not have."""
+    before = os.umask(0o777)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def tree(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_the_name_follows_from_the_places_in_any_order() -> None:
+    assert digest_of(["GPU-0::1", "GPU-0::0"]) == digest_of(("GPU-0::0", "GPU-0::1"))
+    assert digest_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"
+    assert len(digest_of(IDS)) == 20
+    assert digest_of(IDS) != digest_of(OTHER_IDS)
+
+
+def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
+    dirs: TicketDirs, root: Path
+) -> None:
+    made = dirs.make(IDS, A)
+    digest = digest_of(IDS)
+    assert made == TicketDir(digest, A, root / digest / "files")
+    assert tree(root) == [digest, f"{digest}/files", f"{digest}/owner.json"]
+    assert mode(made.files) == 0o755
+    assert mode(root / digest) == 0o711
+    assert mode(root / digest / "owner.json") == 0o600
+    assert made.files.stat().st_uid == os.geteuid()
+    assert json.loads((root / digest / "owner.json").read_text()) == A._asdict()
+
+
+def test_modes_do_not_depend_on_the_umask(dirs: TicketDirs, root: Path, umask: None) -> None:
+    root.mkdir(parents=True)
+    for each in (root.parent, root):
+        each.chmod(0o755)
+    made = dirs.make(IDS, A)
+    folder = dirs.open(made.digest)
+    dirs.write(folder, "c" * 64, {"vcuda.config": b"x"})
+    os.close(folder)
+    assert mode(made.files) == mode(made.files / ("c" * 64)) == 0o755
+    assert mode(made.files / ("c" * 64) / "vcuda.config") == 0o644
+
+
+def test_the_same_pod_keeps_its_directory(dirs: TicketDirs) -> None:
+    """K7: an init container's places are handed to a later container of the pod."""
+    made = dirs.make(IDS, A)
+    (made.files / "kept").touch()
+    assert dirs.make(IDS, A) == dirs.ensure(IDS, A) == made
+    assert (made.files / "kept").exists()
+
+
+@pytest.mark.parametrize("again", [TicketDirs.make, TicketDirs.ensure])
+def test_another_pod_finds_a_fresh_directory_and_a_lingering_container_keeps_its_own(
+    dirs: TicketDirs, again: Callable[..., TicketDir]
+) -> None:
+    made = dirs.make(IDS, A)
+    (made.files / "secret").write_text("of a")
+    mounted = os.open(made.files, os.O_RDONLY)  # as a bind mount, it follows the inode
+    fresh = again(dirs, IDS, B)
+    assert fresh.files == made.files
+    assert names(fresh.files) == []
+    (fresh.files / "secret").write_text("of b")
+    assert next(os.scandir(mounted), None) is None
+    with pytest.raises(FileNotFoundError):
+        os.open("secret", os.O_RDONLY, dir_fd=mounted)
+    os.close(mounted)
+
+
+def test_a_pod_of_the_same_name_but_another_uid_is_another(dirs: TicketDirs) -> None:
+    made = dirs.make(IDS, A)
+    (made.files / "secret").touch()
+    assert names(dirs.make(IDS, pod_id("a", "another")).files) == []
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "u"), ("u", ""), ("", "")])
+def test_at_admission_a_pod_whose_uid_is_not_known_may_be_another(
+    dirs: TicketDirs, first: str, second: str
+) -> None:
+    made = dirs.make(IDS, pod_id("a", first))
+    (made.files / "secret").touch()
+    fresh = dirs.make(IDS, pod_id("a", second))
+    assert fresh.owner == pod_id("a", second)
+    assert names(fresh.files) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "then"), [("", "u", "u"), ("u", "", "u"), ("", "", "")]
+)
+def test_at_a_start_a_uid_that_is_not_known_is_no_difference(
+    dirs: TicketDirs, first: str, second: str, then: str
+) -> None:
+    made = dirs.make(IDS, pod_id("a", first))
+    (made.files / "kept").touch()
+    assert dirs.ensure(IDS, pod_id("a", second)).owner == pod_id("a", then)
+    assert names(made.files) == ["kept"]
+    assert dirs.find(IDS) == TicketDir(made.digest, pod_id("a", then), made.files)
+
+
+def test_a_wiped_disk_gets_the_same_path_again(dirs: TicketDirs, root: Path) -> None:
+    """K12: the kubelet remembers the path of the mount."""
+    made = dirs.make(IDS, A)
+    shutil.rmtree(root.parent)
+    assert dirs.find(IDS) is None
+    assert dirs.ensure(IDS, A) == made
+    assert made.files.is_dir()
+
+
+def test_adopting_writes_the_proven_owner_and_keeps_what_is_inside(dirs: TicketDirs) -> None:
+    made = dirs.make(IDS, A)
+    (made.files / "kept").touch()
+    folder = dirs.open(made.digest)
+    dirs.adopt(made.digest, folder, B)
+    dirs.adopt(digest_of(OTHER_IDS), folder, B)  # there is none
+    os.close(folder)
+    assert dirs.all() == (TicketDir(made.digest, B, made.files),)
+    assert names(made.files) == ["kept"]
+
+
+def test_adopting_by_a_directory_that_was_replaced_leaves_its_successor_alone(
+    dirs: TicketDirs,
+) -> None:
+    """A container that lingers may be proven when its places are another pod's already."""
+    made = dirs.make(IDS, A)
+    folder = dirs.open(made.digest)
+    dirs.make(IDS, B)
+    dirs.adopt(made.digest, folder, A)
+    os.close(folder)
+    assert dirs.find(IDS) == TicketDir(made.digest, B, made.files)
+
+
+def test_directories_of_pods_that_are_gone_are_removed(dirs: TicketDirs, root: Path) -> None:
+    kept, gone = dirs.make(IDS, A), dirs.make(OTHER_IDS, B)
+    (gone.files / "deep").mkdir()
+    (gone.files / "deep" / "file").touch()
+    assert dirs.keep([A]) == (gone,)
+    assert dirs.all() == (kept,)
+    assert tree(root) == [
+        kept.digest,
+        f"{kept.digest}/files",
+        f"{kept.digest}/owner.json",
+    ]
+    assert dirs.keep([A]) == ()
+
+
+@pytest.mark.parametrize(
+    ("owner", "pods", "kept"),
+    [
+        (A, [A], True),
+        (A, [pod_id("a", "")], True),
+        (A, [pod_id("a", "another")], False),
+        (A, [pod_id("a", namespace="elsewhere")], False),
+        (A, [], False),
+        (pod_id("a", ""), [A], True),
+        (pod_id("a", ""), [pod_id("a", "")], True),
+        (pod_id("a", ""), [B], False),
+    ],
+)
+def test_an_owner_is_matched_by_uid_or_where_that_is_not_known_by_name(
+    dirs: TicketDirs, owner: PodId, pods: list[PodId], kept: bool
+) -> None:
+    made = dirs.make(IDS, owner)
+    assert dirs.keep(pods) == (() if kept else (made,))
+    assert (dirs.find(IDS) is not None) is kept
+
+
+def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
+    dirs: TicketDirs, root: Path
+) -> None:
+    made = dirs.make(IDS, A)
+    digest = digest_of(OTHER_IDS)
+    for name in (f".new-{digest}", f".gone-{digest}-0", f".gone-{digest}-17"):
+        (root / name / "files").mkdir(parents=True)
+    (root / digest).mkdir()  # no owner, no files
+    (root / ("f" * 20)).write_text("a file")
+    (root / "notes.txt").write_text("an admin's")
+    (root / "lost+found").mkdir()
+    (root / ".gone-x").mkdir()
+    dirs.clean()
+    assert names(root) == sorted([".gone-x", "lost+found", made.digest, "notes.txt"])
+
+
+BAD_OWNERS = {
+    "empty": b"",
+    "cut": b'{"name": "a", "namesp',
+    "not an object": b"[]",
+    "another field": b'{"namespace": "n", "name": "a", "uid": "u", "more": ""}',
+    "a field lacks": b'{"namespace": "n", "name": "a"}',
+    "a number": b'{"namespace": "n", "name": "a", "uid": 1}',
+    "nobody": b'{"namespace": "", "name": "", "uid": "u"}',
+    "no text": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("content", BAD_OWNERS.values(), ids=BAD_OWNERS)
+def test_an_owner_that_does_not_parse_is_nobody(
+    dirs: TicketDirs, root: Path, content: bytes
+) -> None:
+    made = dirs.make(IDS, A)
+    (root / made.digest / "owner.json").write_bytes(content)
+    assert dirs.find(IDS) is None
+    assert dirs.all() == ()
+    dirs.clean()
+    assert names(root) == []
+    assert dirs.ensure(IDS, A) == made
+
+
+@pytest.mark.parametrize("call", [TicketDirs.make, TicketDirs.ensure])
+@pytest.mark.parametrize("where", ["", "files", "owner.json"])
+def test_a_link_in_our_place_is_replaced_and_never_followed(
+    dirs: TicketDirs, root: Path, tmp_path: Path, where: str, call: Callable[..., TicketDir]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "files").mkdir(parents=True)
+    (elsewhere / "owner.json").write_text(json.dumps(A._asdict()))
+    (elsewhere / "files" / "precious").touch()
+    made = dirs.make(IDS, A)
+    trap = root / made.digest / where if where else root / made.digest
+    if trap.is_dir():
+        shutil.rmtree(trap)
+    else:
+        trap.unlink()
+    trap.symlink_to(elsewhere / where)
+    with pytest.raises(EnforcementError, match="is gone"):
+        dirs.open(made.digest)
+    assert call(dirs, IDS, A) == made
+    assert not trap.is_symlink()
+    assert names(made.files) == []
+    assert (elsewhere / "files" / "precious").exists()
+    assert names(root) == [made.digest]
+
+
+def test_a_socket_or_a_folder_in_place_of_the_owner_is_no_owner(
+    dirs: TicketDirs, root: Path
+) -> None:
+    made = dirs.make(IDS, A)
+    owner = root / made.digest / "owner.json"
+    owner.unlink()
+    owner.mkdir()
+    assert dirs.find(IDS) is None
+    owner.rmdir()
+    with socket.socket(socket.AF_UNIX) as trap:
+        folder = os.open(owner.parent, os.O_RDONLY)
+        trap.bind(f"/proc/self/fd/{folder}/owner.json")
+        os.close(folder)
+        assert dirs.find(IDS) is None
+    assert dirs.ensure(IDS, A) == made
+
+
+# --- files inside -------------------------------------------------------------------------
+
+
+def test_files_are_replaced_at_once_and_traps_are_not_followed(
+    dirs: TicketDirs, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    made = dirs.make(IDS, A)
+    inside = made.files / "id"
+    inside.mkdir()
+    (inside / "pids.config").symlink_to(precious)
+    (inside / ".pids.config.new").symlink_to(precious)
+    (inside / "vcuda.config").mkdir()
+    (inside / "vcuda.config" / "x").touch()
+    folder = dirs.open(made.digest)
+    dirs.write(folder, "id", {"pids.config": b"1", "vcuda.config": b"2"})
+    dirs.write(folder, "", {"top": b"3"})
+    dirs.write(folder, "id", {"pids.config": b"4"})
+    os.close(folder)
+    assert precious.read_text() == "mine"
+    assert names(inside) == ["pids.config", "vcuda.config"]
+    assert (inside / "pids.config").read_bytes() == b"4"
+    assert (inside / "vcuda.config").read_bytes() == b"2"
+    assert (made.files / "top").read_bytes() == b"3"
+
+
+def test_a_linked_folder_is_not_written_into(dirs: TicketDirs, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    made = dirs.make(IDS, A)
+    (made.files / "id").symlink_to(elsewhere)
+    folder = dirs.open(made.digest)
+    with pytest.raises(EnforcementError, match=r"^state-dir: cannot write the limits"):
+        dirs.write(folder, "id", {"f": b""})
+    dirs.discard(folder, ["id", "there-is-none"])
+    os.close(folder)
+    assert names(made.files) == []
+    assert elsewhere.is_dir()
+    assert names(elsewhere) == []
+
+
+def test_what_is_written_for_a_replaced_directory_never_reaches_its_successor(
+    dirs: TicketDirs,
+) -> None:
+    made = dirs.make(IDS, A)
+    folder = dirs.open(made.digest)
+    dirs.make(IDS, B)
+    with pytest.raises(EnforcementError, match="No such file or directory"):
+        dirs.write(folder, "id", {"f": b""})
+    os.close(folder)
+    assert names(made.files) == []
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "", "A" * 20, "0" * 19, "0" * 20 + "\n"])
+def test_only_names_of_ours_are_opened(dirs: TicketDirs, name: str) -> None:
+    with pytest.raises(EnforcementError, match="is gone"):
+        dirs.open(name)
+
+
+# --- a disk that does not let us ------------------------------------------------------------
+
+REFUSALS = {
+    errno.ENOSPC: "No space left on device: the node's admin must free space there",
+    errno.EROFS: "Read-only file system: the node's admin must put it on a file system that can "
+    "be written",
+    errno.EACCES: "Permission denied: the node's admin must let the agent write there",
+    errno.ENAMETOOLONG: "File name too long: the node's admin must set a shorter path",
+    errno.EIO: "Input/output error: the agent's log tells more",
+}
+
+STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlink", "rmdir")
+
+
+@pytest.mark.parametrize("number", REFUSALS)
+@pytest.mark.parametrize("step", ["mkdir", "write", "rename"])
+def test_a_disk_that_does_not_let_us_is_told_in_one_line(
+    dirs: TicketDirs, root: Path, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+) -> None:
+    kept = dirs.make(OTHER_IDS, B)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(root))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, fails)
+        with pytest.raises(EnforcementError) as error:
+            dirs.make(IDS, A)
+    assert str(error.value) == (
+        f"state-dir: cannot make the directory of a container's limits: {REFUSALS[number]}"
+    )
+    assert dirs.all() == (kept,)  # nothing is lost
+    assert dirs.make(IDS, A).owner == A
+
+
+def test_a_path_that_is_too_long_is_told(tmp_path: Path) -> None:
+    dirs = TicketDirs(tmp_path / ("x" * 300))
+    with pytest.raises(EnforcementError, match="File name too long"):
+        dirs.make(IDS, A)
+
+
+class Killed(BaseException):
+    """The end of the process: nothing is caught, nothing is cleaned up."""
+
+
+class Kill:
+    """Kills at the n-th step that touches the disk; of a dead process nothing comes any more."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
+        self.left = at
+        for name in STEPS:
+            patch.setattr(os, name, self._wrap(getattr(os, name)))
+
+    def _wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **keywords: Any) -> Any:
+            if self.left <= 0:
+                raise Killed
+            self.left -= 1
+            return real(*args, **keywords)
+
+        return step
+
+
+def _make(dirs: TicketDirs) -> None:
+    dirs.make(IDS, B)
+
+
+def _write(dirs: TicketDirs) -> None:
+    folder = dirs.open(digest_of(IDS))
+    try:
+        dirs.write(folder, "id", {"pids.config": b"new", "vcuda.config": b"new"})
+    finally:
+        os.close(folder)
+
+
+def _adopt(dirs: TicketDirs) -> None:
+    folder = dirs.open(digest_of(IDS))
+    try:
+        dirs.adopt(digest_of(IDS), folder, B)
+    finally:
+        os.close(folder)
+
+
+def _keep(dirs: TicketDirs) -> None:
+    dirs.keep([B])
+
+
+@pytest.mark.parametrize("act", [_make, _write, _adopt, _keep])
+def test_killed_at_any_step_the_next_agent_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[TicketDirs], None]
+) -> None:
+    """The states in between are a whole directory of one pod or the other, or none."""
+    for at in range(1000):
+        root = tmp_path / str(at)
+        before = TicketDirs(root)
+        made, other = before.make(IDS, A), before.make(OTHER_IDS, B)
+        (made.files / "id").mkdir()
+        (made.files / "id" / "pids.config").write_bytes(b"old")
+        killed = False
+        with monkeypatch.context() as patch:
+            Kill(patch, at)
+            try:
+                act(TicketDirs(root))
+            except Killed:
+                killed = True
+        after = TicketDirs(root)
+        after.clean()
+        assert set(names(root)) <= {made.digest, other.digest}
+        held = after.find(IDS)
+        assert held is None or held.owner in {A, B}
+        if held is not None and (made.files / "id").exists():
+            assert set(names(made.files / "id")) <= {
+                "pids.config",
+                "vcuda.config",
+                ".vcuda.config.new",
+                ".pids.config.new",
+            }
+            assert (made.files / "id" / "pids.config").read_bytes() in {b"old", b"new"}
+        assert after.find(OTHER_IDS) == other
+        for pod in (B, A):
+            fresh = after.ensure(IDS, pod)
+            assert fresh == TicketDir(made.digest, pod, made.files)
+        assert names(made.files) == []
+        assert mode(made.files) == 0o755
+        assert names(root) == sorted([made.digest, other.digest])
+        if not killed:
+            assert at > 3
+            return
+    pytest.fail("no end")
+
+
+def test_a_leftover_that_cannot_be_removed_is_no_refusal(
+    dirs: TicketDirs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs.make(IDS, A)
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object, **__: object) -> None:
+            raise OSError(errno.EBUSY, "busy")
+
+        patch.setattr(shutil, "rmtree", fails)
+        for pod in (B, A, B):
+            assert dirs.make(IDS, pod).owner == pod
+        assert len(names(root)) == 4
+    dirs.clean()
+    assert names(root) == [digest_of(IDS)]
+
+
+def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
+    dirs: TicketDirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = dirs.make(IDS, A)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", fails)
+        for call in (dirs.clean, dirs.all, lambda: dirs.keep([]), lambda: dirs.make(IDS, B)):
+            with pytest.raises(EnforcementError, match="Input/output error"):
+                call()
+    assert dirs.all() == (made,)

@@ -1,0 +1,132 @@
+"""A relay that runs between real sockets, for tests."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from agent.enforcement.vcuda.limits import Limits
+from agent.enforcement.vcuda.relay import Relay
+from agent.runtime.cgroups import ContainerCgroup
+
+T1, T2 = "1" * 20, "2" * 20
+
+
+def of_pid(pid: int) -> ContainerCgroup:
+    return ContainerCgroup(f"{pid:064x}", None, ())
+
+
+class Upstream:
+    """A server that tells what it is asked: ``<peer's name> <data>``, and the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(str(path))
+        self.socket.listen(64)
+        self.peers: list[str] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.open = 0
+        self.most = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, address = self.socket.accept()
+                name = bytes(address).lstrip(b"\0").decode()
+                self.peers.append(name)
+                threading.Thread(target=self._answer, args=(connection, name), daemon=True).start()
+
+    def _answer(self, connection: socket.socket, name: str) -> None:
+        with self._lock:
+            self.open += 1
+            self.most = max(self.most, self.open)
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(65536):
+                self.hold.wait(20)
+                connection.sendall(data)
+        with self._lock:
+            self.open -= 1
+
+    def close(self) -> None:
+        self.hold.set()
+        self.socket.close()
+
+
+class RelaySite:
+    """A relay that runs, with tickets' directories."""
+
+    def __init__(
+        self, folder: Path, limits: Limits, identify: Callable[[int], ContainerCgroup | None]
+    ) -> None:
+        self.folder = folder
+        self.upstream = Upstream(folder / "up.sock")
+        self.relay: Relay = Relay(upstream=folder / "up.sock", identify=identify, limits=limits)
+        self.thread = threading.Thread(target=self.relay.run, daemon=True)
+        self.thread.start()
+
+    def ticket(self, digest: str, pod: str = "") -> Path:
+        path = self.folder / digest
+        path.mkdir(exist_ok=True)
+        self.relay.open(digest, os.open(path, os.O_RDONLY | os.O_DIRECTORY), pod)
+        return path
+
+    def connect(self, digest: str) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(20)
+        try:
+            made.connect(str(self.folder / digest / "vcuda.sock"))
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def peer(self, connection: socket.socket, said: bytes = b"hello") -> str:
+        """Say something, hear it again, and give how the upstream names us."""
+        before = len(self.upstream.peers)
+        connection.sendall(said)
+        assert hear(connection, len(said)) == said
+        assert len(self.upstream.peers) >= max(before, 1)
+        return self.upstream.peers[-1]
+
+    def close(self) -> None:
+        self.relay.stop()
+        self.thread.join(10)
+        self.upstream.close()
+        assert not self.thread.is_alive()
+
+
+def hear(connection: socket.socket, count: int) -> bytes:
+    heard = b""
+    while len(heard) < count and (data := connection.recv(count - len(heard))):
+        heard += data
+    return heard
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the other side hangs up."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@contextlib.contextmanager
+def relays(folder: Path) -> Iterator[Callable[..., RelaySite]]:
+    """What makes relays, which are ended afterwards."""
+    made: list[RelaySite] = []
+
+    def build(
+        limits: Limits | None = None,
+        identify: Callable[[int], ContainerCgroup | None] = of_pid,
+    ) -> RelaySite:
+        made.append(RelaySite(folder, limits or Limits(check=0.05), identify))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()

@@ -1,0 +1,470 @@
+"""What a container gets of vcuda-controller, on a real disk with real sockets."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.answer import Answer, Mount
+from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.vcuda.api import vcuda_pb2 as api
+from agent.enforcement.vcuda.backend import Vcuda
+from agent.enforcement.vcuda.config import decode
+from agent.enforcement.vcuda.manager import VirtualManager
+from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.relay import Relay
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from agent.grant import Grant, Share
+from agent.ports import Enforcer
+from agent.runtime.cgroups import Cgroups
+from tests.agent.builders import BLOCK, MEMORY, ids, pod_id
+from tests.agent.enforcement.vcuda.vcuda_site import (
+    ID_A,
+    IDS_A,
+    IDS_B,
+    POD_A,
+    POD_B,
+    UID_A,
+    FakeRuntime,
+    Site,
+    entitlement,
+    stub,
+)
+from tests.agent.fakes import eventually
+
+ME = os.getpid()
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    with Site(folder) as running:
+        yield running
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_it_is_an_enforcer(site: Site) -> None:
+    enforcer: Enforcer = site.vcuda
+    assert enforcer is site.vcuda
+
+
+def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
+    given = entitlement()
+    answer = site.vcuda.answer(given.claim, IDS_A, given.cores)
+    directory = site.directory(IDS_A)
+    assert answer == Answer(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
+    assert directory.is_dir()
+    memory = Grant(MEMORY, (Share("GPU-0", 4),))
+    assert site.vcuda.answer(given.claim, ids("GPU-0", range(4)), memory) == Answer()
+    assert names(site.state / "tickets") == [directory.parent.name]
+
+
+def test_a_whole_card_finds_a_file_that_says_there_is_no_limit(site: Site) -> None:
+    """The kubelet may ask for the cores first: whether memory is capped is not known yet."""
+    whole = ids("GPU-0", range(100))
+    site.admit(entitlement(core_ids=whole, blocks=None))
+    assert not decode((site.directory(whole) / "vcuda.config").read_bytes()).enable
+
+
+def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> None:
+    given = entitlement()
+    site.vcuda.answer(given.claim, IDS_A, given.cores)
+    assert names(site.directory(IDS_A)) == []
+    site.vcuda.start(IDS_A, given)
+    assert names(site.directory(IDS_A)) == ["pids.config", "vcuda.config", "vcuda.sock"]
+
+
+def test_a_start_makes_good_a_disk_that_was_wiped(site: Site) -> None:
+    door = site.admit(entitlement())
+    shutil.rmtree(site.state / "tickets")
+    site.vcuda.start(IDS_A, entitlement())
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    site.register(door)
+
+
+def test_a_container_that_starts_again_finds_its_files(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    site.register(door, container_name="main")
+    site.vcuda.start(IDS_A, entitlement())
+    assert (door / "pids.config").read_bytes() == b""
+    site.register(door, container_name="main")
+    assert (door / "pids.config").read_bytes() != b""
+
+
+def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
+    door = site.admit(entitlement())
+    site.vcuda.start(IDS_A, None)
+    assert names(door) == ["vcuda.sock"]
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    site.register(door, container_id=ID_A)
+
+
+def test_where_nobody_knows_who_starts_no_directory_can_be_made(site: Site) -> None:
+    with pytest.raises(EnforcementError) as error:
+        site.vcuda.start(IDS_A, None)
+    assert str(error.value) == (
+        "state-dir: the directory of this container's limits is gone, and it is not known yet "
+        "whose it is: it is tried again"
+    )
+    assert names(site.state / "tickets") == []
+
+
+def test_the_same_places_for_another_pod_are_another_door(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    site.register(door)
+    mounted = os.open(door, os.O_RDONLY | os.O_DIRECTORY)  # what a lingering container has
+    assert site.admit(entitlement(POD_B)) == door
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    lingering = Path(f"/proc/self/fd/{mounted}")
+    with pytest.raises(grpc.RpcError):
+        site.register(lingering)
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    os.close(mounted)
+
+
+def test_directories_of_pods_that_are_gone_are_removed_with_their_doors(site: Site) -> None:
+    gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
+    site.vcuda.keep([POD_B])
+    assert not gone.exists()
+    assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    site.vcuda.keep([])
+    assert names(site.state / "tickets") == []
+
+
+def test_what_cannot_be_removed_now_is_left_for_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = site.admit(entitlement())
+
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot clean: Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "keep", fails)
+        site.vcuda.keep([])
+    assert door.exists()
+    site.vcuda.keep([])
+    assert not door.exists()
+
+
+def test_a_restarted_agent_listens_at_every_door_and_cleans_up(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    leftover = site.state / "tickets" / f".new-{'0' * 20}"
+    site.restart(leftover.mkdir)
+    assert not leftover.exists()
+    assert site.vcuda.alive
+    site.register(door)
+
+
+def test_between_two_agents_a_container_keeps_what_it_has(site: Site) -> None:
+    door = site.admit(entitlement())
+    site.vcuda.close()
+    assert not site.vcuda.alive
+    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    site.restart()
+
+
+def test_one_door_that_cannot_be_listened_at_does_not_stop_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
+    real = Relay.open
+    failed: list[str] = []
+
+    def fails_once(relay: Relay, digest: str, folder: int, pod: str = "") -> None:
+        if not failed:
+            failed.append(digest)
+            os.close(folder)
+            raise OSError(errno.ENOSPC, "no space")
+        real(relay, digest, folder, pod)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Relay, "open", fails_once)
+        site.restart()
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    for given in (entitlement(), entitlement(POD_B, core_ids=IDS_B)):
+        site.vcuda.start(given.core_ids, given)
+    site.register(first)
+    assert (second / "vcuda.sock").exists()
+
+
+def test_a_socket_that_cannot_be_made_vetoes_the_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_folder: int) -> None:
+        raise OSError(errno.ENOSPC, "no space", "/secret")
+
+    given = entitlement()
+    site.vcuda.answer(given.claim, IDS_A, given.cores)
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.enforcement.vcuda.listeners.listen", fails)
+        with pytest.raises(EnforcementError) as error:
+            site.vcuda.start(IDS_A, given)
+    assert str(error.value) == (
+        "state-dir: cannot listen for this container: No space left on device"
+    )
+    site.vcuda.start(IDS_A, given)
+
+
+def test_limits_that_cannot_be_written_veto_the_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot write: No space left on device")
+
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- descriptors, not files
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "write", fails)
+        with pytest.raises(EnforcementError, match="No space left"):
+            site.vcuda.start(IDS_A, entitlement())
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 -- as above
+
+
+def test_a_start_that_fails_in_an_unforeseen_way_leaves_no_descriptor(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("a driver's version that nobody foresaw")
+
+    site.admit(entitlement())
+    lent: list[int] = []
+    real = TicketDirs.open
+
+    def opens(dirs: TicketDirs, digest: str) -> int:
+        lent.append(real(dirs, digest))
+        return lent[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "open", opens)
+        patch.setattr(VirtualManager, "prepare", breaks)
+        with pytest.raises(RuntimeError):
+            site.vcuda.start(IDS_A, entitlement())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(lent[0])
+
+
+def _vcuda(state_dir: Path) -> Vcuda:
+    return Vcuda(
+        state_dir=state_dir,
+        peers=Cgroups(),
+        runtime=FakeRuntime(),
+        entitled=lambda _uid, _name: None,
+        hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
+    )
+
+
+def test_a_state_directory_that_is_a_file_is_told(folder: Path) -> None:
+    file = folder / "file"
+    file.touch()
+    vcuda = _vcuda(file)
+    with pytest.raises(EnforcementError, match=r"^state-dir: cannot clean .*: Not a directory: "):
+        vcuda.open()
+    vcuda.close()
+
+
+def test_a_state_directory_with_too_long_a_path_is_told(folder: Path) -> None:
+    vcuda = _vcuda(folder / ("x" * 100))
+    with pytest.raises(EnforcementError, match=r"^state-dir: cannot listen there: "):
+        vcuda.open()
+    assert not vcuda.alive
+    vcuda.close()
+
+
+def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried until it works: what it started before it failed would add up."""
+
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot read: Input/output error")
+
+    vcuda = _vcuda(folder / "state")
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "all", fails)
+        with pytest.raises(EnforcementError, match="Input/output error"):
+            vcuda.open()
+    assert not list((folder / "state" / "vcuda").glob("server-*.sock"))
+    vcuda.open()
+    assert vcuda.alive
+    vcuda.close()
+
+
+def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
+    (socket,) = (site.state / "vcuda").glob("server-*.sock")
+    assert socket.is_socket()
+    assert socket.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_hundreds_of_tickets_are_kept_and_removed(site: Site) -> None:
+    given = [
+        entitlement(pod_id(f"p{number}"), core_ids=ids("GPU-0", [number])) for number in range(100)
+    ]
+    for each in given:
+        site.admit(each)
+    assert len(names(site.state / "tickets")) == 100
+    site.restart()
+    site.vcuda.keep([each.claim.pod for each in given[:1]])
+    assert len(names(site.state / "tickets")) == 1
+    eventually(lambda: site.vcuda.alive, "it goes on")
+
+
+def test_a_registration_is_counted(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    site.register(door, pod_uid=UID_A)
+    assert site.results == ["registered"]
+
+
+# --- who starts, of several that were handed the same places -------------------------------
+
+
+def handed_on() -> list[Entitlement]:
+    return [entitlement(name=name) for name in ("init-a", "init-b", "main")]
+
+
+@pytest.mark.parametrize(
+    ("ended", "starts"),
+    [
+        (set(), "init-a"),
+        ({"init-a"}, "init-b"),
+        ({"init-a", "init-b"}, "main"),
+        ({"init-a", "init-b", "main"}, "main"),  # which is started again
+    ],
+)
+def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
+    site: Site, ended: set[str], starts: str
+) -> None:
+    site.runtime.ended[POD_A.uid] = ended
+    assert site.vcuda.which(handed_on()).claim.container == starts
+
+
+def test_who_stays_is_taken_where_the_runtime_does_not_tell(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.runtime.down = True
+    assert site.vcuda.which(handed_on()).claim.container == "main"
+    assert "who starts is guessed" in caplog.messages
+
+
+# --- what only the pod's record tells ------------------------------------------------------
+
+
+def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_door(
+    site: Site,
+) -> None:
+    site.run()
+    door = site.admit(entitlement())
+    site.put(ID_A, POD_A, ME)
+    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
+    site.register(door)
+    assert (door / ID_A / "vcuda.config").exists()
+
+
+def test_it_does_not_register_at_another_pods_door(site: Site) -> None:
+    site.run()
+    door = site.admit(entitlement(POD_B))
+    site.put(ID_A, POD_A, ME)
+    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
+    with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
+        site.register(door)
+
+
+def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> None:
+    """The API shows it under another."""
+    site.run()
+    mirror = POD_A._replace(uid="5d0e2b86-5a7c-4b0e-8d4e-2f8d3a0c7b11")
+    given = replace(entitlement(mirror), runtime_uid=POD_A.uid)
+    door = site.admit(given)
+    assert decode((door / "vcuda.config").read_bytes()).pod_uid == POD_A.uid
+    site.put(ID_A, POD_A, ME)
+    site.entitled[POD_A.uid, "main"] = given
+    site.register(door)
+    site.vcuda.keep([mirror])
+    assert (door / ID_A / "vcuda.config").exists()
+
+
+# --- one agent hands over to the next ---------------------------------------------------
+
+
+@contextmanager
+def handing_over(site: Site) -> Iterator[Vcuda]:
+    """Another agent takes over while the first is still there."""
+    site.vcuda.pause()
+    successor = site.make()
+    successor.open()
+    yield successor
+    successor.close()
+
+
+def test_containers_register_with_the_successor_while_the_old_agent_is_there(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    old = site.vcuda
+    with handing_over(site) as successor:
+        old.close()  # whoever still reached it would be turned away now
+        site.register(door, container_name="main")
+        assert site.results == ["registered"]
+        site.vcuda = successor
+
+
+def test_a_visitor_of_the_old_agent_is_served_by_it_to_the_end(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement())
+    with stub(door) as client:
+        client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
+        with handing_over(site):
+            began = time.monotonic()
+            site.vcuda.settle(0.2)
+            assert time.monotonic() - began >= 0.2
+            client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
+    assert site.results == ["registered"] * 2
+
+
+def test_the_old_agent_does_not_take_the_sockets_back_unless_its_successor_dies(
+    site: Site,
+) -> None:
+    door = site.admit(entitlement())
+    socket = door / "vcuda.sock"
+    ours = _identity(socket)
+    with handing_over(site):
+        theirs = _identity(socket)
+        assert theirs != ours
+        eventually(_looks_again(site), "the old one has looked at its sockets")
+        assert _identity(socket) == theirs
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    site.vcuda.resume()
+    site.register(door, container_name="main")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    return path.stat().st_ino, path.stat().st_ctime_ns
+
+
+def _looks_again(site: Site) -> Callable[[], bool]:
+    """Tell when the relay's thread has gone round several times."""
+    until = time.monotonic() + 3 * site.limits.check
+    return lambda: time.monotonic() > until

@@ -1,0 +1,188 @@
+"""What may be believed of a container that registers: tables of what is proven and claimed."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.enforcement.vcuda.claims import (
+    Claims,
+    Forbidden,
+    aliases,
+    check_claims,
+    check_container,
+    check_ledger,
+    check_runtime,
+    folders_of,
+    is_container_id,
+)
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerInfo, ContainerState
+from tests.agent.enforcement.vcuda.vcuda_site import (
+    ID_A,
+    ID_A2,
+    POD_A,
+    POD_B,
+    UID_A,
+    UID_B,
+    entitlement,
+)
+
+REF = ContainerCgroup(ID_A, UID_A, ())
+INFO = ContainerInfo(ID_A, "main", UID_A, "default", "a", ContainerState.RUNNING, 1)
+BUS_IDS = ("00000000:3b:00.0", "0000:af:00.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        (ID_A, True),
+        ("0123456789abcdef" * 4, True),
+        ("", False),
+        (ID_A[:-1], False),
+        (f"{ID_A}a", False),
+        (f"{ID_A}\n", False),
+        (ID_A.upper(), False),
+        ("../" + "a" * 61, False),
+        ("٣" * 64, False),
+    ],
+)
+def test_only_64_hexadecimal_digits_become_a_folder(text: str, is_one: bool) -> None:
+    assert is_container_id(text) is is_one
+
+
+@given(st.text())
+def test_no_text_that_may_become_a_folder_is_a_path(text: str) -> None:
+    assert not is_container_id(text) or not set(text) & set("/.\0\n")
+
+
+@pytest.mark.parametrize("claimed", ["", ID_A, f"crio-{ID_A}"])
+def test_a_container_may_call_itself_by_its_id_or_by_cri_os_form_of_it(claimed: str) -> None:
+    assert check_container(REF, Claims(container_id=claimed)) is REF
+    assert aliases(ID_A) == {ID_A, f"crio-{ID_A}"}
+
+
+@pytest.mark.parametrize(
+    ("ref", "claimed", "reason"),
+    [
+        (None, "", "its process is in no container"),
+        (
+            replace(REF, container_id="../x"),
+            "",
+            "its container's ID is not 64 hexadecimal digits: '../x'",
+        ),
+        (REF, ID_A2, f"it claims to be container '{ID_A2}'"),
+        (REF, f"crio-{ID_A2}", f"it claims to be container 'crio-{ID_A2}'"),
+        (REF, f"docker-{ID_A}", f"it claims to be container 'docker-{ID_A}'"),
+        (REF, f"../{ID_A}", f"it claims to be container '../{ID_A}'"),
+        (REF, ID_A[:12], "it claims to be container 'aaaaaaaaaaaa'"),
+        (REF, "x" * 1000, f"it claims to be container '{'x' * 80}'"),
+    ],
+)
+def test_a_container_that_is_none_or_claims_to_be_another_is_refused(
+    ref: ContainerCgroup | None, claimed: str, reason: str
+) -> None:
+    with pytest.raises(Forbidden) as error:
+        check_container(ref, Claims(container_id=claimed))
+    assert str(error.value) == reason
+
+
+@pytest.mark.parametrize("uid", [None, UID_A])
+def test_a_cgroup_that_names_no_pod_contradicts_no_runtime(uid: str | None) -> None:
+    assert check_runtime(replace(REF, pod_uid=uid), INFO) is INFO
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        (None, "the container runtime does not know its container"),
+        (replace(INFO, pod_uid=UID_B), f"its cgroup is of pod {UID_A}, the runtime says {UID_B}"),
+        (replace(INFO, name=".."), "its container's name is not a DNS label: '..'"),
+        (replace(INFO, name=""), "its container's name is not a DNS label: ''"),
+        (replace(INFO, name="Main"), "its container's name is not a DNS label: 'Main'"),
+        (replace(INFO, name="a/b"), "its container's name is not a DNS label: 'a/b'"),
+        (replace(INFO, name="a\n"), "its container's name is not a DNS label: 'a\\n'"),
+        (replace(INFO, name="a" * 64), f"its container's name is not a DNS label: '{'a' * 64}'"),
+    ],
+)
+def test_what_the_runtime_says_must_agree_with_the_cgroup(
+    info: ContainerInfo | None, reason: str
+) -> None:
+    with pytest.raises(Forbidden) as error:
+        check_runtime(REF, info)
+    assert str(error.value) == reason
+
+
+def test_the_ledger_may_not_know_the_uid_but_must_not_have_another() -> None:
+    check_ledger(entitlement(), INFO)
+    check_ledger(entitlement(POD_A._replace(uid="")), INFO)
+    check_ledger(replace(entitlement(POD_B), runtime_uid=UID_A), INFO)  # a static pod
+    for other in (entitlement(POD_B), entitlement(name="other")):
+        with pytest.raises(Forbidden, match=r"^the ledger has .* in its place$"):
+            check_ledger(other, INFO)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        Claims(),
+        Claims(pod_uid=UID_A),
+        Claims(container_name="main"),
+        Claims("0000:3B:00.0", UID_A, "main", ID_A),
+        Claims(bus_id="3b:00.0"),
+        Claims(bus_id="00000000:AF:00.0"),
+    ],
+)
+def test_a_request_may_say_nothing_or_what_is_so(claims: Claims) -> None:
+    check_claims(claims, INFO, BUS_IDS)
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        (Claims(pod_uid=UID_B), f"it claims to be of pod '{UID_B}'"),
+        (Claims(pod_uid="y" * 1000), f"it claims to be of pod '{'y' * 80}'"),
+        (Claims(container_name="other"), "it claims to be container 'other'"),
+        (Claims(container_name="main\n"), "it claims to be container 'main\\n'"),
+        (
+            Claims(bus_id="0000:99:00.0"),
+            "it holds no card 0000:99:00.0, but 0000:3B:00.0, 0000:AF:00.0",
+        ),
+        (
+            Claims(bus_id="x"),
+            'vcuda.config: bus_id: must be a PCI bus id such as 0000:3B:00.0: "x"',
+        ),
+    ],
+)
+def test_what_contradicts_is_refused_with_what_was_claimed(claims: Claims, reason: str) -> None:
+    with pytest.raises(Forbidden) as error:
+        check_claims(claims, INFO, BUS_IDS)
+    assert str(error.value) == reason
+
+
+def test_a_card_whose_bus_id_is_not_known_may_be_the_one_that_is_claimed() -> None:
+    check_claims(Claims(bus_id="0000:99:00.0"), INFO, ("",))
+
+
+@pytest.mark.parametrize(
+    ("claims", "folders"),
+    [
+        (Claims(), {ID_A}),
+        (Claims(container_id=ID_A), {ID_A}),
+        (Claims(container_id=f"crio-{ID_A}"), {ID_A, f"crio-{ID_A}"}),
+        (Claims(container_name="main"), {ID_A, "", "main"}),
+        (Claims(container_name="main", container_id=ID_A), {ID_A, "", "main"}),
+    ],
+)
+def test_a_container_finds_its_files_where_it_will_look(claims: Claims, folders: set[str]) -> None:
+    assert folders_of(claims, REF, INFO) == folders
+
+
+def test_claims_are_cut_for_the_log() -> None:
+    assert Claims("b" * 99, "p" * 99, "n" * 99, "i" * 99).shown() == {
+        "pod_uid": "p" * 80,
+        "container": "n" * 80,
+        "container_id": "i" * 80,
+        "bus_id": "b" * 80,
+    }

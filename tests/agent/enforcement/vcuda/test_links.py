@@ -1,0 +1,94 @@
+"""Connections that are passed on, and what they may carry."""
+
+import contextlib
+import errno
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.enforcement.vcuda.limits import Limits
+from agent.enforcement.vcuda.links import Link, connect
+from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear, relays
+
+
+@pytest.fixture
+def make(folder: Path) -> Iterator[Callable[..., RelaySite]]:
+    with relays(folder) as build:
+        yield build
+
+
+@pytest.fixture
+def site(make: Callable[..., RelaySite]) -> RelaySite:
+    return make()
+
+
+def test_a_visitor_that_stops_talking_still_hears_the_answer(site: RelaySite) -> None:
+    site.ticket(T1)
+    site.upstream.hold.clear()
+    with site.connect(T1) as connection:
+        connection.sendall(b"question")
+        connection.shutdown(socket.SHUT_WR)
+        site.upstream.hold.set()
+        assert hear(connection, 100) == b"question"
+
+
+def test_a_visitor_that_talks_too_much_is_let_go(make: Callable[..., RelaySite]) -> None:
+    site = make(Limits(bytes=100_000))
+    site.ticket(T1)
+    with site.connect(T1) as talker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for _ in range(1000):
+            talker.sendall(b"x" * 1000)
+            talker.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                talker.recv(65536)
+            talker.settimeout(20)
+        pytest.fail("it may talk without end")
+
+
+def test_a_visitor_that_does_not_listen_holds_nobody_up(make: Callable[..., RelaySite]) -> None:
+    """What it is sent stays with the sender: the relay keeps one piece of it."""
+    site = make(Limits(bytes=64 << 20, seconds=60))
+    site.ticket(T1)
+    site.ticket(T2)
+    with site.connect(T1) as deaf:
+        deaf.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                deaf.send(b"x" * 65536)
+        with site.connect(T2) as other:
+            assert site.peer(other)
+
+
+class FullSelector(selectors.DefaultSelector):
+    """One whose kernel has no room for another socket."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def register(self, fileobj: object, events: int, data: object = None) -> selectors.SelectorKey:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "no space")
+        return super().register(fileobj, events, data)  # type: ignore[arg-type] # as it came
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_sockets_that_cannot_be_waited_for_are_closed(room: int) -> None:
+    ours, far = socket.socketpair(), socket.socketpair()
+    with FullSelector(room) as selector:
+        with pytest.raises(OSError, match="no space"):
+            Link(selector, (ours[0], far[0]), name="x", ends_at=1.0, most=1)
+        assert not selector.get_map()
+    for gone, other in (ours, far):
+        assert gone.fileno() == -1
+        assert ended(other)
+        other.close()
+
+
+def test_a_server_that_is_not_there_cannot_be_connected_to(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        connect(str(folder / "none"), "gpu-turnstile-test-none")

@@ -1,0 +1,392 @@
+"""Registration from end to end: a gRPC client, the relay, the server, the manager, the files."""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.vcuda.claims import Claims, Forbidden
+from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
+from agent.enforcement.vcuda.identification import Visitor
+from agent.enforcement.vcuda.manager import VirtualManager
+from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.entitlement import Entitlement
+from agent.errors import EnforcementError
+from agent.podview import PodId
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerState
+from tests.agent.builders import BLOCK
+from tests.agent.enforcement.vcuda.vcuda_site import (
+    ID_A,
+    ID_A2,
+    IDS_A,
+    IDS_B,
+    POD_A,
+    POD_B,
+    UID_A,
+    UID_B,
+    FakeRuntime,
+    Site,
+    entitlement,
+)
+from tests.agent.fakes import eventually
+
+ME = os.getpid()
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    with Site(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def door(site: Site) -> Path:
+    """The directory of a container that runs, with this process in it."""
+    site.run()
+    site.put(ID_A, POD_A, ME, 7, 5)
+    return site.admit(entitlement())
+
+
+def limits(folder: Path) -> VcudaConfig:
+    return decode((folder / "vcuda.config").read_bytes())
+
+
+def pids(folder: Path) -> tuple[int, ...]:
+    return decode_pids((folder / "pids.config").read_bytes())
+
+
+def listed(folder: Path, *expected: int) -> Callable[[], bool]:
+    return lambda: pids(folder) == expected
+
+
+CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
+
+
+def test_a_container_that_is_about_to_start_finds_its_limits_at_once(
+    site: Site, door: Path
+) -> None:
+    """The form for cgroups v2, where vcuda-controller cannot tell its container's ID."""
+    assert limits(door) == CONFIG
+    assert pids(door) == ()
+    assert sorted(each.name for each in door.iterdir()) == [
+        "pids.config",
+        "vcuda.config",
+        "vcuda.sock",
+    ]
+
+
+def test_registering_by_name_lists_the_processes_where_the_limits_are(
+    site: Site, door: Path
+) -> None:
+    site.register(door, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")
+    for folder in (door, door / "main", door / ID_A):
+        assert limits(folder) == CONFIG
+        assert pids(folder) == (5, 7, ME)
+    assert site.results == ["registered"]
+
+
+def test_registering_by_id_fills_the_folder_of_that_id(site: Site, door: Path) -> None:
+    site.register(door, pod_uid=UID_A, container_id=ID_A)
+    assert limits(door / ID_A) == CONFIG
+    assert pids(door / ID_A) == (5, 7, ME)
+    assert pids(door) == ()
+    assert not (door / "main").exists()
+
+
+def test_cri_os_prefix_is_taken_for_a_part_of_the_id_by_the_real_client(
+    site: Site, door: Path
+) -> None:
+    site.register(door, pod_uid=UID_A, container_id=f"crio-{ID_A}")
+    for name in (ID_A, f"crio-{ID_A}"):
+        assert pids(door / name) == (5, 7, ME)
+
+
+def test_a_request_that_says_nothing_is_the_containers_all_the_same(site: Site, door: Path) -> None:
+    site.register(door)
+    assert pids(door / ID_A) == (5, 7, ME)
+
+
+def test_a_soft_limit_is_written(site: Site) -> None:
+    site.run()
+    site.put(ID_A, POD_A, ME)
+    door = site.admit(entitlement(core_limit=60))
+    site.register(door, container_id=ID_A)
+    assert limits(door / ID_A).limit == 60
+    assert not limits(door / ID_A).hard_limit
+
+
+def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, door: Path) -> None:
+    dirs = TicketDirs(site.state / "tickets")
+    (held,) = dirs.all()
+    folder = dirs.open(held.digest)
+    dirs.adopt(held.digest, folder, POD_B)
+    os.close(folder)
+    site.register(door)
+    assert dirs.all()[0].owner == POD_A
+
+
+def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_other(
+    site: Site, door: Path
+) -> None:
+    """K7"""
+    init = entitlement(name="init", blocks=2)
+    site.entitled[UID_A, "init"] = init
+    site.run(ID_A2, POD_A, "init")
+    site.vcuda.start(IDS_A, init)
+    site.put(ID_A2, POD_A, ME)
+    site.register(door, container_name="init")
+    assert limits(door).memory == 2 * BLOCK
+    assert limits(door / "init").container_name == "init"
+    site.run(ID_A2, POD_A, "init", state=ContainerState.EXITED)
+    site.vcuda.start(IDS_A, entitlement())
+    assert limits(door) == CONFIG
+    assert pids(door) == ()
+    site.put(ID_A, POD_A, ME, 9)
+    site.register(door, container_name="main")
+    assert pids(door) == (9, ME)
+    eventually(lambda: not (door / ID_A2).exists(), "what the init container had is removed")
+    eventually(lambda: not (door / "init").exists(), "by its name, too")
+    assert pids(door) == (9, ME)
+
+
+# --- refused ------------------------------------------------------------------------------
+
+
+def _code(site: Site, door: Path, **claims: str) -> tuple[str, str | None]:
+    with pytest.raises(grpc.RpcError) as error:
+        site.register(door, **claims)
+    return error.value.code().name, error.value.details()
+
+
+DENIED = ("PERMISSION_DENIED", "this is not the container that these limits are for")
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"pod_uid": UID_B}, f"it claims to be of pod '{UID_B}'"),
+        ({"container_name": "other"}, "it claims to be container 'other'"),
+        ({"container_name": "../../etc"}, "it claims to be container '../../etc'"),
+        ({"container_id": ID_A2}, f"it claims to be container '{ID_A2}'"),
+        ({"container_id": f"../{ID_A}"}, f"it claims to be container '../{ID_A}'"),
+        ({"container_id": ID_A[:12]}, "it claims to be container 'aaaaaaaaaaaa'"),
+        ({"bus_id": "0000:99:00.0"}, "it holds no card 0000:99:00.0, but 0000:3B:00.0"),
+        ({"bus_id": "x"}, "vcuda.config: bus_id: must be a PCI bus id such as 0000:3B:00.0: 'x'"),
+    ],
+)
+def test_a_claim_that_contradicts_the_connection_is_refused_and_told(
+    site: Site,
+    door: Path,
+    caplog: pytest.LogCaptureFixture,
+    claims: dict[str, str],
+    reason: str,
+) -> None:
+    before = sorted(each.name for each in door.iterdir())
+    with caplog.at_level(logging.WARNING):
+        assert _code(site, door, **claims) == DENIED
+    (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
+    assert record.__dict__["reason"].replace('"', "'") == reason
+    assert record.__dict__["visitor_pid"] == ME
+    assert record.__dict__["container_id"] == ID_A
+    assert sorted(each.name for each in door.iterdir()) == before
+    assert site.results == ["refused"]
+
+
+def test_a_process_in_no_container_is_refused(site: Site, door: Path) -> None:
+    (site.proc / str(ME) / "cgroup").write_text("0::/user.slice\n")
+    assert _code(site, door) == DENIED
+
+
+def test_a_process_in_two_containers_is_refused(site: Site, door: Path) -> None:
+    (site.proc / str(ME) / "cgroup").write_text(
+        f"2:cpu:/kubepods/pod{UID_A}/{ID_A}\n1:memory:/kubepods/pod{UID_A}/{ID_A2}\n"
+    )
+    assert _code(site, door) == DENIED
+
+
+def test_a_container_that_the_runtime_does_not_know_is_refused(site: Site, door: Path) -> None:
+    site.runtime.containers.clear()
+    assert _code(site, door) == DENIED
+
+
+def test_a_container_whose_cgroup_is_of_another_pod_than_the_runtime_says_is_refused(
+    site: Site, door: Path
+) -> None:
+    """An ID that was used again, or a runtime that is wrong."""
+    site.run(ID_A, POD_B)
+    site.put(ID_A, POD_A, ME)
+    site.entitled[UID_B, "main"] = entitlement(POD_B)
+    assert _code(site, door) == DENIED
+
+
+def test_a_name_that_is_no_dns_label_is_refused(site: Site, door: Path) -> None:
+    site.run(ID_A, POD_A, "..")
+    site.put(ID_A, POD_A, ME)
+    site.entitled[UID_A, ".."] = entitlement(name="..")
+    assert _code(site, door) == DENIED
+    assert _code(site, door, container_name="..") == DENIED
+
+
+def test_the_holder_of_another_ticket_is_refused(site: Site, door: Path) -> None:
+    other = site.admit(entitlement(POD_B, core_ids=IDS_B))
+    assert _code(site, other) == DENIED
+    assert not (other / ID_A).exists()
+    site.register(door)
+
+
+def test_a_ledger_that_names_another_is_believed(site: Site, door: Path) -> None:
+    site.entitled[UID_A, "main"] = entitlement(POD_B)
+    assert _code(site, door) == DENIED
+    site.entitled[UID_A, "main"] = entitlement(name="other")
+    assert _code(site, door) == DENIED
+
+
+def test_a_runtime_that_does_not_answer_is_told_without_its_path(site: Site, door: Path) -> None:
+    site.runtime.down = True
+    assert _code(site, door) == ("UNAVAILABLE", "the node's container runtime does not answer")
+    assert site.results == ["unavailable"]
+    site.runtime.down = False
+    site.register(door)
+
+
+def test_a_container_whose_processes_ended_is_refused(site: Site, door: Path) -> None:
+    shutil.rmtree(site.mount / "kubepods.slice")
+    site.proc.joinpath(str(ME), "cgroup").write_text(f"0::/kubepods/pod{UID_A}/{ID_A}\n")
+    gone = site.proc / str(ME)
+    with contextlib.ExitStack() as after:
+        after.callback(gone.mkdir, exist_ok=True)
+        # The list of processes is empty: the directory is there, and nobody in it.
+        path = site.mount / "kubepods" / f"pod{UID_A}" / ID_A
+        path.mkdir(parents=True)
+        (path / "cgroup.procs").write_text("")
+        assert _code(site, door) == DENIED
+
+
+def test_a_full_disk_is_told_without_its_path(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot write: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "write", fails)
+        assert _code(site, door) == (
+            "UNAVAILABLE",
+            "the limits of this container cannot be written",
+        )
+    assert site.results == ["failed"]
+    site.register(door)
+
+
+def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, door: Path) -> None:
+    given = site.entitled.pop((UID_A, "main"))
+    assert _code(site, door) == (
+        "FAILED_PRECONDITION",
+        "what this container may use is not known yet",
+    )
+    assert site.results == ["not-yet"]
+
+    asked: list[int] = []
+
+    class Late(dict[tuple[str, str], Entitlement]):
+        """Knows when it is asked for the third time."""
+
+        def get(self, key: object, default: object = None) -> Any:
+            asked.append(1)
+            return given if len(asked) > 2 else default
+
+    site.entitled = Late()
+    site.register(door)
+    assert len(asked) == 3
+
+
+def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot read the limits of a container")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VirtualManager, "recover", fails)
+        site.restart()
+    assert any(each.getMessage() == "not recovered" for each in caplog.records)
+    site.register(door)
+
+
+# --- alone ----------------------------------------------------------------------------------
+
+
+class Peers:
+    """Whatever the test says."""
+
+    def __init__(self, container: ContainerCgroup | None, problem: Exception | None = None) -> None:
+        self.container = container
+        self.problem = problem
+
+    def container_of(self, pid: int, /) -> ContainerCgroup | None:
+        return self.container
+
+    def pids_of(self, ref: ContainerCgroup, /) -> tuple[int, ...]:
+        if self.problem is not None:
+            raise self.problem
+        return (1,)
+
+
+class Nobody:
+    def __init__(self, visitor: Visitor | None) -> None:
+        self._visitor = visitor
+
+    def visitor(self, peer: str) -> Visitor | None:
+        return self._visitor
+
+
+def _manager(
+    folder: Path, visitor: Visitor | None, peers: Peers, runtime: FakeRuntime | None = None
+) -> VirtualManager:
+    return VirtualManager(
+        dirs=TicketDirs(folder),
+        visitors=Nobody(visitor),
+        peers=peers,
+        runtime=runtime or FakeRuntime(),
+        entitled=lambda _uid, _name: None,
+        hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
+        patience=0,
+    )
+
+
+def test_a_connection_that_is_not_the_relays_is_refused(folder: Path) -> None:
+    with pytest.raises(Forbidden, match="nobody is known"):
+        _manager(folder, None, Peers(None)).register("unix:", Claims())
+
+
+@pytest.mark.parametrize("container_id", ["", "../../x", "A" * 64, "a" * 63, "a" * 64 + "\n"])
+def test_only_an_id_of_64_hexadecimal_digits_ever_becomes_a_path(
+    folder: Path, container_id: str
+) -> None:
+    made = TicketDirs(folder).make(IDS_A, POD_A)
+    door = Door(made.digest, TicketDirs(folder).open(made.digest))
+    visitor = Visitor(door, 1, ContainerCgroup(container_id, None, ()))
+    with pytest.raises(Forbidden, match="64 hexadecimal digits"):
+        _manager(folder, visitor, Peers(visitor.container)).register("x", Claims())
+    door.close()
+    assert list(made.files.iterdir()) == []
+
+
+def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
+    site: Site, door: Path
+) -> None:
+    nameless = entitlement(PodId("default", "a", ""))
+    site.vcuda.start(IDS_A, nameless)
+    assert sorted(each.name for each in door.iterdir()) == ["vcuda.sock"]
+    site.entitled[UID_A, "main"] = nameless
+    site.register(door, container_name="main")
+    assert limits(door) == CONFIG

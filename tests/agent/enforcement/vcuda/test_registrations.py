@@ -1,0 +1,330 @@
+"""Lists of processes that stay true, and go with their containers."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.vcuda.claims import Forbidden
+from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
+from agent.enforcement.vcuda.registrations import Registrations
+from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.errors import EnforcementError, Unavailable
+from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
+from tests.agent.builders import BLOCK
+from tests.agent.enforcement.vcuda.vcuda_site import (
+    ID_A,
+    ID_A2,
+    IDS_A,
+    POD_A,
+    POD_B,
+    UID_A,
+    Site,
+    entitlement,
+)
+from tests.agent.fakes import eventually
+
+ME = os.getpid()
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    with Site(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def door(site: Site) -> Path:
+    """The directory of a container that runs, with this process in it."""
+    site.run()
+    site.put(ID_A, POD_A, ME, 7, 5)
+    return site.admit(entitlement())
+
+
+def limits(folder: Path) -> VcudaConfig:
+    return decode((folder / "vcuda.config").read_bytes())
+
+
+def pids(folder: Path) -> tuple[int, ...]:
+    return decode_pids((folder / "pids.config").read_bytes())
+
+
+def listed(folder: Path, *expected: int) -> Callable[[], bool]:
+    return lambda: pids(folder) == expected
+
+
+CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
+
+
+def test_processes_are_listed_anew(site: Site, door: Path) -> None:
+    site.register(door, container_name="main")
+    site.put(ID_A, POD_A, ME, 12)
+    for folder in (door, door / "main", door / ID_A):
+        eventually(listed(folder, 12, ME), "the new process is listed")
+
+
+def test_more_processes_than_are_read_are_cut(site: Site, door: Path) -> None:
+    site.put(ID_A, POD_A, ME)
+    (site.mount / "kubepods.slice").rename(site.mount / "moved")
+    (site.mount / "moved").rename(site.mount / "kubepods.slice")
+    procs = next(site.mount.rglob("cgroup.procs"))
+    procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
+    site.register(door)
+    assert pids(door / ID_A) == tuple(range(2000, 3024))
+
+
+def test_what_a_container_had_that_is_gone_is_removed(site: Site, door: Path) -> None:
+    site.register(door, container_name="main")
+    site.put(ID_A, POD_A)
+    site.runtime.down = True  # then nobody knows
+    asked = site.runtime.asked
+    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    assert pids(door / ID_A) == (5, 7, ME)
+    site.runtime.down = False  # it has no processes, but it may yet
+    asked = site.runtime.asked
+    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    assert (door / ID_A).exists()
+    site.runtime.containers.clear()
+    eventually(lambda: not (door / ID_A).exists(), "it is gone")
+    eventually(lambda: not (door / "pids.config").exists(), "and its list")
+    assert limits(door) == CONFIG
+
+
+def test_a_container_started_again_takes_over_what_it_shares(site: Site, door: Path) -> None:
+    site.register(door, container_name="main")
+    site.put(ID_A, POD_A)
+    site.run(ID_A2)
+    site.vcuda.start(IDS_A, entitlement())
+    site.put(ID_A2, POD_A, ME, 77)
+    site.register(door, container_name="main")
+    del site.runtime.containers[ID_A]
+    eventually(lambda: not (door / ID_A).exists(), "the dead one's is gone")
+    assert pids(door) == pids(door / "main") == pids(door / ID_A2) == (77, ME)
+
+
+def test_a_ticket_that_ended_is_not_kept_listed(
+    site: Site, door: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its container may linger; nothing is written for it any more, and nothing complained of."""
+    site.register(door)
+    site.admit(entitlement(POD_B))
+    site.put(ID_A, POD_A, ME, 99)
+    site.run(ID_A2, POD_B)
+    site.put(ID_A2, POD_B, ME)
+    site.register(door)
+    site.put(ID_A2, POD_B, ME, 12)
+    eventually(listed(door / ID_A2, 12, ME), "the others are listed anew")
+    assert not (door / ID_A).exists()
+    assert not any(each.getMessage() == "processes not listed" for each in caplog.records)
+
+
+def test_a_container_that_is_still_there_is_looked_for_again(site: Site, door: Path) -> None:
+    """Of what an earlier agent listed none lives any more; the container may all the same."""
+    site.register(door)
+    site.restart(lambda: shutil.rmtree(site.proc))
+    asked = site.runtime.asked
+    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    assert (door / ID_A).exists()
+    del site.runtime.containers[ID_A]
+    eventually(lambda: not (door / ID_A).exists(), "it is forgotten once it is gone")
+
+
+def test_containers_registered_before_a_restart_are_kept_listed(site: Site, door: Path) -> None:
+    site.run(ID_A2, POD_A, "init")
+    site.put(ID_A2, POD_A, ME, 3)
+    site.entitled[UID_A, "init"] = entitlement(name="init")
+    site.register(door, container_id=f"crio-{ID_A2}")
+    site.run()
+    site.put(ID_A, POD_A, ME, 5)
+    site.register(door, container_name="main")
+
+    def meanwhile() -> None:
+        del site.runtime.containers[ID_A2]
+        site.put(ID_A2, POD_A)
+        site.put(ID_A, POD_A, ME, 5, 6)
+
+    site.restart(meanwhile)
+    for folder in (door, door / "main", door / ID_A):
+        eventually(listed(folder, 5, 6, ME), "it is listed anew")
+    eventually(lambda: not (door / ID_A2).exists(), "the one that ended meanwhile is forgotten")
+    eventually(lambda: not (door / f"crio-{ID_A2}").exists(), "under both names")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
+def test_what_an_earlier_agent_left_half_written_is_no_harm(
+    site: Site, door: Path, damage: str
+) -> None:
+    site.register(door)
+    file = door / ID_A / "pids.config"
+
+    def meanwhile() -> None:
+        if damage == "cut":
+            file.write_bytes(b"123")
+        elif damage == "gone":
+            file.unlink()
+        else:
+            (site.proc / str(ME) / "cgroup").write_text("garbage")
+            (site.proc / "5" / "cgroup").write_text("garbage")
+
+    site.restart(meanwhile)
+    site.put(ID_A, POD_A, ME, 8)
+    site.register(door)
+    assert pids(door / ID_A) == (8, ME)
+
+
+@pytest.mark.parametrize("problem", [CgroupError("foreign"), Unavailable("no /proc")])
+def test_processes_that_cannot_be_told_are_told_the_next_time(
+    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise problem
+
+    site.register(door)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroups, "pids_of", fails)
+        expected = "PERMISSION_DENIED" if isinstance(problem, CgroupError) else "UNAVAILABLE"
+        with pytest.raises(grpc.RpcError, match=expected):
+            site.register(door)
+    site.put(ID_A, POD_A, ME, 4)
+    eventually(lambda: pids(door / ID_A) == (4, ME), "it is listed anew")
+
+
+# --- alone ----------------------------------------------------------------------------------
+
+
+class Processes:
+    """Which processes containers have, as the test says."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, tuple[int, ...]] = {}
+
+    def container_of(self, pid: int, /) -> ContainerCgroup | None:
+        return None
+
+    def pids_of(self, ref: ContainerCgroup, /) -> tuple[int, ...]:
+        return self.of[ref.container_id]
+
+
+class Alone:
+    """Registrations at one ticket."""
+
+    def __init__(self, root: Path) -> None:
+        self.dirs = TicketDirs(root)
+        self.processes = Processes()
+        self.registrations = Registrations(self.dirs, self.processes)
+        self.ticket = self.dirs.make(IDS_A, POD_A)
+        self.door = Door(self.ticket.digest, self.dirs.open(self.ticket.digest))
+
+    def add(self, container_id: str, *pids: int) -> None:
+        self.processes.of[container_id] = pids
+        ref = ContainerCgroup(container_id, None, ())
+        folders = frozenset({container_id, "", "main"})
+        self.registrations.add(ref, self.door, folders, CONFIG.encode())
+
+
+@pytest.fixture
+def alone(folder: Path) -> Iterator[Alone]:
+    made = Alone(folder / "tickets")
+    yield made
+    made.door.close()
+
+
+def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone) -> None:
+    """Its request waited for the runtime while it was started again."""
+    alone.add(ID_A2, 7)
+    with pytest.raises(Forbidden, match="its container has ended"):
+        alone.add(ID_A)
+    alone.processes.of[ID_A2] = (7, 8)
+    alone.registrations.refresh(lambda container: container == ID_A)
+    files = alone.ticket.files
+    assert pids(files) == pids(files / "main") == pids(files / ID_A2) == (7, 8)
+    assert not (files / ID_A).exists()
+
+
+def test_a_list_that_could_not_be_written_is_written_the_next_time(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot write: No space left on device")
+
+    alone.add(ID_A, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "write", fails)
+        with pytest.raises(EnforcementError):
+            alone.add(ID_A, 7, 8)
+    alone.registrations.refresh(lambda _container: False)
+    assert pids(alone.ticket.files) == (7, 8)
+
+
+def test_a_runtime_that_does_not_answer_is_asked_once_and_holds_no_list_up(alone: Alone) -> None:
+    for number in range(5):
+        alone.add(f"{number:064x}", 7)
+        alone.processes.of[f"{number:064x}"] = ()
+    alone.add(ID_A, 7)
+    alone.processes.of[ID_A] = (7, 8)
+    asked = []
+
+    def ended(container: str) -> bool:
+        asked.append(container)
+        assert pids(alone.ticket.files) == (7, 8)  # who lives was listed before
+        raise Unavailable("CRI: DEADLINE_EXCEEDED")
+
+    alone.registrations.refresh(ended)
+    assert len(asked) == 1
+
+
+def test_what_cannot_be_removed_is_removed_the_next_time(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnforcementError("state-dir: cannot remove: Read-only file system")
+
+    alone.add(ID_A, 7)
+    alone.processes.of[ID_A] = ()
+    with monkeypatch.context() as patch:
+        patch.setattr(TicketDirs, "discard", fails)
+        alone.registrations.refresh(lambda _container: True)
+    assert "files stay" in caplog.messages
+    assert (alone.ticket.files / ID_A).exists()
+    alone.registrations.refresh(lambda _container: True)
+    assert [each.name for each in alone.ticket.files.iterdir()] == ["vcuda.config"]
+
+
+def test_without_descriptors_it_is_tried_the_next_time(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone.add(ID_A, 7)
+    alone.processes.of[ID_A] = (7, 8)
+
+    def fails(_folder: int) -> int:
+        raise OSError(errno.EMFILE, "too many")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", fails)
+        alone.registrations.refresh(lambda _container: False)
+    assert "processes not listed" in caplog.messages
+    alone.registrations.refresh(lambda _container: False)
+    assert pids(alone.ticket.files) == (7, 8)
+
+
+def test_a_door_that_closes_takes_its_registrations_with_it(alone: Alone) -> None:
+    alone.add(ID_A, 7)
+    alone.processes.of[ID_A] = ()
+
+    def ended(_container: str) -> bool:
+        alone.door.close()
+        return True
+
+    alone.registrations.refresh(ended)
+    alone.registrations.refresh(lambda _container: pytest.fail("nobody is left to ask about"))
+
+
+def test_a_door_that_is_closed_cannot_be_recovered(alone: Alone) -> None:
+    alone.door.close()
+    with pytest.raises(EnforcementError, match="cannot read the limits"):
+        alone.registrations.recover(alone.door)

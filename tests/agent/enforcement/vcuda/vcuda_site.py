@@ -1,0 +1,247 @@
+"""A node's side of vcuda for tests: real sockets, processes and gRPC, a ``/proc`` of our own.
+
+A process of the test is put into a container by what the fake ``/proc`` says of its cgroup.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import grpc
+
+from agent.enforcement.ticket_dirs import digest_of
+from agent.enforcement.vcuda.api import vcuda_pb2 as api
+from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
+from agent.enforcement.vcuda.backend import Vcuda
+from agent.enforcement.vcuda.limits import Limits
+from agent.enforcement.vcuda.ports import Hardware
+from agent.entitlement import Entitlement
+from agent.errors import Unavailable
+from agent.grant import Grant, Share
+from agent.ledger import Claim
+from agent.podview import PodId
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import ContainerInfo, ContainerState
+from tests.agent.builders import BLOCK, CORE, MEMORY, ids
+
+UID_A = "aaaaaaaa-0000-4000-8000-000000000001"
+UID_B = "bbbbbbbb-0000-4000-8000-000000000002"
+POD_A, POD_B = PodId("default", "a", UID_A), PodId("default", "b", UID_B)
+ID_A, ID_B, ID_A2 = "a" * 64, "b" * 64, "c" * 64
+IDS_A, IDS_B = ids("GPU-0", range(25)), ids("GPU-0", range(25, 75))
+BUS = "00000000:3b:00.0"
+
+
+def entitlement(
+    pod: PodId = POD_A,
+    name: str = "main",
+    core_ids: frozenset[str] = IDS_A,
+    *,
+    blocks: int | None = 4,
+    core_limit: int | None = None,
+) -> Entitlement:
+    """What one container may use of ``GPU-0``."""
+    memory = None if blocks is None else Grant(MEMORY, (Share("GPU-0", blocks),))
+    cores = Grant(CORE, (Share("GPU-0", len(core_ids)),))
+    return Entitlement(Claim(pod, name), core_ids, cores, memory, core_limit)
+
+
+@dataclass
+class FakeRuntime:
+    """A container runtime."""
+
+    containers: dict[str, ContainerInfo] = field(default_factory=dict)
+    down: bool = False
+    asked: int = 0
+    ended: dict[str, set[str]] = field(default_factory=dict)
+
+    def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
+        self.asked += 1
+        assert within > 0
+        if self.down:
+            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not answer")
+        return self.containers.get(container_id)
+
+    def succeeded(self, pod_uid: str, *, within: float) -> set[str]:
+        assert within > 0
+        if self.down:
+            raise Unavailable("CRI: UNAVAILABLE: does not answer")
+        return self.ended.get(pod_uid, set())
+
+
+class Site:
+    """A node with vcuda, of which each part can be asked and changed."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+        self.folder = folder
+        self.proc = folder / "proc"
+        self.mount = folder / "cgroup"
+        self.state = folder / "state"
+        for each in (self.proc, self.mount):
+            each.mkdir()
+        (self.mount / "cgroup.controllers").touch()
+        self.runtime = FakeRuntime()
+        self.entitled: dict[tuple[str, str], Entitlement] = {}
+        self.results: list[str] = []
+        self.limits = limits or Limits(check=0.1)
+        self.vcuda = self.make()
+        self.children: list[subprocess.Popen[str]] = []
+
+    def make(self) -> Vcuda:
+        """Make an agent's side; nothing is opened."""
+        return Vcuda(
+            state_dir=self.state,
+            peers=Cgroups(self.proc, self.mount),
+            runtime=self.runtime,
+            entitled=lambda uid, name: self.entitled.get((uid, name)),
+            hardware=Hardware(lambda _card: BUS, lambda: "535.104.05", BLOCK),
+            on_result=self.results.append,
+            limits=self.limits,
+            refresh_seconds=0.05,
+            patience=0.4,
+        )
+
+    def __enter__(self) -> Self:
+        self.vcuda.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.vcuda.close()
+        for child in self.children:
+            child.kill()
+            child.communicate(timeout=20)
+
+    def restart(self, between: Callable[[], object] = lambda: None) -> None:
+        """Another agent takes the place of this one."""
+        self.vcuda.close()
+        between()
+        self.vcuda = self.make()
+        self.vcuda.open()
+
+    # --- what there is on the node -----------------------------------------------------------
+
+    def run(
+        self,
+        container_id: str = ID_A,
+        pod: PodId = POD_A,
+        name: str = "main",
+        *,
+        state: ContainerState = ContainerState.RUNNING,
+    ) -> None:
+        """The runtime runs a container."""
+        self.runtime.containers[container_id] = ContainerInfo(
+            container_id, name, pod.uid, pod.namespace, pod.name, state, 1
+        )
+        self._cgroup(container_id, pod).mkdir(parents=True, exist_ok=True)
+        self._list(container_id, pod, ())
+
+    def put(self, container_id: str, pod: PodId, *pids: int) -> None:
+        """These processes are in a container, and no others."""
+        path = self._cgroup(container_id, pod)
+        for pid in pids:
+            (self.proc / str(pid)).mkdir(exist_ok=True)
+            place = path.relative_to(self.mount)
+            (self.proc / str(pid) / "cgroup").write_text(f"0::/{place}\n")
+        self._list(container_id, pod, pids)
+
+    def _list(self, container_id: str, pod: PodId, pids: tuple[int, ...]) -> None:
+        (self._cgroup(container_id, pod) / "cgroup.procs").write_text(
+            "".join(f"{pid}\n" for pid in pids)
+        )
+
+    def _cgroup(self, container_id: str, pod: PodId) -> Path:
+        uid = pod.uid.replace("-", "_")
+        return (
+            self.mount
+            / "kubepods.slice"
+            / f"kubepods-pod{uid}.slice"
+            / f"cri-containerd-{container_id}.scope"
+        )
+
+    def admit(self, given: Entitlement) -> Path:
+        """The kubelet admits and starts a container; gives its directory on the host."""
+        answer = self.vcuda.answer(given.claim, given.core_ids, given.cores)
+        self.entitled[given.claim.pod.uid, given.claim.container] = given
+        self.vcuda.start(given.core_ids, given)
+        return Path(answer.mounts[0].host)
+
+    def directory(self, core_ids: frozenset[str]) -> Path:
+        return self.state / "tickets" / digest_of(core_ids) / "files"
+
+    # --- who calls ---------------------------------------------------------------------------
+
+    def register(self, door: Path, **claims: str) -> None:
+        """Register from this very process."""
+        with stub(door) as client:
+            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
+
+    def child(self, door: Path) -> "Child":
+        """Another process, of which the test can say in which container it is."""
+        child = Child(door)
+        self.children.append(child.process)
+        return child
+
+
+@contextlib.contextmanager
+def stub(door: Path) -> Iterator[rpc.VCUDAServiceStub]:
+    """A client as gpu-client is one: it names the socket as its authority."""
+    options = (
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_authority", "/etc/vcuda/vcuda.sock"),
+    )
+    folder = os.open(door, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with grpc.insecure_channel(
+            f"unix:/proc/self/fd/{folder}/vcuda.sock", options=options
+        ) as channel:
+            yield rpc.VCUDAServiceStub(channel)
+    finally:
+        os.close(folder)
+
+
+_CHILD = """
+import json, sys
+from pathlib import Path
+import grpc
+from tests.agent.enforcement.vcuda.vcuda_site import stub
+from agent.enforcement.vcuda.api import vcuda_pb2 as api
+for line in sys.stdin:
+    claims = json.loads(line)
+    try:
+        with stub(Path(sys.argv[1])) as client:
+            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
+        print("OK", flush=True)
+    except grpc.RpcError as error:
+        print(error.code().name, flush=True)
+"""
+
+
+class Child:
+    """A process that registers when it is told to."""
+
+    def __init__(self, door: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(door)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def register(self, **claims: str) -> str:
+        """Give ``OK``, or the code it was refused with."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{json.dumps(claims)}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.ports import Enforcer
 from agent.cards.inventory import Inventory
 from agent.enforcement.none import NoEnforcement
 from agent.errors import EnforcementError
-from agent.grant import Grant
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
-from agent.ports import Enforcer
 from agent.settings import Enforcement, Settings
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent.allocator.model.tickets import Resource, Ticket, count_of
 from agent.errors import PlacementError
 from agent.links import Links
-from agent.tickets import Resource, Ticket, count_of
 from contract.demand import CORES_PER_CARD, Demand
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from agent.allocator.model.tickets import Resource, count_of
 from agent.errors import PlacementError
 from agent.links import Links
 from agent.place import (
@@ -21,7 +22,6 @@ from agent.place import (
     fitting_cards,
     rank_for_share,
 )
-from agent.tickets import Resource, count_of
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 
 _MOST_STEPS = 500

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.ledger_copy import Knowledge
 from agent.errors import HandoverError
 from agent.handover.connections import HeldConnections, accepted_on, stop_reading
 from agent.host import memory, process
 from agent.kubelet.call_gate import CallGate
 from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.ledgercopy import Knowledge
 from agent.outfit import Upkeep
-from agent.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.cardnews import CardNews
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
 from agent.cards.health_feed import HealthBoard
 from agent.cards.inventory import Inventory
 from agent.cards.source import Source, StaticSource, open_source
-from agent.entitlement import Entitlement
 from agent.errors import SettingsError
 from agent.handover.succession import Succession
 from agent.host.stale_sockets import remove_dead
@@ -33,16 +37,12 @@ from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.pods import PodCache
-from agent.ledger import Claim
 from agent.observability.decision_log import LogJournal
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.outfit import Injector, Upkeep, outfit
-from agent.podview import PodView
 from agent.serving import Serving
 from agent.settings import Settings
-from agent.tickets import Resource, TicketBook
-from agent.turnstile import Turnstile
 from contract.inventory import NodeCards
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ simulated one, where our agent also answers the calls.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.podresources import Snapshot, identify
+from agent.allocator.model.tickets import Resource
+from agent.allocator.resolver.resolve import Ask, resolve
 from agent.errors import ResolutionError
-from agent.podview import PodId, PodView
-from agent.resolve import Ask, resolve
-from agent.tickets import Resource
-from agent.witness import Snapshot, identify
 from bench.bursts import draw_burst
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table

@@ -16,10 +16,10 @@ from random import Random
 
 import grpc
 
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Resource
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import podresources_pb2
-from agent.podview import PodView
-from agent.tickets import Resource
 from bench.load import Load
 from contract.names import Names
 

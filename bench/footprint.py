@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.podview import PodView
+from agent.allocator.model.pod_view import PodView
 from bench.caller import KubeletRecord, serving
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, KubeletSide, api_settings, running_agent, wait

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.cards.inventory import Inventory, parse_inventory
-from agent.podview import PodId, PodView
-from agent.tickets import Resource, TicketBook
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from simulator.demo import cards_file
 

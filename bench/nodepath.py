@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from agent.podview import PodView
-from agent.tickets import Resource, count_of
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Resource, count_of
 from bench.caller import KubeletRecord, Plugin, serving
 from bench.load import ARRIVING, Load
 from bench.result import Cell, Goal, Result, Table

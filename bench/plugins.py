@@ -11,16 +11,16 @@ from pathlib import Path
 
 import click
 
-from agent.answer import Answer
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.host import memory
 from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.server import Calls, DevicePluginService, PluginServer
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
-from agent.podview import PodView
-from agent.tickets import Resource, TicketBook
-from agent.turnstile import Turnstile
 from bench.load import Load
 from common.logs import configure
 from contract.allocation import Allocation

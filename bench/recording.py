@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.tickets import Resource
-from agent.witness import ListedContainer, ListedPod
+from agent.allocator.model.podresources import ListedContainer, ListedPod
+from agent.allocator.model.tickets import Resource
 from bench.rules import Candidate, Request
 from contract.demand import parse_pod_demand
 from contract.names import Names

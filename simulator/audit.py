@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.tickets import Ticket
+from agent.allocator.model.tickets import Ticket
 from contract.allocation import decode_allocations
 from contract.demand import parse_pod_demand
 from contract.names import Names

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.allocator.model.tickets import summarize
 from agent.cards.inventory import Inventory
 from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH
-from agent.tickets import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.names import Names

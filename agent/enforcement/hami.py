@@ -51,14 +51,14 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.tickets import Resource
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
-from agent.grant import Grant
-from agent.ledger import Claim
-from agent.podview import PodId
-from agent.tickets import Resource
 from contract.demand import CORES_PER_CARD
 
 log = logging.getLogger(__name__)

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
-from agent.answer import Answer
-from agent.entitlement import Entitlement
-from agent.grant import Grant
-from agent.ledger import Claim
-from agent.podview import PodId
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
 
 
 class NoEnforcement:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement import ticket_disk as ticketdisk
 from agent.enforcement import ticket_owner as ticketowner
 from agent.errors import EnforcementError
 from agent.host import directories as folders
-from agent.podview import PodId
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ import os
 import re
 from collections.abc import Iterator
 
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement import ticket_owner as ticketowner
 from agent.errors import EnforcementError
 from agent.host import directories as folders
-from agent.podview import PodId
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection
 
-from agent.podview import PodId
+from agent.allocator.model.pod_view import PodId
 
 
 def encode(owner: PodId) -> bytes:

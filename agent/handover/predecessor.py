@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from agent.allocator.model.ledger_copy import Knowledge, encode, encode_rest
 from agent.errors import HandoverError
 from agent.handover.channel import Channel, listen
 from agent.handover.lock import ServingLock
-from agent.ledgercopy import Knowledge, encode, encode_rest
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from agent.allocator.model.ledger_copy import Held, Knowledge, decode, decode_rest
 from agent.errors import HandoverError
 from agent.handover.channel import Channel
 from agent.handover.lock import ServingLock
 from agent.handover.predecessor import PROTOCOL
-from agent.ledgercopy import Held, Knowledge, decode, decode_rest
 
 log = logging.getLogger(__name__)
 

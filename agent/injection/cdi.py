@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
 from agent.cards.inventory import Card, Inventory
 from agent.errors import SettingsError
 from contract.errors import quote

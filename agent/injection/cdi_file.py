@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
 from agent.cards.cards_file import decode_yaml
 from agent.cards.inventory import Inventory
 from agent.errors import EnforcementError, SettingsError

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.tickets import Resource
 from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
-from agent.grant import Grant
-from agent.tickets import Resource
 from contract.errors import quote
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.tickets import Resource
 from agent.kubelet.server import Calls
-from agent.tickets import Resource
 
 
 class CallGate:

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.tickets import Resource
 from agent.errors import Unavailable
 from agent.kubelet.api import podresources_pb2
-from agent.tickets import Resource
-from agent.witness import ListedContainer, ListedPod, Snapshot
 from common.backoff import spread
 
 # The kubelet allows 100 calls a second (fact K5): after this long one more is due.

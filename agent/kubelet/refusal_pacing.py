@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.tickets import Resource
 from agent.errors import Refusal
 from agent.kubelet.server import Calls
-from agent.tickets import Resource
 
 BURST = 40
 PER_SECOND = 40.0

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from agent.allocator.model.pod_view import PodId, PodView, is_complete
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from agent.podview import PodId, PodView, is_complete
 from common.backoff import Jitter, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent.allocator.model.tickets import Resource
 from agent.cards.inventory import Inventory
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from agent.tickets import Resource
 from common.backoff import Backoff, Jitter, spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from agent.allocator.model.pod_view import PodView, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from agent.podview import PodView, parse_pod
 from common.backoff import Backoff, Jitter
 from contract.names import Names
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.ledger import Claim, Correction
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.tickets import Resource, summarize
 from agent.observability.folding import Folding
 from agent.observability.metrics import Metrics
-from agent.tickets import Resource, summarize
 from contract.allocation import Evidence
 
 log = logging.getLogger(__name__)

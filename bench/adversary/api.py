@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.annotation_writer import allocation_patch
 from agent.kubernetes_api.client import Gone, Rejected
-from agent.podview import PodView
 from bench.adversary.pods import NAMES, Json, Pod
 from contract.allocation import Allocation
 
@@ -91,7 +91,7 @@ class Api:
         pod = self._pods.get((namespace, name))
         return pod.manifest() if pod is not None else None
 
-    # --- what the agent writes (agent.ports.Outbox) -------------------------------------
+    # --- what the agent writes (agent.allocator.model.ports.Outbox) -------------------------------------
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
         """Queue what a pod's containers got."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeAlias
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
 

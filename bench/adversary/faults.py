@@ -2,7 +2,7 @@
 
 from random import Random
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from bench.adversary.drawing import draw_pod
 from bench.adversary.judge import Call
 from bench.adversary.kubelet import Known, State

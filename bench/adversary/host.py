@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from agent.answer import Answer
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.ports import Journal, RecordSource
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
 from agent.kubernetes_api.pods import PodCache
-from agent.podview import PodView
-from agent.ports import Journal, RecordSource
-from agent.tickets import TicketBook
-from agent.turnstile import Turnstile
 from bench.adversary.api import Api
 from bench.adversary.pods import NAMES, NODE, Json
 

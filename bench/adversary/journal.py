@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from agent.ledger import Claim, Correction
-from agent.tickets import Resource
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 
 
@@ -31,7 +31,7 @@ class Said:
 
 @dataclass
 class Memory:
-    """A :class:`agent.ports.Journal` that keeps what was said since it was last asked."""
+    """A :class:`agent.allocator.model.ports.Journal` that keeps what was said since it was last asked."""
 
     said: list[Said] = field(default_factory=list)
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agent.ledger import Claim
-from agent.tickets import Resource, card_of
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.tickets import Resource, card_of
 from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
 from contract.allocation import Evidence

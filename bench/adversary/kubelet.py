@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.errors import Unavailable
-from agent.witness import ListedContainer, ListedPod, Snapshot
 from bench.adversary.api import Api
 from bench.adversary.devices import Devices, Port, Rejected
 from bench.adversary.pods import Container, Pod

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from bench.adversary.pods import Container
 from contract.demand import CORES_PER_CARD, ContainerKind, Demand
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from contract.demand import ContainerKind, read_pod_demand
 from contract.names import Names
 from contract.stamps import OrderStamp

@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from agent.allocator.model.tickets import Resource, card_of
 from agent.errors import PlacementError, Refusal
-from agent.tickets import Resource, card_of
 from bench.adversary.devices import Offer
 from bench.adversary.judge import Call
 from bench.adversary.oracle import Task, fits

@@ -1,7 +1,7 @@
 """Starts of containers: what the agent lets through, and what it vetoes (K10)."""
 
+from agent.allocator.model.tickets import Resource, card_of
 from agent.errors import Refusal
-from agent.tickets import Resource, card_of
 from bench.adversary.judge import Call
 from bench.adversary.kubelet import Known
 from bench.adversary.pods import Container, Pod

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.cards.inventory import Card, Inventory
 from agent.errors import Refusal
-from agent.tickets import Resource, TicketBook
 from bench.adversary.api import Api
 from bench.adversary.devices import CallFailed, Devices, Offer
 from bench.adversary.host import Host

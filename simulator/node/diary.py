@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.ledger import Claim, Correction
-from agent.tickets import Resource
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 
 
@@ -33,7 +33,7 @@ class Refused:
 
 
 class Diary:
-    """A :class:`agent.ports.Journal` that remembers and counts."""
+    """A :class:`agent.allocator.model.ports.Journal` that remembers and counts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

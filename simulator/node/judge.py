@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 from simulator.kubelet.trace import TraceEvent
 from simulator.node.diary import Said

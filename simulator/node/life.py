@@ -4,10 +4,10 @@ import socket
 import threading
 from dataclasses import dataclass
 
+from agent.allocator.allocator import Turnstile
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
 from agent.outfit import Works
-from agent.turnstile import Turnstile
 from simulator.node.mortal import Death, MortalOutbox
 
 

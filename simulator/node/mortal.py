@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import grpc
 
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.ports import Journal, Outbox
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.server import Calls, DevicePluginService
-from agent.ledger import Claim, Correction
-from agent.podview import PodView
-from agent.ports import Journal, Outbox
-from agent.tickets import Resource, TicketBook
 from contract.allocation import Allocation, Evidence
 
 CUT = "error reading from server: EOF"
@@ -85,7 +85,7 @@ class Death:
 
 
 class MortalJournal:
-    """A :class:`agent.ports.Journal` that a dead agent writes nothing into."""
+    """A :class:`agent.allocator.model.ports.Journal` that a dead agent writes nothing into."""
 
     def __init__(self, journal: Journal, death: Death) -> None:
         self._journal = journal
@@ -137,7 +137,7 @@ class MortalJournal:
 
 
 class MortalOutbox:
-    """A :class:`agent.ports.Outbox` whose queue dies with the agent.
+    """A :class:`agent.allocator.model.ports.Outbox` whose queue dies with the agent.
 
     Args:
         outbox: where the API server is.

@@ -8,6 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.ports import Enforcer, RecordSource
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.cards.inventory import Inventory, parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
@@ -16,12 +20,8 @@ from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Endpoint, Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.outfit import Works
-from agent.podview import PodView
-from agent.ports import Enforcer, RecordSource
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
-from agent.tickets import Resource, TicketBook
-from agent.turnstile import Turnstile
 from contract.demand import parse_pod_demand
 from contract.names import Names
 from simulator.demo import cards_file

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from agent.allocator.model.ports import Journal, RecordSource
 from agent.place import Policy
-from agent.ports import Journal, RecordSource
 from simulator.node.mortal import AgentHook, no_hook
 
 Rewire = Callable[[RecordSource], RecordSource]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agent.allocator.model.pod_view import PodView, is_complete, parse_pod
 from agent.errors import Unavailable
-from agent.podview import PodView, is_complete, parse_pod
 from contract.allocation import Allocation
 from contract.names import Names
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class PodsInMemory:
-    """A :class:`agent.ports.PodSource` and ``Outbox``: an API server, and a watch of it.
+    """A :class:`agent.allocator.model.ports.PodSource` and ``Outbox``: an API server, and a watch of it.
 
     The API server has the truth; the watch may be behind it, and tells what it knows.
     """

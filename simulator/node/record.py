@@ -1,7 +1,7 @@
 """A node whose kubelet cannot be asked who holds what."""
 
+from agent.allocator.model.podresources import Snapshot
 from agent.errors import Unavailable
-from agent.witness import Snapshot
 
 
 class NoRecord:

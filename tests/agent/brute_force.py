@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from agent.tickets import Resource, count_of
+from agent.allocator.model.tickets import Resource, count_of
 from contract.demand import ContainerDemand, ContainerKind
 
 Places = Mapping[str, Mapping[Resource, int]]

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 
 from hypothesis import settings
 
+from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.podresources import Identified, ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.cards.inventory import Card, Inventory
-from agent.ledger import Claim, Holding, Ledger
-from agent.podview import PodId, PodView
-from agent.tickets import Resource, TicketBook
-from agent.witness import Identified, ListedContainer, ListedPod, Snapshot
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 

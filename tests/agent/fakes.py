@@ -16,20 +16,20 @@ from typing import Any, Self
 
 import grpc
 
-from agent.answer import Answer, Mount
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.tickets import Resource, TicketBook, count_of
 from agent.cards.inventory import Card, Inventory
-from agent.entitlement import Entitlement
 from agent.errors import Unavailable
-from agent.grant import Grant
 from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
 from agent.kubelet.api import podresources_pb2 as lister_pb
 from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
-from agent.ledger import Claim, Correction
 from agent.place import Policy
-from agent.podview import PodId, PodView
-from agent.tickets import Resource, TicketBook, count_of
-from agent.turnstile import Turnstile
-from agent.witness import ListedContainer, ListedPod, Snapshot
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
 from contract.names import Names
@@ -129,11 +129,11 @@ def cards_of(device_ids: Iterable[str]) -> list[str]:
     return sorted({each.rpartition("::")[0] for each in device_ids})
 
 
-# --- fakes of agent.ports -------------------------------------------------------------
+# --- fakes of agent.allocator.model.ports -------------------------------------------------------------
 
 
 class FakePods:
-    """A :class:`agent.ports.PodSource`: what the watch has told, and what a GET would tell."""
+    """A :class:`agent.allocator.model.ports.PodSource`: what the watch has told, and what a GET would tell."""
 
     def __init__(self) -> None:
         self.cached: dict[PodId, PodView] = {}
@@ -181,7 +181,7 @@ Held = dict[Resource, frozenset[str]]
 
 
 class FakeRecord:
-    """A :class:`agent.ports.RecordSource` whose entries a test, or :class:`Node`, writes."""
+    """A :class:`agent.allocator.model.ports.RecordSource` whose entries a test, or :class:`Node`, writes."""
 
     def __init__(self) -> None:
         self.entries: dict[PodId, dict[str, Held]] = {}
@@ -221,7 +221,7 @@ class FakeRecord:
 
 
 class FakeEnforcer:
-    """An :class:`agent.ports.Enforcer` that keeps what it is told, or raises *error*."""
+    """An :class:`agent.allocator.model.ports.Enforcer` that keeps what it is told, or raises *error*."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -255,7 +255,7 @@ class FakeEnforcer:
 
 
 class FakeOutbox:
-    """A :class:`agent.ports.Outbox` that remembers."""
+    """A :class:`agent.allocator.model.ports.Outbox` that remembers."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[PodView, dict[str, Allocation]]] = []
@@ -270,7 +270,7 @@ class FakeOutbox:
 
 @dataclass
 class FakeJournal:
-    """A :class:`agent.ports.Journal` that remembers."""
+    """A :class:`agent.allocator.model.ports.Journal` that remembers."""
 
     decisions: list[tuple[str, Claim, Resource, Evidence, frozenset[str]]] = field(
         default_factory=list

@@ -22,7 +22,7 @@ _PROGRAM = """
 import json, sys
 import agent.__main__ as program
 from agent.deferred import _Deferred
-from agent.turnstile import Turnstile
+from agent.allocator.allocator import Turnstile
 from kubernetes.config import incluster_config
 
 incluster_config.SERVICE_TOKEN_FILENAME, incluster_config.SERVICE_CERT_FILENAME = sys.argv[1:3]

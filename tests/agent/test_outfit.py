@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
 from agent.cards.inventory import Inventory
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
-from agent.grant import Grant, Share
 from agent.injection.inject import DriverFiles, Injection
-from agent.ledger import Claim
 from agent.outfit import Injector, Upkeep, Works, outfit
 from agent.place import Policy
-from agent.podview import PodId
 from agent.settings import Enforcement, Settings
 from contract.names import Names
 from tests.agent.builders import BLOCK, CORE, MEMORY

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.model.tickets import Resource, Ticket
 from agent.cards.inventory import Inventory
 from agent.errors import PlacementError
 from agent.links import Links
 from agent.place import CardState, Need, Policy, need_of, pick
 from agent.place import place as place_on
-from agent.tickets import Resource, Ticket
 from contract.demand import Demand
 from tests.agent.builders import CORE, MEMORY, patient
 

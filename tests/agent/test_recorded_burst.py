@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from agent.podview import PodView, parse_pod
-from agent.resolve import Ask, resolve
-from agent.tickets import Resource, count_of
-from agent.witness import ListedContainer, ListedPod, Snapshot, identify
+from agent.allocator.model.pod_view import PodView, parse_pod
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot, identify
+from agent.allocator.model.tickets import Resource, count_of
+from agent.allocator.resolver.resolve import Ask, resolve
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.names import Names

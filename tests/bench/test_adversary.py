@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.allocator import Turnstile
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.tickets import Resource
 from agent.errors import PlacementError
-from agent.ledger import Claim
-from agent.podview import PodId
-from agent.tickets import Resource
-from agent.turnstile import Turnstile
 from bench.adversary.api import Api
 from bench.adversary.devices import CallFailed, Devices, Offer
 from bench.adversary.journal import Said

@@ -1,6 +1,6 @@
 """The node path in a tiny configuration: real processes, real sockets."""
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from bench import nodepath
 from bench.load import Load
 

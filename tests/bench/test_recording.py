@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from bench.recording import RECORDING, InvalidRecording, Recorded, load_burst, parse_burst
 from bench.rules import Request
 from contract.names import Names

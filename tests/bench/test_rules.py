@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from bench.rules import (
     Candidate,
     Named,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.allocator.model.tickets import Resource, Ticket, count_of
 from agent.enforcement.vcuda.config import VcudaConfig
-from agent.tickets import Resource, Ticket, count_of
 from contract.allocation import Allocation
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 

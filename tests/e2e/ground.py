@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from agent.allocator.model.podresources import Snapshot
+from agent.allocator.model.tickets import Resource
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
-from agent.tickets import Resource
-from agent.witness import Snapshot
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import ContainerDemand, ContainerKind, parse_pod_demand
 from contract.names import Names

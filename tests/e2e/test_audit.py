@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from agent.allocator.model.tickets import Resource
 from agent.enforcement.vcuda.config import VcudaConfig
-from agent.tickets import Resource
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
 from tests.e2e.audit import Seen, findings

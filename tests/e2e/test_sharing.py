@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from agent.tickets import Resource, Ticket
+from agent.allocator.model.tickets import Resource, Ticket
 from contract.demand import Demand
 from tests.e2e.manifests import BLOCKS, CARDS
 from tests.e2e.stage import Stage

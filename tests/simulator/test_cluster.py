@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.tickets import summarize
+from agent.allocator.model.tickets import summarize
 from contract.names import Names
 from simulator.attribution import allocate_calls, score_agent
 from simulator.audit import double_booked, holdings_of, unequal_records

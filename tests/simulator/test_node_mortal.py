@@ -14,7 +14,7 @@ GOT = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
 
 
 class Written:
-    """A :class:`agent.ports.Outbox`."""
+    """A :class:`agent.allocator.model.ports.Outbox`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,6 +1,6 @@
 """The pods of a node in this process: an API server, and a watch that may be behind it."""
 
-from agent.podview import PodView
+from agent.allocator.model.pod_view import PodView
 from contract.allocation import Allocation, Evidence
 from contract.names import Names
 from simulator.burst import container, pod

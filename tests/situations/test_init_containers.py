@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
+from agent.allocator.model.tickets import Resource
 from agent.place import Policy
-from agent.tickets import Resource
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from simulator.node.judge import Verdict

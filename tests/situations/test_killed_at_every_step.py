@@ -19,7 +19,7 @@ from enum import StrEnum
 import pytest
 
 import agent.kubelet.registration
-from agent.tickets import Resource
+from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 from simulator.kubelet.errors import CrashHere
 from simulator.node.judge import Verdict

@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import pytest
 
-import agent.lookout
-import agent.turnstile
+import agent.allocator.allocator
+import agent.allocator.resolver.resolver
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ports import Journal
+from agent.allocator.model.tickets import Resource
 from agent.errors import Unavailable
-from agent.ledger import Claim, Correction
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
 from agent.place import Policy
-from agent.ports import Journal
-from agent.tickets import Resource
 from contract.allocation import Evidence
 from simulator.kubelet.settings import Moment
 from simulator.node.judge import Verdict
@@ -136,8 +136,8 @@ def blind(way: Way, **options: Any) -> Iterator[tuple[Node, ExitStack]]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that waits less for the record: what is shown does not need seconds."""
-    monkeypatch.setattr(agent.lookout, "WITNESS_WITHIN", 0.05)
-    monkeypatch.setattr(agent.turnstile, "PROOF_WITHIN", 0.05)
+    monkeypatch.setattr(agent.allocator.resolver.resolver, "WITNESS_WITHIN", 0.05)
+    monkeypatch.setattr(agent.allocator.allocator, "PROOF_WITHIN", 0.05)
 
 
 # --- what the agent says, and when the kubelet starts containers --------------------------
@@ -418,7 +418,7 @@ def test_thirty_prestarts_at_once_are_all_answered_in_time(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits for a record that never comes; none may wait for the others."""
-    monkeypatch.setattr(agent.lookout, "WITNESS_WITHIN", 0.02)
+    monkeypatch.setattr(agent.allocator.resolver.resolver, "WITNESS_WITHIN", 0.02)
     pods = [a_pod(f"p{number:02}", gpu("c0", 5, 1), at=number) for number in range(30)]
     gate = Gate()
     with gate, blind(way, kubelet={"hook": gate, "pod_workers": 32}) as (node, _):

@@ -18,7 +18,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.tickets import Resource
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.limits import Limits
@@ -26,13 +31,8 @@ from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime
 from agent.enforcement.vcuda.relay import Relay
 from agent.enforcement.vcuda.server import VcudaServer
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError, Unavailable
-from agent.grant import Grant
 from agent.host.stale_sockets import remove_dead
-from agent.ledger import Claim
-from agent.podview import PodId
-from agent.tickets import Resource
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Entitled(Protocol):
 
 
 class Vcuda:
-    """Implements :class:`agent.ports.Enforcer`."""
+    """Implements :class:`agent.allocator.model.ports.Enforcer`."""
 
     def __init__(  # noqa: PLR0913 -- what the virtual manager needs of the node, by keyword
         self,

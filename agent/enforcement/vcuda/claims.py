@@ -13,8 +13,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from agent.allocator.model.entitlement import Entitlement
 from agent.enforcement.vcuda.config import legacy_bus_id
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo

@@ -29,7 +29,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.entitlement import Entitlement
+from agent.allocator.model.entitlement import Entitlement
 from agent.errors import EnforcementError
 from contract.demand import CORES_PER_CARD
 from contract.errors import quote

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from agent.allocator.model.entitlement import Entitlement
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
@@ -18,7 +19,6 @@ from agent.enforcement.vcuda.identification import Visitor
 from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime, Visitors
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.ticket_sockets import Door
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError
 from agent.runtime.cri import ContainerInfo, ContainerState

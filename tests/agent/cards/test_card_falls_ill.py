@@ -13,6 +13,7 @@ import pytest
 import urllib3
 
 from agent import serving
+from agent.allocator.model.tickets import Ticket
 from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection
@@ -20,7 +21,6 @@ from agent.kubernetes_api.inventory import InventoryPace
 from agent.place import Policy
 from agent.settings import Settings
 from agent.supervisor import Agent
-from agent.tickets import Ticket
 from contract.inventory import NodeCard, decode_inventory
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json

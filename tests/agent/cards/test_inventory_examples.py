@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.allocator.model.tickets import Resource, TicketBook
 from agent.cards.cards_file import load_inventory
-from agent.tickets import Resource, TicketBook
 
 FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"
 MODELS = {

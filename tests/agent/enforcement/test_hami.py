@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, Share, translate
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.ports import Enforcer
+from agent.allocator.model.tickets import Ticket
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
-from agent.grant import Grant, Share, translate
-from agent.ledger import Claim
 from agent.place import pick
-from agent.podview import PodId
-from agent.ports import Enforcer
-from agent.tickets import Ticket
 from contract.demand import Demand
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
 

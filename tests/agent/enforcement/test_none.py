@@ -1,8 +1,8 @@
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ports import Enforcer
 from agent.enforcement.none import NoEnforcement
-from agent.grant import Grant, Share
-from agent.ledger import Claim
-from agent.ports import Enforcer
 from tests.agent.builders import CORE, MEMORY, ids, pod_id
 
 

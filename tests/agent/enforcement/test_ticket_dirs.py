@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
 from agent.errors import EnforcementError
-from agent.podview import PodId
 from tests.agent.builders import ids, pod_id
 
 IDS, OTHER_IDS = ids("GPU-0", range(25)), ids("GPU-0", range(25, 50))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_owner import among, decode, encode, is_that, may_be
-from agent.podview import PodId
 from tests.agent.builders import pod_id
 
 A, B = pod_id("a"), pod_id("b")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
 from agent.cards.cards_file import decode_yaml
 from agent.cards.inventory import Inventory
 from agent.errors import SettingsError

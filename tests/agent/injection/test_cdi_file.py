@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
 from agent.cards.inventory import Inventory
 from agent.errors import EnforcementError
 from agent.injection.cdi import own_names, parse_spec, spec_document

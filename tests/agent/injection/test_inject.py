@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.grant import Grant, Share
 from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
-from agent.grant import Grant, Share
 from agent.injection.inject import (
     CONTROL_DEVICES,
     DriverFiles,

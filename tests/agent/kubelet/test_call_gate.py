@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
 from agent.errors import GrantError
 from agent.kubelet.call_gate import CallGate
 from tests.agent.builders import CORE

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
-from agent.witness import ListedContainer, ListedPod, Snapshot
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import NAMES, RESOURCES, FakeClock, FakeKubelet, eventually
 

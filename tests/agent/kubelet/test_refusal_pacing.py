@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.answer import Answer
+from agent.allocator.model.answer import Answer
 from agent.errors import PlacementError, Unavailable
 from agent.kubelet.refusal_pacing import LONGEST_SECONDS, PacedCalls, RefusalPace
 from tests.agent.builders import CORE

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from agent.allocator.model.pod_view import is_complete, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
-from agent.podview import is_complete, parse_pod
 from contract.allocation import Allocation, Evidence
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer

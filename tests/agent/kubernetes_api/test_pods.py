@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api import client as api_module
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
-from agent.podview import PodView
 from contract.allocation import Allocation, Evidence, encode_allocations
 from simulator.api.faults import Outage
 from simulator.api.resources import PODS as PODS_RESOURCE

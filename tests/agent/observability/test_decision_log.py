@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from agent.ledger import Claim, Correction
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.pod_view import PodId
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
-from agent.podview import PodId
 from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeClock

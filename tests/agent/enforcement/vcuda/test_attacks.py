@@ -18,10 +18,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.config import decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
-from agent.podview import PodId
 from tests.agent.builders import BLOCK, ids
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,

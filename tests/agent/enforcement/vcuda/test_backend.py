@@ -12,7 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.answer import Answer, Mount
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.ports import Enforcer
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.backend import Vcuda
@@ -20,10 +23,7 @@ from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.relay import Relay
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
-from agent.grant import Grant, Share
-from agent.ports import Enforcer
 from agent.runtime.cgroups import Cgroups
 from tests.agent.builders import BLOCK, MEMORY, ids, pod_id
 from tests.agent.enforcement.vcuda.vcuda_site import (

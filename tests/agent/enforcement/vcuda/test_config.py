@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.ledger import Claim
 from agent.enforcement.vcuda.config import (
     CONFIG_SIZE,
     MOST_PIDS,
@@ -22,10 +25,7 @@ from agent.enforcement.vcuda.config import (
     encode_pids,
     legacy_bus_id,
 )
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
-from agent.grant import Grant, Share
-from agent.ledger import Claim
 from tests.agent.builders import BLOCK, CORE, MEMORY, patient, pod_id
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"

@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.claims import Claims, Forbidden
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
@@ -18,9 +20,7 @@ from agent.enforcement.vcuda.identification import Visitor
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.ticket_sockets import Door
-from agent.entitlement import Entitlement
 from agent.errors import EnforcementError
-from agent.podview import PodId
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerState
 from tests.agent.builders import BLOCK

@@ -15,17 +15,17 @@ from typing import Self
 
 import grpc
 
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.ports import Hardware
-from agent.entitlement import Entitlement
 from agent.errors import Unavailable
-from agent.grant import Grant, Share
-from agent.ledger import Claim
-from agent.podview import PodId
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo, ContainerState
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids

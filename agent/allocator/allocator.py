@@ -1,0 +1,578 @@
+"""The turnstile: the order in which the pure decisions are made, and what they are made from.
+
+Three calls come in, one per RPC of a device plugin: :meth:`Turnstile.prefer` resolves and
+places, :meth:`Turnstile.allocate` translates, :meth:`Turnstile.prestart` proves. What they
+need from outside arrives through Protocols. The lock covers memory only and is never
+held while something outside is asked.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from agent.allocator.enforcement import Workshop
+from agent.allocator.free_places import free_places
+from agent.allocator.half_served import half_served
+from agent.allocator.model.allocations import grant_of
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, check_free, check_request, check_together, translate
+from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger_copy import Held, Knowledge, inherit
+from agent.allocator.model.offers import Offers
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.podresources import Snapshot, identify_entries
+from agent.allocator.model.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
+from agent.allocator.model.tickets import Resource, Ticket, TicketBook
+from agent.allocator.owed_annotations import Records
+from agent.allocator.placement_request import Beliefs, Guidance
+from agent.allocator.placer import Seating, at_least, seat
+from agent.allocator.proof import (
+    add_unbooked,
+    believe,
+    check_start,
+    check_unshared,
+    check_wishes,
+    holder,
+    is_over,
+    proven,
+    unshown,
+    why_unproven,
+)
+from agent.allocator.reservations import Promises, Reservation, claim_of
+from agent.allocator.resolver.believed import BelievedPods
+from agent.allocator.resolver.pod_index import Roster
+from agent.allocator.resolver.resolve import Ask, Resolution
+from agent.allocator.resolver.resolver import WITNESS_WITHIN, Lookout, Scene
+from agent.allocator.single_flight import SharedRecord
+from agent.errors import Refusal, ResolutionError, Unavailable
+from agent.links import Links
+from agent.place import Policy
+from contract.allocation import Evidence
+from contract.demand import PodDemand
+
+_Found = TypeVar("_Found")
+
+PROOF_WITHIN = 2.0
+"""Seconds ``PreStartContainer`` waits for it; the kubelet gives it 30 (fact K10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Places found for a container, and promised to it."""
+
+    reservation: Reservation
+    seating: Seating
+    ids: frozenset[str]
+
+
+class Turnstile:
+    """Settles every call of the kubelet for one node."""
+
+    def __init__(  # noqa: PLR0913 -- the collaborators of the whole node, by keyword
+        self,
+        *,
+        book: TicketBook,
+        pods: PodSource,
+        record: RecordSource,
+        outbox: Outbox,
+        journal: Journal,
+        answer: Callable[[Grant], Answer],
+        enforcer: Enforcer | None = None,
+        unhealthy: Callable[[str], str] = lambda _uuid: "",
+        policy: Policy = Policy.BINPACK,
+        strict: bool = False,
+        aligned: bool = False,
+    ) -> None:
+        """Start with an empty ledger.
+
+        Args:
+            book: the node's tickets.
+            pods: the pods of this node.
+            record: the kubelet's own record.
+            outbox: takes finished allocations.
+            journal: takes decisions.
+            answer: turns a grant into an ``Allocate`` answer.
+            enforcer: what holds containers to their limits, and adds to answers.
+            unhealthy: why a card, by UUID, may not be given out; empty when it may.
+            policy: which card a share prefers, unless its pod wishes otherwise.
+            strict: whether a scheduler's choice of cards that does not fit is refused.
+            aligned: whether the kubelet knows the cards' NUMA nodes.
+        """
+        self._book = book
+        self._pods = BelievedPods(pods, book)
+        self._shared = SharedRecord(record)
+        self._journal = journal
+        self._answer = answer
+        self._links = Links(book.inventory)
+        self._unhealthy = unhealthy
+        self._policy = policy
+        self._strict = strict
+        self._lock = threading.Lock()
+        self._ledger = Ledger()
+        roster = Roster()
+        self._records = Records(ledger=self._ledger, book=book, roster=roster, outbox=outbox)
+        self._lookout = Lookout(
+            ledger=self._ledger,
+            roster=roster,
+            pods=self._pods,
+            record=record,
+            journal=journal,
+            lock=self._lock,
+            on_changed=self._records.tell_of,
+        )
+        self._workshop = Workshop(
+            enforcer=enforcer,
+            ledger=self._ledger,
+            book=book,
+            lookout=self._lookout,
+            record=self._shared,
+            lock=self._lock,
+        )
+        self._promises = Promises()
+        self._inherited: dict[tuple[Claim, Resource], frozenset[str]] = {}
+        self._unshown: Mapping[tuple[Claim, Resource], Holding] = {}
+        self._offers = Offers(book, aligned=aligned)
+
+    # --- the three calls -------------------------------------------------------------
+
+    def prefer(
+        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        """Settle who is asking, place it, and give the IDs of its places.
+
+        Raises:
+            Refusal: nobody can be asking this, or nothing fits.
+        """
+        asker: list[Resolution] = []
+        try:
+            must_tickets = self._book.read(resource, must)
+            offered = frozenset(available)
+            with self._lock:  # what nobody holds cannot have been given back
+                held = (self._ledger.held(resource) & offered) - frozenset(must)
+                ask = self._lookout.ask(resource, size, must)
+            scene = self._lookout.look(frozenset((resource, each) for each in held), ask=ask)
+
+            def place() -> _Placed:
+                asker[:] = [self._lookout.resolve(resource, size, must, scene)]
+                return self._place(asker[0], resource, offered, must_tickets)
+
+            placed = self._attempt(place, scene, ask)
+        except Refusal as error:
+            self._refused("prefer", asker, resource, size, error)
+            raise
+        resolution, seating, ids = placed.reservation.resolution, placed.seating, placed.ids
+        claim = claim_of(resolution)
+        if seating.replaced:
+            self._journal.replaced(claim, seating.replaced, seating.cards)
+        if placed.reservation.view is None:
+            self._journal.unadvised(claim, resource, ids)
+        self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
+        return [str(ticket) for ticket in seating.tickets]
+
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+        """Translate IDs into what their container gets, and book them.
+
+        Raises:
+            Refusal: the IDs make no sense together, or another container holds them.
+        """
+        ids = frozenset(device_ids)
+        size = len(device_ids)
+        asker: list[Resolution] = []
+        try:
+            tickets = self._book.read(resource, device_ids)
+            with self._lock:
+                promised = self._promises.redeem(resource, ids)
+                ask = self._lookout.ask(resource, size, device_ids)
+            if promised is not None:
+                asker = [promised.resolution]
+                evidence = Evidence.TICKET
+                with self._lock:
+                    reservation, grant = promised, self._vet(promised, resource, tickets)
+            else:
+                named = frozenset((resource, each) for each in device_ids)
+                scene = self._lookout.look(named=named, ask=ask)
+
+                def vet() -> tuple[Reservation, Grant]:
+                    asker[:] = [self._lookout.resolve(resource, size, device_ids, scene)]
+                    return self._vet_any(asker[0], resource, tickets)
+
+                reservation, grant = self._attempt(vet, scene, ask)
+                evidence = reservation.resolution.evidence
+            claim = claim_of(reservation.resolution)
+            # Before anything is booked: where it cannot be made, nothing has happened.
+            found = self._answer(grant)
+            made = self._workshop.make(
+                claim, ids, grant, then=lambda: self._book_in(claim, reservation, resource, ids)
+            )
+        except Refusal as error:
+            self._refused("allocate", asker, resource, size, error)
+            raise
+        if promised is None and reservation.view is None:
+            self._journal.unadvised(claim, resource, ids)
+        self._journal.decided("allocate", claim, resource, evidence, ids)
+        return found.plus(made)
+
+    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
+        """Prove that the container about to start is the one its places were given to.
+
+        Raises:
+            Refusal: what it holds contradicts what it asks for; the start is vetoed.
+        """
+        ids = frozenset(device_ids)
+        claim: Claim | None = None
+        try:
+            with self._lock:
+                claim = proven(self._ledger, resource, ids)
+            if claim is None:
+                claim = self._prove(resource, ids)
+            if claim is not None:
+                with self._lock:
+                    view = self._lookout.know().view(claim.pod)
+                    check_start(self._ledger, self._book, claim, view)
+                    if view is not None and (not view.running or self._promises.unadvised(ids)):
+                        check_wishes(self._book, resource, ids, view)
+            if resource is Resource.CORE:
+                self._workshop.start(claim, ids)
+        except Refusal as error:
+            self._journal.refused("prestart", claim, resource, len(device_ids), str(error))
+            raise
+        if claim is not None:
+            self._journal.decided("prestart", claim, resource, Evidence.RECORD, ids)
+
+    # --- keeping up ------------------------------------------------------------------
+
+    def rebuild(self) -> bool:
+        """Read the ledger off the kubelet's record; tell whether it could be had."""
+        scene = self._lookout.look()
+        with self._lock:
+            there = set(self._lookout.know().live)
+            if scene.snapshot is not None:
+                there |= self._lookout.reconcile(scene.snapshot).pods
+            self._lookout.admissions.find(there)
+        return scene.snapshot is not None
+
+    def knowledge(self) -> Knowledge:
+        """Return what the kubelet's record does not tell a successor."""
+        with self._lock:
+            claims = self._ledger.claims()
+            held = tuple(Held(claim, kind, dict(held)) for claim, kind, held in claims)
+            return Knowledge(held, *self._lookout.admissions.had_their_turn())
+
+    def inherit(self, known: Knowledge) -> None:
+        """Take in what a predecessor knew, where the kubelet's record says nothing of it.
+
+        It tells all it knows after each call that it ends. What it has told before is passed over:
+        a pod that ended since is released here, and there no more.
+        """
+        with self._lock:
+            for each in known.held:
+                new = {
+                    resource: held
+                    for resource, held in each.holdings.items()
+                    if self._inherited.get((each.claim, resource)) != held.ids
+                }
+                inherit(self._ledger, replace(each, holdings=new))
+                self._inherited |= {(each.claim, one): held.ids for one, held in new.items()}
+            self._forget_half_served()
+            self._lookout.admissions.inherit(known.passed, known.refused)
+
+    def refresh(self, *, owed: bool = True) -> bool:
+        """Take in what the kubelet's record shows, on a node where no call comes any more.
+
+        An agent that was killed after it answered owes a record to a pod that nothing will
+        happen to any more. And what ended pods held is free. Calls of the kubelet may come
+        meanwhile: nothing is taken away from a pod that the API or the record shows holding it.
+
+        Args:
+            owed: look after pods that wait for their record, too.
+
+        Returns:
+            Whether something has become free.
+        """
+        with self._lock:
+            # Asked before the record: what is booked from here on may not be in it.
+            gone = self._lookout.gone()
+            if not gone and not (owed and self._unbooked(self._lookout.know())):
+                return False
+        try:
+            snapshot = self._shared.list(within=WITNESS_WITHIN)
+        except Unavailable:
+            return False
+        with self._lock:
+            roster = self._lookout.know()
+            unbooked = self._unbooked(roster)
+            for each in identify_entries(snapshot.pods, roster.views_of, self._ledger.owners):
+                if each.pod in unbooked:
+                    add_unbooked(self._ledger, each)
+            released = [
+                self._ledger.release_pod(pod)
+                for pod in gone
+                # One that left the API holds its places until it has left List, too (K20).
+                if is_over(self._ledger, snapshot, pod, roster.shown(pod))
+            ]
+            released += self._release_guesses(snapshot, gone)
+            self._records.tell_of(roster.owed)
+        return any(released)
+
+    def _unbooked(self, roster: Roster) -> set[PodId]:
+        """Return the pods of which the record may show more than is booked.
+
+        They wait for their record, or had it from an agent before, and this one could not read
+        the kubelet's when it started.
+        """
+        return {
+            *roster.owed,
+            *(each for each in roster.recorded if not self._ledger.pod_claims(each)),
+        }
+
+    def _release_guesses(self, snapshot: Snapshot, gone: Iterable[PodId]) -> list[bool]:
+        """Release what was given to a listed pod on a guess, and two looks did not find with it."""
+        found = unshown(self._ledger, snapshot, gone)
+        again = [key for key, held in found.items() if self._unshown.get(key) is held]
+        for claim, resource in again:
+            self._ledger.release(claim, resource)
+        self._unshown = found
+        return [True for _ in again]
+
+    def registered(self) -> None:
+        """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
+        with self._lock:
+            self._lookout.forget_kubelet()
+            self._ledger.new_kubelet()
+            self._forget_half_served()
+            self._offers.registered(self._ledger)
+            self._promises.clear()
+        self.refresh()
+
+    def _forget_half_served(self) -> None:
+        """Forget what init containers hold in part, of which a new kubelet knows nothing."""
+        for claim in half_served(self._ledger, self._lookout.know().view):
+            self._ledger.release_container(claim)
+
+    def catch_up(self, view: PodView) -> None:
+        """Write the allocation of a pod that has one and does not show it yet."""
+        view = self._pods.believe(view)
+        if view.terminal or not view.demand:
+            return
+        with self._lock:
+            # A pod that was served while the API was away is booked by its name alone.
+            self._lookout.know()
+            if not view.assigned:
+                self._records.tell(view)
+
+    def free(self, resource: Resource) -> dict[str, int]:
+        """Count the free places by card."""
+        with self._lock:
+            hidden = self._lookout.know().hidden
+            return free_places(self._ledger, self._book, resource, hidden=hidden)
+
+    # --- enforcing -------------------------------------------------------------------
+
+    def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
+        """Give what a running container may use; ``None`` when it holds nothing here."""
+        return self._workshop.entitled(pod_uid, container)
+
+    def sweep(self) -> None:
+        """Let go of what enforcement made for pods that are gone."""
+        self._workshop.sweep()
+
+    # --- planning --------------------------------------------------------------------
+
+    def _policy_for(self, view: PodView | None) -> Policy:
+        """Give what the pod's author wishes, else what the node's admin has set."""
+        if view is None:
+            # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
+            # that fits best where most is free.
+            return Policy.SPREAD
+        return Policy(view.wishes.policy) if view.wishes.policy else self._policy
+
+    def _guided(self, view: PodView | None) -> Guidance:
+        """Give what the pod's author and a scheduler want."""
+        if view is None:
+            return Guidance()
+        return Guidance(view.wishes, view.chosen, self._strict)
+
+    def _attempt(self, attempt: Callable[[], _Found], scene: Scene, ask: Ask) -> _Found:
+        """Settle a call, and where nobody can be asking, once more after another look."""
+        try:
+            with self._lock:
+                return attempt()
+        except ResolutionError:
+            self._lookout.look_closer(scene, ask)
+        with self._lock:
+            return attempt()
+
+    def _place(
+        self,
+        asker: Resolution,
+        resource: Resource,
+        offered: AbstractSet[str],
+        must: Sequence[Ticket],
+    ) -> _Placed:
+        """Find places for whoever is asking; lock held.
+
+        Where several may be, and nothing fits the likeliest, it may be another.
+        """
+        refusal: Refusal | None = None
+        self._offers.heard(resource, offered, self._ledger, self._unhealthy)
+        for each in (asker, *asker.rivals):
+            view = self._lookout.roster.view(each.pod)
+            try:
+                seating = self._seat(each, view, resource, offered, must)
+            except Refusal as error:
+                refusal = refusal or error
+            else:
+                ids = frozenset(str(ticket) for ticket in seating.tickets)
+                reservation = Reservation(each, view)
+                if each is not asker:
+                    self._lookout.admissions.settle_instead(each.pod)
+                self._promises.make(resource, ids, reservation, seating.plan)
+                return _Placed(reservation, seating, ids)
+        assert refusal is not None  # noqa: S101 -- there is one asker at least
+        raise refusal
+
+    def _seat(
+        self,
+        asker: Resolution,
+        view: PodView | None,
+        resource: Resource,
+        offered: AbstractSet[str],
+        must: Sequence[Ticket],
+    ) -> Seating:
+        container = asker.container
+        if view is None:
+            container = at_least(container, self._book)
+        pod = view.demand if view is not None else PodDemand((container,))
+        return seat(
+            claim_of(asker),
+            container,
+            pod,
+            resource,
+            book=self._book,
+            ledger=self._ledger,
+            links=self._links,
+            unhealthy=self._unhealthy,
+            policy=self._policy_for(view),
+            available=offered,
+            must=must,
+            plan=self._promises.plan(asker.pod),
+            beliefs=Beliefs(
+                tuple(self._lookout.roster.hidden),
+                self._promises.reserved(asker, live=self._lookout.roster.live, ledger=self._ledger),
+                self._offers.kept_back(resource, self._ledger),
+            ),
+            guidance=self._guided(view),
+            sure=asker.evidence is not Evidence.ORDER,
+        )
+
+    def _refused(
+        self,
+        call: str,
+        asker: Sequence[Resolution],
+        resource: Resource,
+        size: int,
+        error: Refusal,
+    ) -> None:
+        """Note that a call is being refused, which ends the pod that it was made for.
+
+        Where several may have been asking, nobody is refused in another's name.
+        """
+        claim = claim_of(asker[0]) if asker and not asker[0].rivals else None
+        if asker:
+            certain = asker[0].evidence is not Evidence.ORDER
+            self._lookout.rejected(claim_of(asker[0]), certain=certain)
+            with self._lock:
+                self._promises.drop(asker[0].pod)
+        self._journal.refused(call, claim, resource, size, str(error))
+
+    # --- booking ---------------------------------------------------------------------
+
+    def _vet_any(
+        self, asker: Resolution, resource: Resource, tickets: Sequence[Ticket]
+    ) -> tuple[Reservation, Grant]:
+        """Find whose of the containers that may be asking these places can be; lock held."""
+        refusal: Refusal | None = None
+        for each in (asker, *asker.rivals):
+            reservation = Reservation(each, self._lookout.roster.view(each.pod))
+            try:
+                grant = self._vet(reservation, resource, tickets)
+            except Refusal as error:
+                refusal = refusal or error
+            else:
+                if each is not asker:
+                    self._lookout.admissions.settle_instead(each.pod)
+                return reservation, grant
+        assert refusal is not None  # noqa: S101 -- there is one asker at least
+        raise refusal
+
+    def _vet(
+        self, reservation: Reservation, resource: Resource, tickets: Sequence[Ticket]
+    ) -> Grant:
+        """Check that these places can be this container's; lock held."""
+        resolution = reservation.resolution
+        claim = claim_of(resolution)
+        ids = [str(ticket) for ticket in tickets]
+        check_free(
+            resource,
+            [each for each in ids if self._ledger.taken(resource, each, but_reusable_by=claim.pod)],
+        )
+        grant = translate(resource, tickets)
+        check_request(resolution.container.demand, grant)
+        other = grant_of(self._ledger, self._book, claim, resource.other)
+        if resource is Resource.CORE:
+            check_together(grant, other)
+        else:
+            check_together(other, grant)
+        return grant
+
+    def _book_in(
+        self, claim: Claim, reservation: Reservation, resource: Resource, ids: frozenset[str]
+    ) -> None:
+        """Book places that were vetted, and tell the API once that is all of its pod's."""
+        resolution = reservation.resolution
+        holding = Holding(ids, resolution.evidence, answered=True)
+        with self._lock:
+            self._lookout.answered(claim)
+            self._ledger.record(claim, resolution.container.kind, resource, holding)
+            self._offers.answered(self._ledger)
+            self._promises.fulfilled(claim.pod, self._ledger)
+            if reservation.view is None:
+                self._promises.note_unadvised(ids, self._ledger)
+            self._records.tell(reservation.view, parts=True)
+
+    # --- proving ---------------------------------------------------------------------
+
+    def _prove(self, resource: Resource, ids: frozenset[str]) -> Claim | None:
+        """Ask the kubelet's record who holds *ids*, and believe it."""
+        with self._lock:
+            guessed = self._ledger.find(resource, ids)
+        try:
+            snapshot = self._shared.list(within=PROOF_WITHIN)
+        except Unavailable as error:
+            self._journal.unproven(guessed[0] if guessed else None, ids, str(error))
+            return None
+        with self._lock:
+            views_of = self._lookout.know().views_of
+            found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
+            if found is None:
+                sure = [each for each in guessed if not self._by_order(each, resource)]
+                listed = identify_entries(snapshot.pods, views_of, self._ledger.owners)
+                check_unshared(listed, resource, ids, sure)
+                reason = why_unproven(self._ledger, guessed)
+                self._journal.unproven(guessed[0] if guessed else None, ids, reason)
+                return None
+            claim, held = found
+            wrong = believe(self._ledger, claim, held)
+            if wrong or claim not in guessed:
+                self._records.tell_of({claim.pod, *(each.guessed.pod for each in wrong)})
+        for correction in wrong:
+            self._journal.corrected(correction)
+        return claim
+
+    def _by_order(self, claim: Claim, resource: Resource) -> bool:
+        """Tell whether it was merely guessed that *claim* got what it is booked for."""
+        held = self._ledger.holding(claim, resource)
+        return held is not None and held.evidence is Evidence.ORDER

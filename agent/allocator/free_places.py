@@ -1,0 +1,142 @@
+"""What is free of each card: what the kubelet offers, the book, and the records on pods."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.tickets import Resource, TicketBook, card_of, per_card
+from contract.demand import ContainerKind
+
+
+def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
+    ledger: Ledger,
+    book: TicketBook,
+    resource: Resource,
+    *,
+    hidden: Iterable[PodView] = (),
+    reusable_by: PodId | None = None,
+    trusting: bool = False,
+) -> dict[str, int]:
+    """Count the places of each card that nobody holds.
+
+    A pod that this kubelet knew and lists no more holds nothing, whatever the API shows.
+
+    Args:
+        ledger: who holds what.
+        book: the node's tickets.
+        resource: which places.
+        hidden: pods by whose records places may be taken of which the ledger knows nothing.
+        reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
+        trusting: count what any pod holds that the kubelet does not list as free.
+    """
+    pod = reusable_by or PodId("", "", "")
+    held = ledger.count(resource)
+    free = {
+        card: len(places) - held.get(card, 0) for card, places in book.by_card(resource).items()
+    }
+    for other in ledger.unlisted:
+        if other != pod and (trusting or ledger.over(other)):
+            for each in _held_by(other, resource, ledger):
+                if card_of(each) in free:
+                    free[card_of(each)] += 1
+    for each in _held_by(pod, resource, ledger):
+        if card_of(each) in free and not ledger.taken(resource, each, but_reusable_by=pod):
+            free[card_of(each)] += 1
+    for view in hidden:
+        if not view.recorded or view.terminal or view.id == pod or ledger.over(view.id):
+            continue
+        for card, count in _beyond_book(view, resource, ledger).items():
+            if card in free:
+                free[card] -= count
+    return {card: max(places, 0) for card, places in free.items()}
+
+
+def _held_by(pod: PodId, resource: Resource, ledger: Ledger) -> set[str]:
+    """Give every place of *resource* that any container of *pod* holds."""
+    return {
+        device_id
+        for claim in ledger.pod_claims(pod)
+        if (held := ledger.holding(claim, resource)) is not None
+        for device_id in held.ids
+    }
+
+
+def left_over(
+    pod: PodId, resource: Resource, book: TicketBook, ledger: Ledger
+) -> Mapping[str, int]:
+    """Count the places of each card that the pod's ordinary init containers have left over.
+
+    The kubelet makes the next container take them (fact K7), asked for or not.
+    """
+    left = {
+        ticket
+        for claim in ledger.pod_claims(pod)
+        if (held := ledger.holding(claim, resource)) is not None
+        for ticket in book.read(resource, held.ids)
+        if not ledger.taken(resource, str(ticket), but_reusable_by=pod)
+    }
+    return per_card(left)
+
+
+def _beyond_book(view: PodView, resource: Resource, ledger: Ledger) -> Counter[str]:
+    """Count the places of each card that a pod must have beyond what the ledger knows.
+
+    The kubelet keeps what ordinary init containers took booked for the life of the pod and
+    never shows it (fact K4), and shows nothing of a pod it has not come to after a restart
+    (K11), so an agent that has just started can only know it from the pod's own record. What
+    an ordinary init container took is handed on to the containers after it (K7).
+    """
+    reusable: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for container in view.demand.containers:
+        held = ledger.holding(Claim(view.id, container.name), resource)
+        if held is not None:
+            count = Counter(map(card_of, held.ids))
+        else:
+            count = _recorded(view, container.name, resource)
+        handed_on = count & reusable
+        taken += count - handed_on
+        if container.kind is ContainerKind.INIT:
+            reusable += count - handed_on
+        else:
+            reusable -= handed_on
+    return taken - Counter(map(card_of, _held_by(view.id, resource, ledger)))
+
+
+def _recorded(view: PodView, container: str, resource: Resource) -> Counter[str]:
+    """Count what a record says a container has of each card: of several cards equal parts."""
+    recorded = view.recorded.get(container)
+    if recorded is None or not recorded.cards:
+        return Counter()
+    count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
+    return Counter(dict.fromkeys(recorded.cards, -(-count // len(recorded.cards))))
+
+
+def offered_by_card(
+    resource: Resource, offered: AbstractSet[str], book: TicketBook, ledger: Ledger
+) -> Mapping[str, int]:
+    """Count what is offered of each card."""
+    held = ledger.held(resource)
+    if len(offered) + len(held) == len(book.cards(resource)) and held.isdisjoint(offered):
+        # All that nobody holds, as nearly always: thousands need not be counted.
+        counts = ledger.count(resource)
+        return {
+            card: len(places) - counts.get(card, 0)
+            for card, places in book.by_card(resource).items()
+        }
+    known = book.cards(resource)
+    return Counter(map(known.__getitem__, offered & known.keys()))
+
+
+def within_reach(
+    pod: PodId, resource: Resource, available: AbstractSet[str], ledger: Ledger
+) -> AbstractSet[str]:
+    """Give what the kubelet offers, less what a live container holds (fact K15)."""
+    taken = {
+        each
+        for each in ledger.held(resource) & available
+        if ledger.taken(resource, each, but_reusable_by=pod)
+    }
+    return available - taken if taken else available

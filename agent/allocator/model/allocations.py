@@ -1,0 +1,98 @@
+"""What the ledger says a container, or a whole pod, has got."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from agent.allocator.model.grant import Grant, translate
+from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.tickets import Resource, TicketBook, count_of
+from contract.allocation import Allocation, Evidence
+from contract.demand import ContainerDemand, ContainerKind
+
+
+def grant_of(ledger: Ledger, book: TicketBook, claim: Claim, resource: Resource) -> Grant | None:
+    """Translate what *claim* holds of *resource*; ``None`` when it holds none.
+
+    Raises:
+        GrantError: what it holds makes no sense.
+    """
+    held = ledger.holding(claim, resource)
+    return None if held is None else translate(resource, book.read(resource, held.ids))
+
+
+def allocations_of(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation] | None:
+    """Give what each container of a pod got, once all of them have all they ask for.
+
+    An ordinary init container of which nothing is known does not keep a pod waiting when a
+    later container has been served: it was served before this agent started (fact K4).
+
+    Returns:
+        Container name -> allocation; ``None`` while something is missing.
+    """
+    found: dict[str, Allocation] = {}
+    for container in view.demand.containers:
+        allocation = _allocation(ledger, book, view.id, container)
+        if allocation is None:
+            allocation = view.recorded.get(container.name)
+        if allocation is not None:
+            found[container.name] = allocation
+        elif container.kind is not ContainerKind.INIT or not _past(ledger, view, container):
+            return None
+    return found
+
+
+def is_news(found: Mapping[str, Allocation], recorded: Mapping[str, Allocation]) -> bool:
+    """Tell whether *found* says something that the record on the pod does not.
+
+    Evidence that is only newer is no news: an agent that was restarted has everything from the
+    kubelet's record. A guess by order that was proven is.
+    """
+    for name, new in found.items():
+        old = recorded.get(name)
+        if old is None or replace(old, evidence=new.evidence) != new:
+            return True
+        if old.evidence is Evidence.ORDER and new.evidence is not Evidence.ORDER:
+            return True
+    return False
+
+
+def served_inits(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation]:
+    """Give what each ordinary init container of a pod got, of those that have all they ask for."""
+    inits = (each for each in view.demand.containers if each.kind is ContainerKind.INIT)
+    allocations = ((each.name, _allocation(ledger, book, view.id, each)) for each in inits)
+    return {name: allocation for name, allocation in allocations if allocation is not None}
+
+
+def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
+    """Tell whether a container after *init* holds something."""
+    after = view.demand.containers[view.demand.containers.index(init) + 1 :]
+    return any(
+        ledger.holding(Claim(view.id, each.name), resource)
+        for each in after
+        for resource in Resource
+    )
+
+
+def _allocation(
+    ledger: Ledger, book: TicketBook, pod: PodId, container: ContainerDemand
+) -> Allocation | None:
+    claim = Claim(pod, container.name)
+    holdings = {
+        resource: held
+        for resource in Resource
+        if (held := ledger.holding(claim, resource)) is not None
+    }
+    wanted = {each for each in Resource if count_of(container.demand, each)}
+    if not wanted or set(holdings) != wanted:
+        return None
+    cards = {
+        ticket.card
+        for resource, held in holdings.items()
+        for ticket in book.read(resource, held.ids)
+    }
+    strength = list(Evidence)
+    weakest = max((held.evidence for held in holdings.values()), key=strength.index)
+    return Allocation(
+        book.in_order(cards), container.demand.cores, container.demand.memory, weakest
+    )

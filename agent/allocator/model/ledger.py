@@ -1,0 +1,486 @@
+"""Who holds which places: an in-memory book, rebuilt from the kubelet's own record.
+
+Invariants, checked by :meth:`Ledger.check`:
+
+- a place is held by at most one pod;
+- within a pod it is held by at most one container that is not an ordinary init
+  container (the kubelet hands what those free to later containers, fact K7).
+
+The structure is not safe to share between threads: its owner locks.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.podresources import Identified
+from agent.allocator.model.tickets import Resource, card_of
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+
+class Claim(NamedTuple):
+    """A container of a pod; a tuple for the reason that :class:`PodId` is one."""
+
+    pod: PodId
+    container: str
+
+    def __str__(self) -> str:
+        """Write pod and container on one line."""
+        return f"{self.pod} container {self.container}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one container holds of one resource.
+
+    Attributes:
+        ids: device IDs.
+        evidence: how it was settled that they are this container's.
+        proven: the kubelet's record has shown it.
+        answered: it was given out in an answer to the kubelet that is registered now.
+    """
+
+    ids: frozenset[str]
+    evidence: Evidence
+    proven: bool = False
+    answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A wrong guess that the kubelet's record corrected."""
+
+    resource: Resource
+    ids: frozenset[str]
+    guessed: Claim
+    proven: Claim
+
+
+_NO_CLAIMS: frozenset[Claim] = frozenset()
+
+
+class Ledger:
+    """The book of held places."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kinds: dict[Claim, ContainerKind] = {}
+        self._holdings: dict[Claim, dict[Resource, Holding]] = {}
+        self._owners: dict[tuple[Resource, str], PodId] = {}
+        self._by_pod: dict[PodId, set[Claim]] = {}
+        self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
+        self._counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
+        self._changed: set[PodId] = set()
+        self._known: set[PodId] = set()
+        self._listed: set[PodId] | None = None  # not known of this kubelet
+
+    @property
+    def known(self) -> AbstractSet[PodId]:
+        """Pods that this kubelet was answered for or has listed."""
+        return self._known
+
+    @property
+    def unlisted(self) -> AbstractSet[PodId]:
+        """Pods that hold places and that the last ``List`` did not show.
+
+        A kubelet that has just restarted may not have come to them (K11).
+        """
+        return frozenset() if self._listed is None else self._by_pod.keys() - self._listed
+
+    def over(self, pod: PodId) -> bool:
+        """Tell whether this kubelet knew a pod and lists it no more: it ended or was rejected."""
+        return self._listed is not None and pod in self._known and pod not in self._listed
+
+    @property
+    def owners(self) -> Mapping[tuple[Resource, str], PodId]:
+        """Which pod holds each held place."""
+        return self._owners
+
+    def held(self, resource: Resource) -> AbstractSet[str]:
+        """Give every place of *resource* that somebody holds."""
+        return self._held[resource]
+
+    def count(self, resource: Resource) -> Mapping[str, int]:
+        """Count the held places of *resource* by card."""
+        return self._counts[resource]
+
+    def take_changed(self) -> set[PodId]:
+        """Give the pods whose holdings have changed since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def claims(self) -> Iterator[tuple[Claim, ContainerKind, Mapping[Resource, Holding]]]:
+        """Walk all containers that hold something, sorted."""
+        for claim in sorted(self._holdings):
+            yield claim, self._kinds[claim], self._holdings[claim]
+
+    def holding(self, claim: Claim, resource: Resource) -> Holding | None:
+        """Give what *claim* holds of *resource*."""
+        return self._holdings.get(claim, {}).get(resource)
+
+    def pod_claims(self, pod: PodId) -> list[Claim]:
+        """Give the containers of *pod* that hold something, sorted."""
+        return sorted(self._by_pod.get(pod, ()))
+
+    def find(self, resource: Resource, ids: frozenset[str]) -> list[Claim]:
+        """Find the containers that hold exactly *ids*; several after a reuse (fact K7)."""
+        owner = self._owners.get((resource, next(iter(ids), "")))
+        if owner is None:
+            return []
+        return [
+            claim
+            for claim in self.pod_claims(owner)
+            if (held := self.holding(claim, resource)) is not None and held.ids == ids
+        ]
+
+    def kind(self, claim: Claim) -> ContainerKind:
+        """Give the kind of a container that holds something."""
+        return self._kinds[claim]
+
+    def taken(self, resource: Resource, device_id: str, *, but_reusable_by: PodId) -> bool:
+        """Tell whether a place is out of reach for a new container of *but_reusable_by*.
+
+        What the pod's own ordinary init containers hold is within reach (fact K7).
+        """
+        owner = self._owners.get((resource, device_id))
+        if owner is None:
+            return False
+        if owner != but_reusable_by:
+            return True
+        return any(
+            device_id in held.ids
+            for claim in self.pod_claims(owner)
+            if self._kinds[claim] is not ContainerKind.INIT
+            and (held := self.holding(claim, resource)) is not None
+        )
+
+    def record(
+        self, claim: Claim, kind: ContainerKind, resource: Resource, holding: Holding
+    ) -> None:
+        """Book *holding*, in place of what the container held of *resource* before."""
+        self._drop(claim, resource)
+        self._changed.add(claim.pod)
+        if holding.answered:
+            self._known.add(claim.pod)
+            if self._listed is not None:
+                self._listed.add(claim.pod)
+        self._kinds[claim] = kind
+        self._holdings.setdefault(claim, {})[resource] = holding
+        self._by_pod.setdefault(claim.pod, set()).add(claim)
+        for device_id in holding.ids:
+            self._owners[resource, device_id] = claim.pod
+        fresh = holding.ids - self._held[resource]
+        self._held[resource] |= fresh
+        self._counts[resource].update(map(card_of, fresh))
+
+    def prove(self, claim: Claim, resource: Resource) -> None:
+        """Note that the kubelet's record shows this holding; what was guessed is known now."""
+        held = self._holdings[claim][resource]
+        if held.proven and held.evidence is not Evidence.ORDER:
+            return
+        guessed = held.evidence is Evidence.ORDER
+        evidence = Evidence.RECORD if guessed else held.evidence
+        self._holdings[claim][resource] = replace(held, evidence=evidence, proven=True)
+        if guessed:
+            self._changed.add(claim.pod)
+
+    def new_kubelet(self) -> None:
+        """Take in that the plugin has registered anew: nothing was answered to this kubelet."""
+        self._known.clear()
+        self._listed = None
+        for holdings in self._holdings.values():
+            for resource, held in holdings.items():
+                if held.answered:
+                    holdings[resource] = replace(held, answered=False)
+
+    def release(self, claim: Claim, resource: Resource) -> None:
+        """Forget what a container holds of one resource."""
+        self._drop(claim, resource)
+
+    def release_container(self, claim: Claim) -> None:
+        """Forget one container."""
+        for resource in tuple(self._holdings.get(claim, ())):
+            self._drop(claim, resource)
+
+    def release_pod(self, pod: PodId) -> bool:
+        """Forget a pod; tell whether it held anything."""
+        claims = self.pod_claims(pod)
+        for claim in claims:
+            self.release_container(claim)
+        return bool(claims)
+
+    def release_unproven(self, pod: PodId) -> None:
+        """Forget what containers of *pod* were given by a guess that no record has proven."""
+        for claim in self.pod_claims(pod):
+            for resource, held in tuple(self._holdings[claim].items()):
+                if not held.proven:
+                    self._drop(claim, resource)
+
+    def release_inits(self, pod: PodId) -> None:
+        """Forget what the ordinary init containers of *pod* hold."""
+        for claim in self.pod_claims(pod):
+            if self._kinds[claim] is ContainerKind.INIT:
+                self.release_container(claim)
+
+    def reconcile(  # noqa: PLR0913 -- what one call of the kubelet brings, by keyword
+        self,
+        identified: Sequence[Identified],
+        *,
+        resting: AbstractSet[PodId] = frozenset(),
+        finished: AbstractSet[PodId] = frozenset(),
+        live: AbstractSet[PodId] = frozenset(),
+        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
+        named: AbstractSet[tuple[Resource, str]] = frozenset(),
+    ) -> list[Correction]:
+        """Make the book equal to the kubelet's record.
+
+        To be called with a ``List`` taken while no ``Allocate`` is in flight, that is from
+        within a preferred call: then what ``List`` does not show of a listed pod is not
+        held, except for ordinary init containers, which it never shows (fact K4).
+
+        A kubelet that has just restarted lists only the pods it has come to so far, though
+        its checkpoint still books the devices of all (K11). So a pod that is not listed
+        stays booked while the API shows it live, unless the kubelet offers its places.
+
+        Args:
+            identified: what ``List`` shows.
+            resting: other pods that it shows, known to be booked as it shows them.
+            finished: pods that hold nothing any more though they may be listed (K8).
+            live: pods that the API shows bound here and not finished.
+            offered: places the kubelet offers for anybody in this call.
+            named: places it has chosen itself, maybe of the same pod's init containers (K7).
+
+        Returns:
+            The guesses that turned out wrong.
+        """
+        truth: dict[tuple[Claim, Resource], frozenset[str]] = {}
+        listed = {*resting, *(each.pod for each in identified)}
+        present = (listed | live) - finished
+        # What is booked already need not be booked again.
+        settled = {
+            *resting,
+            *(each.pod for each in identified if each.pod not in finished and self.agrees(each)),
+        }
+        for each in identified:
+            if each.pod in settled:
+                continue
+            for container in each.listed.containers:
+                for resource, ids in container.held.items():
+                    if ids:
+                        truth[Claim(each.pod, container.name), resource] = ids
+        # A pod that is listed without a UID is none of those that the API shows.
+        strangers = {each.pod.key for each in identified if not each.pod.uid}
+        self.adopt_names({each for each in present if each.key not in strangers})
+        self._take_back(offered, named, listed)
+        corrections = self._corrections(truth, settled)
+        self._forget_unseen(truth, present, listed, settled)
+        for (claim, resource), ids in sorted(truth.items()):
+            held = self.holding(claim, resource)
+            if held is not None and held.ids == ids:
+                self.prove(claim, resource)
+            else:
+                self.give_way(claim, resource, ids)
+                kind = self._kinds.get(claim, ContainerKind.MAIN)
+                self.record(claim, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
+        self._known = {pod for pod in self._known if pod in live or pod in self._by_pod} | listed
+        self._listed = listed
+        return corrections
+
+    def check(self) -> None:
+        """Assert the invariants; for tests.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        seen: dict[tuple[Resource, str], Claim] = {}
+        for claim, kind, holdings in self.claims():
+            for resource, held in holdings.items():
+                for device_id in held.ids:
+                    owner = self._owners.get((resource, device_id))
+                    if owner != claim.pod:
+                        raise AssertionError(f"{device_id} is {owner}'s and {claim}'s")
+                    other = seen.get((resource, device_id))
+                    if kind is not ContainerKind.INIT:
+                        if other is not None:
+                            raise AssertionError(f"{device_id} is {other}'s and {claim}'s")
+                        seen[resource, device_id] = claim
+        held_places = {
+            (resource, device_id)
+            for _, _, holdings in self.claims()
+            for resource, held in holdings.items()
+            for device_id in held.ids
+        }
+        if held_places != set(self._owners):
+            raise AssertionError("an owner without a holding")
+
+    def adopt_names(self, present: AbstractSet[PodId]) -> None:
+        """Give the UID to what was booked by name alone, once the API has told it."""
+        nameless = [
+            claim for pod, claims in self._by_pod.items() if not pod.uid for claim in claims
+        ]
+        if not nameless:
+            return
+        # One that has a booking of its own is another pod of the same name.
+        by_key = {pod.key: pod for pod in sorted(present) if pod.uid and pod not in self._by_pod}
+        for claim in sorted(nameless):
+            pod = by_key.get(claim.pod.key)
+            if pod is not None:
+                for pods in (self._known, self._listed or set()):
+                    if claim.pod in pods:
+                        pods.add(pod)
+                kind, holdings = self._kinds[claim], dict(self._holdings[claim])
+                self.release_container(claim)
+                for resource, held in holdings.items():
+                    self.record(Claim(pod, claim.container), kind, resource, held)
+
+    def hand_over(self, pod: PodId, to: PodId) -> None:
+        """Book all that is booked to *pod* to another pod: they were taken for each other."""
+        for claim in self.pod_claims(pod):
+            kind, holdings = self._kinds[claim], dict(self._holdings[claim])
+            self.release_container(claim)
+            for resource, held in holdings.items():
+                self.record(Claim(to, claim.container), kind, resource, held)
+
+    def agrees(self, entry: Identified) -> bool:
+        """Tell whether the book has exactly what ``List`` shows of a pod, and as proven.
+
+        Of ordinary init containers ``List`` says nothing (K4), whatever is booked for them.
+        """
+        booked = {
+            claim
+            for claim in self._by_pod.get(entry.pod, _NO_CLAIMS)
+            if self._kinds[claim] is not ContainerKind.INIT
+        }
+        shown = 0
+        for container in entry.listed.containers:
+            if not container.held:
+                continue
+            claim = Claim(entry.pod, container.name)
+            holdings = self._holdings[claim] if claim in booked else {}
+            if holdings.keys() != container.held.keys():
+                return False
+            for resource, ids in container.held.items():
+                held = holdings[resource]
+                if not held.proven or held.ids != ids:
+                    return False
+            shown += 1
+        return shown == len(booked)
+
+    def take_back(self, pod: PodId, free: AbstractSet[tuple[Resource, str]]) -> None:
+        """Release the containers of *pod* that hold any of these places, which are free."""
+        for claim in self.pod_claims(pod):
+            if self._given_back(claim, free):
+                self.release_container(claim)
+
+    def _take_back(
+        self,
+        offered: AbstractSet[tuple[Resource, str]],
+        named: AbstractSet[tuple[Resource, str]],
+        listed: AbstractSet[PodId],
+    ) -> None:
+        """Forget what ``List`` does not speak of and the kubelet offers all the same.
+
+        That is whatever pods hold that are not listed, and the ordinary init containers of
+        those that are (K4): a kubelet that died while serving one does so again. One that was
+        answered lives: what it offers of these all the same, it has forgotten (K15).
+        Containers, not pods: the kubelet writes its checkpoint once a container has all it
+        asks for, so one that died in between still books the pod's earlier containers. Of a
+        pod that is being served again one resource, which is the one that it is served with.
+        """
+        offered = offered & self._owners.keys()
+        either = offered | (named & self._owners.keys())
+        for pod in sorted({self._owners[each] for each in either}):
+            if pod not in listed:
+                self.take_back(pod, either)
+                continue
+            for claim in self.pod_claims(pod):
+                if self._kinds[claim] is ContainerKind.INIT:
+                    for resource in self._given_back(claim, offered):
+                        if not self._holdings[claim][resource].answered:
+                            self._drop(claim, resource)
+
+    def _given_back(self, claim: Claim, free: AbstractSet[tuple[Resource, str]]) -> list[Resource]:
+        """Tell of which resources *claim* has booked places that are free."""
+        return [
+            resource
+            for resource, held in self._holdings[claim].items()
+            if any((resource, device_id) in free for device_id in held.ids)
+        ]
+
+    def _corrections(
+        self,
+        truth: Mapping[tuple[Claim, Resource], frozenset[str]],
+        settled: AbstractSet[PodId],
+    ) -> list[Correction]:
+        found = []
+        for (claim, resource), ids in sorted(truth.items()):
+            for guessed in self.find(resource, ids):
+                wrong = guessed != claim and self._kinds[guessed] is not ContainerKind.INIT
+                wrong = wrong and guessed.pod not in settled
+                if wrong and truth.get((guessed, resource)) != ids:
+                    found.append(Correction(resource, ids, guessed, claim))
+        return found
+
+    def give_way(self, claim: Claim, resource: Resource, ids: frozenset[str]) -> None:
+        """Forget whom else the book has for places that the record shows with *claim*.
+
+        That is a pod which is not listed yet and was guessed while there was no witness.
+        """
+        pods = {self._owners[key] for each in ids if (key := (resource, each)) in self._owners}
+        for pod in sorted(pods):
+            for other in self.pod_claims(pod):
+                handed_on = pod == claim.pod and self._kinds[other] is ContainerKind.INIT
+                held = self.holding(other, resource)
+                if held is not None and not handed_on and not held.ids.isdisjoint(ids):
+                    self._drop(other, resource)
+
+    def _forget_unseen(
+        self,
+        truth: Mapping[tuple[Claim, Resource], frozenset[str]],
+        present: AbstractSet[PodId],
+        listed: AbstractSet[PodId],
+        settled: AbstractSet[PodId],
+    ) -> None:
+        unsettled = [
+            claim for pod, claims in self._by_pod.items() if pod not in settled for claim in claims
+        ]
+        for claim in unsettled:
+            for resource in tuple(self._holdings.get(claim, ())):
+                held = self._holdings[claim][resource]
+                if self._kinds[claim] is ContainerKind.INIT or claim.pod not in listed:
+                    keep = claim.pod in present
+                else:
+                    keep = truth.get((claim, resource)) == held.ids
+                if not keep:
+                    self._drop(claim, resource)
+
+    def _drop(self, claim: Claim, resource: Resource) -> None:
+        held = self._holdings.get(claim, {}).pop(resource, None)
+        if held is None:
+            return
+        self._changed.add(claim.pod)
+        if not self._holdings[claim]:
+            del self._holdings[claim]
+            del self._kinds[claim]
+            self._by_pod[claim.pod].discard(claim)
+            if not self._by_pod[claim.pod]:
+                del self._by_pod[claim.pod]
+        still_held = {
+            device_id
+            for other in self.pod_claims(claim.pod)
+            if (kept := self.holding(other, resource)) is not None
+            for device_id in kept.ids
+        }
+        free = {
+            each
+            for each in held.ids - still_held
+            if self._owners.get((resource, each)) == claim.pod
+        }
+        for device_id in free:
+            del self._owners[resource, device_id]
+        self._held[resource] -= free
+        self._counts[resource].subtract(map(card_of, free))

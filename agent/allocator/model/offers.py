@@ -1,0 +1,173 @@
+"""What the kubelet keeps back: places that it does not offer and that nobody is known to hold.
+
+A kubelet that has just restarted counts the devices of pods that ended meanwhile, until it knows
+all pods (K11). A call tells what is offered of the resource that is asked for, and nothing of
+the other one; that is concluded from what was offered of it last, and from what containers had
+together. Pure.
+
+The structure is not safe to share between threads: its owner locks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+
+from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.tickets import Resource, TicketBook, card_of
+
+_MOST_ENDED = 64
+_NOTHING: frozenset[str] = frozenset()
+
+_Places = Mapping[Resource, frozenset[str]]
+
+Kept = Mapping[Resource, Mapping[str, int]]
+"""Places that are kept back, by card, by resource."""
+
+
+class Offers:
+    """Remembers what this kubelet has offered last, and what the one before it had booked."""
+
+    def __init__(self, book: TicketBook, *, aligned: bool = False) -> None:
+        """Start with a kubelet that offers whatever nobody holds.
+
+        Args:
+            book: the node's tickets.
+            aligned: whether the kubelet knows NUMA nodes, so that it may offer some nodes'
+                places only (K23): what it does not offer of others it does not keep back.
+        """
+        self._book = book
+        self._nodes = {card.uuid: card.numa for card in book.inventory.cards} if aligned else {}
+        self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
+        self._booked: dict[Claim, _Places] = {}  # as of the last answer, and some before
+        self._former: dict[Claim, _Places] = {}  # what this kubelet may count of ended pods
+        self._seen: dict[Claim, _Places] = {}  # as of the last call, and what was answered since
+        self._left: dict[Claim, _Places] = {}  # not in the ledger any more, and not yet offered
+
+    def registered(self, ledger: Ledger) -> None:
+        """Take in that a kubelet has come anew.
+
+        Its checkpoint is as old as the last container that got all it asked for. What was
+        booked then may have been released since, and is counted all the same.
+        """
+        self._withheld.clear()
+        self._seen.clear()
+        self._left.clear()
+        self._former = {**self._booked, **_bookings(ledger)}
+
+    def answered(self, ledger: Ledger) -> None:
+        """Take in that a call was answered, after which a checkpoint may be written."""
+        current = _bookings(ledger)
+        self._seen |= current
+        ended = [claim for claim in self._booked if claim not in current]
+        kept = ended[-_MOST_ENDED:]
+        self._booked = {**{claim: self._booked[claim] for claim in kept}, **current}
+
+    def heard(
+        self,
+        resource: Resource,
+        offered: AbstractSet[str],
+        ledger: Ledger,
+        unhealthy: Callable[[str], str],
+    ) -> None:
+        """Take in what is offered in a call.
+
+        Args:
+            resource: what is asked for.
+            offered: the IDs offered.
+            ledger: who holds what, brought in line with ``List``.
+            unhealthy: why a card, by UUID, is not given out: it is not offered either.
+        """
+        self._note_left(resource, offered, ledger)
+        known, held = self._book.cards(resource), ledger.held(resource)
+        if len(offered) + len(held) == len(known) and held.isdisjoint(offered):
+            rest = _NOTHING  # all that nobody holds is offered, as nearly always
+        else:
+            rest = frozenset(known.keys() - offered - held)
+        ill = {card for card in set(map(card_of, rest)) if unhealthy(card)}
+        if self._nodes:
+            aligned = {self._nodes[card] for card in set(map(card_of, offered))}
+            ill |= {card for card, node in self._nodes.items() if node not in aligned}
+        self._withheld[resource] = frozenset(each for each in rest if card_of(each) not in ill)
+        for claim, places in tuple(self._former.items()):
+            if claim.pod in ledger.known:  # listed: the ledger says what it holds
+                del self._former[claim]
+            elif not offered.isdisjoint(places.get(resource, _NOTHING)):
+                # Of a container all is counted, or nothing.
+                del self._former[claim]
+                if resource.other in self._withheld:
+                    self._withheld[resource.other] -= places.get(resource.other, _NOTHING)
+
+    def _note_left(self, resource: Resource, offered: AbstractSet[str], ledger: Ledger) -> None:
+        """Remember what containers had that left the ledger, until it is offered again.
+
+        ``List`` shows a rejected pod no more, and the kubelet frees its devices later: after a
+        restart not before all pods of the first batch are admitted (K21).
+        """
+        current = {
+            claim: places
+            for claim, places in _bookings(ledger).items()
+            if not ledger.over(claim.pod)
+        }
+        self._left |= {
+            claim: places for claim, places in self._seen.items() if claim not in current
+        }
+        self._seen = current
+        held = _all_of(resource, current)
+        for claim, places in tuple(self._left.items()):
+            mine = places.get(resource, _NOTHING)
+            if claim in current or not offered.isdisjoint(mine) or (mine and mine <= held):
+                del self._left[claim]
+        for claim in tuple(self._left)[:-_MOST_ENDED]:
+            del self._left[claim]
+
+    def kept_back(self, asked: Resource, ledger: Ledger) -> tuple[Kept, ...]:
+        """Count what is probably not to be had, though nobody is known to hold it.
+
+        Args:
+            asked: the resource that is asked for now, of which the offer was heard.
+            ledger: who holds what.
+
+        Returns:
+            The longest list first, then such of which less is doubtful.
+        """
+        other, withheld = asked.other, self._withheld.get(asked, _NOTHING)
+        sure = self._withheld.get(other, _NOTHING)
+        if not (withheld or sure or self._former or self._left):
+            return ()
+        explained: set[str] = set()
+        unsure: set[str] = set()
+        for ended in (self._former, self._left):
+            for places in ended.values():
+                mine, its = places.get(asked, _NOTHING), places.get(other, _NOTHING)
+                if mine:
+                    explained |= mine
+                    sure |= its
+                # What was heard of the other resource while a container was there says nothing.
+                elif ended is self._left or other not in self._withheld:
+                    unsure |= its
+        # Whoever is unknown and has places of a card probably has both kinds of them.
+        cards = {card_of(each) for each in withheld - explained}
+        by_card = self._book.by_card(other)
+        suspect = _NOTHING.union(*(by_card[card] for card in cards if other not in self._withheld))
+        # What a pod holds that is over counts as free, unless it is kept back.
+        held = ledger.held(other) - _all_of(other, self._left) | _all_of(other, self._seen)
+        mine_left = _all_of(asked, self._left) - _all_of(asked, self._seen)
+        asked_count = Counter(map(card_of, withheld | mine_left))
+        lists: list[Kept] = []
+        for places_of_other in (sure | suspect | unsure, sure | suspect, sure):
+            count = Counter(map(card_of, places_of_other - held))
+            kept: Kept = {asked: asked_count, other: count}
+            if kept not in lists:
+                lists.append(kept)
+        return tuple(lists)
+
+
+def _bookings(ledger: Ledger) -> dict[Claim, _Places]:
+    return {
+        claim: {resource: held.ids for resource, held in holdings.items()}
+        for claim, _, holdings in ledger.claims()
+    }
+
+
+def _all_of(resource: Resource, bookings: Mapping[Claim, _Places]) -> frozenset[str]:
+    return _NOTHING.union(*(places.get(resource, _NOTHING) for places in bookings.values()))

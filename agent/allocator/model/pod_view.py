@@ -1,0 +1,243 @@
+"""A pod as the agent sees it: parsed once at the border, frozen, without the rest."""
+
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from contract.allocation import Allocation, decode_allocations
+from contract.demand import ContainerKind, Demand, PodDemand, read_pod_demand
+from contract.errors import ContractError, quote
+from contract.names import Names
+from contract.stamps import OrderStamp, decode_time
+from contract.wishes import NO_WISHES, Wishes, read_wishes
+
+_INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
+_MIRROR, _STATIC_UID = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name."""
+
+
+class PodId(NamedTuple):
+    """Which pod: a name can come back, a UID cannot.
+
+    The UID is empty only for a pod that the kubelet's record shows and the API has not.
+    A tuple, because pods are looked up and compared by the thousand in every call.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name, which is all that PodResources tells."""
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        """Write as ``kubectl`` users do."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """What the agent knows of a pod on its node.
+
+    Attributes:
+        id: which pod.
+        demand: its GPU containers in the kubelet's order of admission.
+        line: its place in line, comparable with that of any other pod.
+        terminal: it has succeeded or failed; the kubelet will not admit it any more.
+        deleting: its deletion was asked for.
+        running: the kubelet has said that it runs.
+        assigned: the agent has recorded its allocation, and the record is complete.
+        recorded: the allocation recorded on it, by container name; of containers that ask for
+            just that. Whether the cards exist only :mod:`agent.allocator.resolver.believed` knows.
+        wishes: what its author wishes of the cards.
+        chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
+            agent itself wrote there, with the record, is no choice.
+        runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
+            under another.
+        mains: names of all its containers, those that ask for no GPU too; empty if not known.
+        sidecars: names of all its restartable init containers.
+        faults: what did not parse (stamps, records), for the log; never read as a zero.
+    """
+
+    id: PodId
+    demand: PodDemand
+    line: tuple[int, str, str, int, str]
+    terminal: bool = False
+    deleting: bool = False
+    running: bool = False
+    assigned: bool = False
+    recorded: Mapping[str, Allocation] = field(default_factory=dict)
+    wishes: Wishes = NO_WISHES
+    chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    runtime_uid: str = ""
+    mains: frozenset[str] = frozenset()
+    sidecars: frozenset[str] = frozenset()
+    faults: tuple[str, ...] = ()
+
+
+def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
+    """Read a pod object of the API server.
+
+    What a hostile or foreign writer may have put into annotations is checked; what the
+    API server itself guarantees (metadata, types of the spec) is relied upon.
+    """
+    metadata = obj["metadata"]
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    faults: list[str] = []
+    created = _unix_ns(metadata.get("creationTimestamp"))
+    bound = _stamp(annotations.get(names.bind_order), faults)
+    admitted = _stamp(annotations.get(names.admission_order), faults)
+    time_ns = _first_time(bound, annotations.get(names.predicate_time), admitted, faults)
+    spec = obj.get("spec") or {}
+    demand, _ = read_pod_demand(spec, names)
+    uid = metadata.get("uid", "")
+    phase = (obj.get("status") or {}).get("phase")
+    written = _decode(annotations.get(names.gpu_allocation), faults)
+    recorded = _believed(written, demand, names, faults)
+    wishes, wrong = read_wishes(annotations, names)
+    faults += map(str, wrong)
+    return PodView(
+        id=PodId(metadata.get("namespace", ""), metadata.get("name", ""), uid),
+        demand=demand,
+        # Bind order, admission order, creation time, UID. A stamp that is
+        # missing is stood in for by the best time known, so that pods with and without
+        # stamps stand in one line.
+        line=(
+            time_ns or created,
+            bound.encode() if bound else "",
+            admitted.encode() if admitted else "",
+            created,
+            uid,
+        ),
+        terminal=phase in _TERMINAL,
+        deleting=metadata.get("deletionTimestamp") is not None,
+        running=phase == "Running",
+        assigned=annotations.get(names.gpu_assigned) == "true" and is_complete(demand, recorded),
+        recorded=recorded,
+        wishes=wishes,
+        chosen=_chosen(annotations, demand, written, names, faults),
+        # The API server lets nobody but a kubelet make a mirror pod.
+        runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
+        mains=frozenset(each.get("name", "") for each in spec.get("containers") or ()),
+        sidecars=frozenset(
+            each.get("name", "")
+            for each in spec.get("initContainers") or ()
+            if each.get("restartPolicy") == "Always"
+        ),
+        faults=tuple(faults),
+    )
+
+
+def _stamp(text: str | None, faults: list[str]) -> OrderStamp | None:
+    if text is None:
+        return None
+    try:
+        return OrderStamp.decode(text)
+    except ContractError as error:
+        faults.append(str(error))
+        return None
+
+
+def _first_time(
+    bound: OrderStamp | None, predicate: str | None, admitted: OrderStamp | None, faults: list[str]
+) -> int:
+    if bound is not None:
+        return bound.time_ns
+    if predicate is not None:
+        try:
+            return decode_time(predicate)
+        except ContractError as error:
+            faults.append(str(error))
+    return admitted.time_ns if admitted is not None else 0
+
+
+def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
+    """Tell whether these are all of a pod's containers.
+
+    An ordinary init container may be missing once a later container is there: nobody can
+    tell any more what it got (fact K4). A pod that asks for nothing has nothing to be recorded.
+    """
+    missing = [each for each in demand.containers if each.name not in allocations]
+    if not missing:
+        return bool(demand)
+    others = any(each.kind is not ContainerKind.INIT for each in demand.containers)
+    return others and all(each.kind is ContainerKind.INIT for each in missing)
+
+
+def _decode(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
+    if text is None:
+        return {}
+    try:
+        return decode_allocations(text)
+    except ContractError as error:
+        faults.append(str(error))
+        return {}
+
+
+def _believed(
+    written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
+) -> Mapping[str, Allocation]:
+    """Keep what is recorded of containers that ask for just that."""
+    recorded = {}
+    for name, allocation in written.items():
+        container = demand.of(name)
+        if container is not None and _is_of(allocation, container.demand):
+            recorded[name] = allocation
+        else:
+            faults.append(
+                f"metadata.annotations[{names.gpu_allocation}]: Invalid value: {quote(name)}: "
+                "must record what the container of this name asks for"
+            )
+    return recorded
+
+
+def _is_of(allocation: Allocation, demand: Demand) -> bool:
+    """Tell whether a record can be of a container that asks for this."""
+    if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
+        return False
+    cards = len(set(allocation.cards))
+    return cards == len(allocation.cards) and cards == (demand.cards if demand.cores else 1)
+
+
+def _chosen(
+    annotations: Mapping[str, str],
+    demand: PodDemand,
+    written: Mapping[str, Allocation],
+    names: Names,
+    faults: list[str],
+) -> Mapping[int, tuple[int, ...]]:
+    """Read what a scheduler chose for the containers that have no record yet.
+
+    A record that is not believed counts here: who wrote it has written the cards beside it too.
+    """
+    chosen: dict[int, tuple[int, ...]] = {}
+    for container in demand.containers:
+        key = names.predicate_gpu_idx(container.index)
+        if container.kind is not ContainerKind.MAIN or container.name in written:
+            continue
+        text = annotations.get(key)
+        if text is None:
+            continue
+        if _INDICES.match(text):
+            chosen[container.index] = tuple(dict.fromkeys(map(int, text.split(","))))
+        else:
+            faults.append(
+                f"metadata.annotations[{key}]: Invalid value: {quote(text)}: must be card "
+                "indices, comma-separated, such as 0,1"
+            )
+    return chosen
+
+
+def _unix_ns(rfc3339: str | None) -> int:
+    """Read a creation time; whole seconds are all that Kubernetes keeps."""
+    if not rfc3339:
+        return 0
+    return int(datetime.fromisoformat(rfc3339).timestamp()) * 1_000_000_000

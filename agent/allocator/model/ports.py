@@ -1,0 +1,151 @@
+"""What the turnstile needs from outside, as Protocols: adapters and test fakes implement them."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant
+from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.podresources import Snapshot
+from agent.allocator.model.tickets import Resource
+from contract.allocation import Allocation, Evidence
+
+
+class PodSource(Protocol):
+    """The pods of this node, as the API knows them."""
+
+    def views(self) -> Sequence[PodView]:
+        """Give all known pods, without asking anybody."""
+        ...
+
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
+        """Ask for one pod; ``None`` when there is none on this node.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            within: seconds for the answer.
+            again: ask although the same pod was asked for a moment ago.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
+    def refresh(self, *, within: float) -> None:
+        """List the pods once, beside the watch, and learn those that it has not told of.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
+
+class RecordSource(Protocol):
+    """The kubelet's own record."""
+
+    def list(self, *, within: float) -> Snapshot:
+        """Ask who holds what, within so many seconds.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        ...
+
+
+class Outbox(Protocol):
+    """Where finished allocations are written to, later and elsewhere."""
+
+    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+        """Record what a pod's containers got."""
+        ...
+
+
+class Journal(Protocol):
+    """Where decisions are told: log and metrics."""
+
+    def decided(
+        self,
+        call: str,
+        claim: Claim,
+        resource: Resource,
+        evidence: Evidence,
+        ids: Collection[str],
+    ) -> None:
+        """A call was settled."""
+        ...
+
+    def refused(
+        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+    ) -> None:
+        """A call was refused; *claim* is ``None`` when nobody could be found that asks for it."""
+        ...
+
+    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        """The cards that a scheduler chose did not fit; others were taken."""
+        ...
+
+    def corrected(self, correction: Correction) -> None:
+        """The kubelet's record showed a guess to be wrong."""
+        ...
+
+    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+        """A container starts without proof."""
+        ...
+
+    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+        """Places were chosen while the wishes of the pod's author were not known."""
+        ...
+
+    def blind(self, reason: str) -> None:
+        """The kubelet's record could not be had."""
+        ...
+
+
+class Enforcer(Protocol):
+    """What holds containers to their limits; one module of :mod:`agent.enforcement` each."""
+
+    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+        """Give what an ``Allocate`` answer must carry, and make on disk what it names.
+
+        The answer follows from the IDs alone; *claim* is for whom it is made as far as is
+        known yet. Called before anything is booked, and never twice at once.
+
+        Raises:
+            EnforcementError: it cannot be made; nothing is booked, the pod is refused.
+        """
+        ...
+
+    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        """Make ready for the container that is about to start with the core places *ids*.
+
+        What ``answer`` made is made again where it is missing (a wiped disk). Comes before
+        every start, restarts included; several may come at once.
+
+        Args:
+            ids: core places.
+            entitlement: who starts, and what it may use; ``None`` while nobody knows.
+
+        Raises:
+            EnforcementError: it cannot be made; the start is vetoed and tried again.
+        """
+        ...
+
+    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        """Tell who of several is about to start, whom the same core places were given to.
+
+        Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
+        than the places.
+
+        Args:
+            candidates: containers of one pod in the order in which they start; not empty.
+        """
+        ...
+
+    def keep(self, pods: Collection[PodId]) -> None:
+        """Remove what was made for pods other than these: they are gone."""
+        ...

@@ -1,0 +1,47 @@
+"""Which records the API is owed: what a pod's containers got, once that is known. Pure."""
+
+from collections.abc import Set as AbstractSet
+
+from agent.allocator.model.allocations import allocations_of, is_news, served_inits
+from agent.allocator.model.ledger import Ledger
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.ports import Outbox
+from agent.allocator.model.tickets import TicketBook
+from agent.allocator.resolver.pod_index import Roster
+from agent.errors import GrantError
+
+
+class Records:
+    """Hands what is news to the outbox; its owner's lock is held, so in the order it was made."""
+
+    def __init__(self, *, ledger: Ledger, book: TicketBook, roster: Roster, outbox: Outbox) -> None:
+        """Read off *ledger* and put into *outbox*."""
+        self._ledger = ledger
+        self._book = book
+        self._roster = roster
+        self._outbox = outbox
+
+    def tell_of(self, pods: AbstractSet[PodId]) -> None:
+        """Hand on what is complete of *pods*."""
+        for pod in sorted(pods):
+            self.tell(self._roster.view(pod))
+
+    def tell(self, view: PodView | None, *, parts: bool = False) -> None:
+        """Hand on what a pod got, once that is complete and its record does not show it.
+
+        Args:
+            view: the pod.
+            parts: hand on what ordinary init containers got, too, while the rest is missing.
+                Nobody else knows (fact K4): written now, an agent that is killed before the
+                pod is complete has not forgotten it.
+        """
+        if view is None or self._roster.has_departed(view.id):
+            return  # nobody is there to be written to
+        try:
+            found = allocations_of(self._ledger, self._book, view)
+        except GrantError:
+            found = None  # it holds places of a card this node no longer has
+        if (not found or not is_news(found, view.recorded)) and parts:
+            found = served_inits(self._ledger, self._book, view)
+        if found and is_news(found, view.recorded):
+            self._outbox.put(view, found)

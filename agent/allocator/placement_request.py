@@ -1,0 +1,229 @@
+"""What one call of the kubelet is decided on: cards, what is free of them, what was planned.
+
+Reads the ledger for the container that is asking and those after it, and says what is to be
+found for each. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent.allocator.free_places import free_places, left_over
+from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.offers import Kept
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Resource, Ticket, TicketBook, count_of, per_card
+from agent.place import CardState, Need, need_of, why_not
+from agent.plan import Plan, Room, Task
+from contract.demand import ContainerDemand, ContainerKind
+from contract.wishes import NO_WISHES, Wishes
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What others want of a placement.
+
+    Attributes:
+        wishes: the pod's author's.
+        chosen: card indices that a scheduler chose, by place in ``spec.containers``.
+        strict: whether a choice that does not fit is refused instead of replaced.
+    """
+
+    wishes: Wishes = NO_WISHES
+    chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    strict: bool = False
+
+
+NO_GUIDANCE = Guidance()
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """What may be taken although the ledger does not say so.
+
+    A plan that heeds all of it is safe. None of it is certain, so nobody is refused for it.
+
+    Attributes:
+        hidden: pods that the kubelet may book more for than its record shows.
+        reserved: places by card that are planned for another pod.
+        kept: places by card that the kubelet may not offer, nobody knows why; several such
+            lists, of which less and less is doubtful.
+        trusting: what any pod holds that the kubelet does not list is free: the next call
+            for a container's other resource brings what is offered of that.
+    """
+
+    hidden: tuple[PodView, ...] = ()
+    reserved: Mapping[Resource, Mapping[str, int]] = field(default_factory=dict)
+    kept: tuple[Kept, ...] = ()
+    trusting: bool = False
+
+    def fewer(self) -> "Iterator[Beliefs]":
+        """Give these, and then fewer and fewer of them."""
+        for kept in self.kept:
+            yield replace(self, kept=(kept,))
+            yield Beliefs(kept=(kept,))
+        yield replace(self, kept=())
+        yield Beliefs()
+        yield Beliefs(trusting=True)
+
+
+class Chooser:
+    """What one call is decided on."""
+
+    def __init__(  # noqa: PLR0913 -- the state of agent.allocator.placer.seat
+        self,
+        *,
+        claim: Claim,
+        resource: Resource,
+        book: TicketBook,
+        ledger: Ledger,
+        unhealthy: Callable[[str], str],
+        guidance: Guidance,
+        offer: Mapping[str, int],
+        must: Sequence[Ticket],
+    ) -> None:
+        """Look on behalf of *claim*, which is asked for *resource*; see ``seat``."""
+        self.pod = claim.pod
+        self._claim = claim
+        self._resource = resource
+        self._book = book
+        self._ledger = ledger
+        self._guidance = guidance
+        self._offer = offer
+        self._must = must
+        self._barred = {
+            card.uuid: (
+                unhealthy(card.uuid),
+                guidance.wishes.excludes(model=card.model, uuid=card.uuid),
+            )
+            for card in book.inventory.cards
+        }
+
+    def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
+        """Give what a container asks for and does not hold."""
+        claim = Claim(self._claim.pod, container.name)
+        return frozenset(
+            each
+            for each in Resource
+            if count_of(container.demand, each) and self._ledger.holding(claim, each) is None
+        )
+
+    def task(self, container: ContainerDemand, plan: Plan | None = None) -> Task:
+        """Say what is to be found for a container; the one that is asking always asks."""
+        asking = container.name == self._claim.container
+        lacking = self.lacking(container) | (frozenset({self._resource}) if asking else frozenset())
+        need = need_of(container.demand)
+        held = {
+            each: holding
+            for each in Resource
+            if each not in lacking
+            and (holding := self._ledger.holding(Claim(self._claim.pod, container.name), each))
+        }
+        # Given out already: it need not fit again, and the rest must follow it.
+        need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
+        fixed = self._book.in_order(
+            ticket.card
+            for each, holding in held.items()
+            for ticket in self._book.read(each, holding.ids)
+        )
+        planned = plan.get(container.name) if plan else None
+        if planned is not None and fixed and set(fixed) <= set(planned.cards):
+            fixed = planned.cards
+        return Task(
+            container,
+            need,
+            lacking,
+            fixed,
+            self._book.in_order(ticket.card for ticket in self._must) if asking else (),
+            (self._resource, self._offer) if asking else None,
+            self._chosen(container),
+            self._guidance.strict,
+        )
+
+    def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
+        """Give the cards that a scheduler chose; one that is not there by its number."""
+        if container.kind is not ContainerKind.MAIN:
+            return ()
+        by_index = {card.index: card.uuid for card in self._book.inventory.cards}
+        indices = self._guidance.chosen.get(container.index, ())
+        return tuple(by_index.get(each, f"card {each}") for each in indices)
+
+    def planned(self, task: Task, plan: Plan | None) -> Plan | None:
+        """Give the plan, if it has a place for the container and the kubelet offers that."""
+        planned = plan.get(task.container.name) if plan else None
+        if plan is None or planned is None:
+            return None
+        claim, other = Claim(self.pod, task.container.name), self._resource.other
+        if self._ledger.holding(claim, self._resource) is not None:
+            return None  # a kubelet that died serves it again: what was planned is over
+        cards, bound = planned.cards, {*task.fixed, *task.must}
+        if other in task.lacking:
+            bound |= left_over(self.pod, other, self._book, self._ledger).keys()
+        need = Need(task.need.demand, {**task.need.per_card, self._resource.other: 0})
+        states = {state.uuid: state for state in self._states({})}
+        # Of a pod whose spec nobody knows, an earlier call may have shown less.
+        fits = len(cards) == task.need.demand.cards
+        fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
+        return plan if fits and bound <= {*cards} else None
+
+    def limited(self, tasks: Sequence[Task], beliefs: Beliefs) -> list[Task]:
+        """Leave out of the kubelet's offer what is planned for another pod."""
+        taken = beliefs.reserved.get(self._resource, {})
+        if not taken:
+            return list(tasks)
+        offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
+        return [replace(tasks[0], offer=(self._resource, offer)), *tasks[1:]]
+
+    def rooms(self, beliefs: Beliefs, *, alone: bool) -> list[Room]:
+        """Give the cards as the pod finds them.
+
+        Args:
+            beliefs: what may be taken of them.
+            alone: only the container that is asking is to be placed: of the resource that it
+                asks for, what the kubelet offers is all that counts.
+        """
+        free: dict[Resource, Mapping[str, int]] = {}
+        left: dict[Resource, Mapping[str, int]] = {}
+        believed: Kept = beliefs.kept[0] if beliefs.kept else {}
+        for each in Resource:
+            asked = each is self._resource
+            if asked and alone:
+                free[each] = self._offer
+            else:
+                found = free_places(
+                    self._ledger,
+                    self._book,
+                    each,
+                    hidden=beliefs.hidden,
+                    trusting=beliefs.trusting,
+                )
+                taken, kept = beliefs.reserved.get(each, {}), believed.get(each, {})
+                free[each] = {
+                    card: max(n - taken.get(card, 0) - kept.get(card, 0), 0)
+                    for card, n in found.items()
+                }
+            # Of what is asked for the kubelet has said what it hands on.
+            left[each] = (
+                per_card(self._must)
+                if asked
+                else left_over(self._claim.pod, each, self._book, self._ledger)
+            )
+        return [
+            Room(
+                state,
+                {each: left[each][state.uuid] for each in Resource if left[each].get(state.uuid)},
+            )
+            for state in self._states(free)
+        ]
+
+    def _states(self, free: Mapping[Resource, Mapping[str, int]]) -> list[CardState]:
+        """Give the cards with what is *free*, or offered where that is not told."""
+        return [
+            CardState(
+                card.uuid,
+                card.index,
+                {each: free.get(each, self._offer).get(card.uuid, 0) for each in Resource},
+                {each: self._book.places(each, card) for each in Resource},
+                *self._barred[card.uuid],
+            )
+            for card in self._book.inventory.cards
+        ]

@@ -1,0 +1,181 @@
+"""Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from agent.allocator.free_places import offered_by_card, within_reach
+from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.tickets import Resource, Ticket, TicketBook, count_of
+from agent.allocator.placement_request import NO_GUIDANCE, Beliefs, Chooser, Guidance
+from agent.errors import PlacementError
+from agent.links import Links
+from agent.place import Policy, pick
+from agent.plan import Plan, Room, Task, make_plan
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+
+_NO_BELIEFS = Beliefs()
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Where a container is placed.
+
+    Attributes:
+        cards: its cards, by index.
+        tickets: its places of the resource asked for.
+        plan: the places meant for its pod's containers from here on.
+        replaced: the cards that a scheduler chose, where others were taken.
+    """
+
+    cards: tuple[str, ...]
+    tickets: list[Ticket]
+    plan: Plan
+    replaced: tuple[str, ...] = ()
+
+
+def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
+    claim: Claim,
+    container: ContainerDemand,
+    pod: PodDemand,
+    resource: Resource,
+    *,
+    book: TicketBook,
+    ledger: Ledger,
+    links: Links,
+    unhealthy: Callable[[str], str],
+    policy: Policy,
+    available: AbstractSet[str],
+    must: Sequence[Ticket] = (),
+    plan: Plan | None = None,
+    beliefs: Beliefs = _NO_BELIEFS,
+    guidance: Guidance = NO_GUIDANCE,
+    sure: bool = True,
+) -> Seating:
+    """Choose cards and places for one container, so that its pod's later ones find some too.
+
+    Args:
+        claim: whose places these will be.
+        container: what it asks for.
+        pod: its whole pod, to look ahead.
+        resource: which resource is asked for.
+        book: the node's tickets.
+        ledger: who holds what.
+        links: how the node's cards are connected.
+        unhealthy: why a card, by UUID, may not be given out; empty when it may.
+        policy: which card a share prefers.
+        available: the IDs the kubelet offers; a place outside them is never chosen.
+        must: places the kubelet hands on (``must_include``).
+        plan: what was planned when an earlier call of its pod was answered.
+        beliefs: what may be taken although the ledger does not say so.
+        guidance: what others want.
+        sure: it is known that this pod is asking; one that is only guessed is not refused
+            for a container that comes later.
+
+    Raises:
+        PlacementError: nothing fits; names the container that cannot be placed.
+    """
+    offered = within_reach(claim.pod, resource, available, ledger)
+    offer = offered_by_card(resource, offered, book, ledger)
+    chooser = Chooser(
+        claim=claim,
+        resource=resource,
+        book=book,
+        ledger=ledger,
+        unhealthy=unhealthy,
+        guidance=guidance,
+        offer=offer,
+        must=must,
+    )
+    task = chooser.task(container, plan)
+    found = chooser.planned(task, plan)
+    if found is None:
+        later = _tasks_after(container, pod, chooser, sure=sure)
+        found = _find_plan(chooser, [task, *later], beliefs, links=links, policy=policy, sure=sure)
+    cards = found[container.name].cards
+    within = {card: book.among(resource, card, offered) for card in cards}
+    tickets = pick(container.demand, resource, cards, free=within, must=must)
+    first = resource.other in task.lacking or not count_of(container.demand, resource.other)
+    replaced = task.chosen if first and task.chosen and set(task.chosen) != {*cards} else ()
+    return Seating(cards, tickets, found, replaced)
+
+
+def _tasks_after(
+    container: ContainerDemand, pod: PodDemand, chooser: Chooser, *, sure: bool
+) -> list[Task]:
+    """Say what is to be found for the containers after this one."""
+    # By name: what it asks for may have been raised.
+    at = next(at for at, each in enumerate(pod.containers) if each.name == container.name)
+    tasks: list[Task] = []
+    for each in pod.containers[at + 1 :]:
+        if chooser.lacking(each):
+            try:
+                tasks.append(chooser.task(each))
+            except PlacementError as error:
+                if sure:
+                    raise PlacementError(f"container {each.name}: {error}") from error
+                break
+    return tasks
+
+
+def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
+    chooser: Chooser,
+    tasks: Sequence[Task],
+    beliefs: Beliefs,
+    *,
+    links: Links,
+    policy: Policy,
+    sure: bool,
+) -> Plan:
+    """Plan with all that is believed, then with less of it; first for the whole pod."""
+    hidden = tuple(each for each in beliefs.hidden if each.id != chooser.pod)
+    beliefs = replace(beliefs, hidden=hidden)
+    inits = any(each.container.kind is ContainerKind.INIT for each in tasks)
+    refusal: PlacementError | None = None
+    for together in (tasks, tasks[:1]):
+        tried: list[tuple[list[Room], list[Task]]] = []
+        for less in beliefs.fewer():
+            rooms = chooser.rooms(less, alone=len(together) == 1)
+            given = chooser.limited(together, less)
+            if (rooms, given) in tried:
+                continue
+            tried.append((rooms, given))
+            for certain in (True, False):
+                try:
+                    found = make_plan(given, rooms, links=links, policy=policy, certain=certain)
+                except PlacementError as error:
+                    refusal = error if certain else refusal
+                else:
+                    if found is not None:
+                        return found
+                    refusal = None  # given up, which says nothing
+                if not inits and not any(room.left for room in rooms):
+                    break
+        if refusal is not None and (sure or len(tasks) == 1):
+            raise refusal
+    raise refusal or PlacementError("no place was found")
+
+
+def at_least(container: ContainerDemand, book: TicketBook) -> ContainerDemand:
+    """Work out what a container must ask for of which only the memory is known.
+
+    More memory than any card has is asked for with whole cards.
+    """
+    largest = max((book.places(Resource.MEMORY, card) for card in book.inventory.cards), default=0)
+    memory = container.demand.memory
+    if memory <= largest or not container.demand.is_share or not largest:
+        return container
+    cores = CORES_PER_CARD * -(-memory // largest)
+    return replace(container, demand=Demand(cores, memory))
+
+
+def planned_for(pod: PodId, plan: Plan, ledger: Ledger) -> Mapping[Resource, Mapping[str, int]]:
+    """Count the places by card that are planned for a pod and not given to it yet."""
+    counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
+    for name, planned in plan.items():
+        for resource, fresh in planned.fresh.items():
+            if ledger.holding(Claim(pod, name), resource) is None:
+                counts[resource].update(fresh)
+    return counts

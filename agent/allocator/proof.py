@@ -1,0 +1,226 @@
+"""Proving before the start: who holds these places by the kubelet's own record, and may it.
+
+Pure but for the ledger it is given. README.md, "How it works", has the whole of it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from agent.allocator.model.allocations import grant_of
+from agent.allocator.model.grant import check_free, check_request, check_together, translate
+from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
+from agent.allocator.model.pod_view import Key, PodId, PodView
+from agent.allocator.model.podresources import Identified, Snapshot, identify_entries
+from agent.allocator.model.tickets import Resource, TicketBook, count_of
+from agent.errors import GrantError
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def proven(ledger: Ledger, resource: Resource, ids: frozenset[str]) -> Claim | None:
+    """Give the container that the kubelet's record has already shown to hold *ids*."""
+    for claim in ledger.find(resource, ids):
+        held = ledger.holding(claim, resource)
+        if held is not None and held.proven:
+            return claim
+    return None
+
+
+def holder(
+    snapshot: Snapshot,
+    resource: Resource,
+    ids: frozenset[str],
+    *,
+    views_of: Callable[[Key], Sequence[PodView]],
+    owners: Mapping[tuple[Resource, str], PodId],
+) -> tuple[Claim, Mapping[Resource, frozenset[str]]] | None:
+    """Find the container that ``List`` shows holding exactly *ids*, and all it holds.
+
+    Args:
+        snapshot: what ``List`` showed.
+        resource: of what.
+        ids: device IDs.
+        views_of: the pods of a name that the API shows.
+        owners: which pod each held device ID was given to, from the ledger.
+    """
+    keys = {
+        entry.key
+        for entry in snapshot.pods
+        for container in entry.containers
+        if container.held.get(resource) == ids
+    }
+    entries = [entry for entry in snapshot.pods if entry.key in keys] if keys else []
+    for each in identify_entries(entries, views_of, owners):
+        for container in each.listed.containers:
+            if container.held.get(resource) == ids:
+                return Claim(each.pod, container.name), container.held
+    return None
+
+
+def why_unproven(ledger: Ledger, guessed: Sequence[Claim]) -> str:
+    """Say why the kubelet's record, though it could be had, shows nobody."""
+    if any(ledger.kind(claim) is ContainerKind.INIT for claim in guessed):
+        return "ordinary init containers are not in the kubelet's record"
+    return "the kubelet's record shows nobody holding exactly these"
+
+
+def check_unshared(
+    listed: Sequence[Identified], resource: Resource, ids: frozenset[str], guessed: Sequence[Claim]
+) -> None:
+    """Veto an ordinary init container whose places another pod's container holds too (K15).
+
+    Args:
+        listed: what ``List`` showed; nobody in it holds exactly *ids*.
+        resource: of what.
+        ids: the device IDs of the container that is about to start.
+        guessed: whom the ledger has for exactly these, mere guesses left out.
+
+    Raises:
+        GrantError: naming some of the places.
+    """
+    others: set[str] = set()
+    for each in listed:
+        if not _may_be_of(each, resource, len(ids), guessed):
+            held = (one.held.get(resource, _NOTHING) for one in each.listed.containers)
+            others |= ids.intersection(_NOTHING.union(*held))
+    check_free(resource, others)
+
+
+def _may_be_of(each: Identified, resource: Resource, size: int, guessed: Sequence[Claim]) -> bool:
+    """Tell whether the container about to start may be an ordinary init container of a pod.
+
+    Its places go on to the later containers of that pod (K7). Whoever has ended holds nothing.
+    """
+    if each.view is None or each.view.terminal:
+        return True
+    if guessed:
+        return any(claim.pod.key == each.pod.key for claim in guessed)
+    return any(
+        one.kind is ContainerKind.INIT and count_of(one.demand, resource) == size
+        for one in each.view.demand.containers
+    )
+
+
+def believe(
+    ledger: Ledger, claim: Claim, held: Mapping[Resource, frozenset[str]]
+) -> list[Correction]:
+    """Book all that a container holds by the kubelet's record, and to no other container.
+
+    To be called before the container starts: it has been given all it asks for by then.
+
+    Returns:
+        The guesses that were wrong. What else those containers hold is left to their own proof.
+    """
+    wrong: list[Correction] = []
+    for resource, ids in sorted(held.items()):
+        guessed = ledger.find(resource, ids)
+        if claim in guessed:
+            ledger.prove(claim, resource)
+            continue
+        for each in guessed:
+            if ledger.kind(each) is not ContainerKind.INIT:
+                wrong.append(Correction(resource, ids, each, claim))
+                ledger.release(each, resource)
+        ledger.give_way(claim, resource, ids)
+        ledger.record(
+            claim, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True)
+        )
+    return wrong
+
+
+def add_unbooked(ledger: Ledger, each: Identified) -> None:
+    """Book what ``List`` shows a pod holding where nobody has booked any of it."""
+    for container in each.listed.containers:
+        claim = Claim(each.pod, container.name)
+        for resource, ids in sorted(container.held.items()):
+            if ledger.holding(claim, resource) is None and ledger.held(resource).isdisjoint(ids):
+                holding = Holding(ids, Evidence.RECORD, proven=True)
+                ledger.record(claim, ContainerKind.MAIN, resource, holding)
+
+
+def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:
+    """Tell whether a pod that the API does not show as live holds nothing by ``List`` either.
+
+    Kubelets before 1.34 list pods that have ended for as long as the API server has them,
+    without devices (K8). One that was deleted by force is listed until it has ended (K20); as it
+    may still be being admitted, only what the record has shown before can be missing from it.
+
+    Args:
+        ledger: what it is booked for.
+        snapshot: what ``List`` showed.
+        pod: the pod.
+        view: what the API tells of it; ``None`` when that is nothing.
+    """
+    listed = [entry for entry in snapshot.pods if entry.key == pod.key]
+    if not listed:
+        return True
+    shown = {each for entry in listed for each in entry.each_held()}
+    holdings = [
+        (resource, held)
+        for claim in ledger.pod_claims(pod)
+        for resource in Resource
+        if (held := ledger.holding(claim, resource)) is not None
+    ]
+    booked = {(resource, each) for resource, held in holdings for each in held.ids}
+    proven = any(held.proven for _, held in holdings)
+    return shown.isdisjoint(booked) and (view is not None or proven)
+
+
+def unshown(
+    ledger: Ledger, snapshot: Snapshot, pods: Iterable[PodId]
+) -> dict[tuple[Claim, Resource], Holding]:
+    """Find what was guessed to be these pods' and ``List`` does not show, but for init containers.
+
+    Args:
+        ledger: who holds what.
+        snapshot: what ``List`` showed.
+        pods: the pods.
+    """
+    shown = {each for entry in snapshot.pods for each in entry.each_held()}
+    return {
+        (claim, resource): held
+        for pod in pods
+        for claim in ledger.pod_claims(pod)
+        if ledger.kind(claim) is not ContainerKind.INIT
+        for resource in Resource
+        if (held := ledger.holding(claim, resource)) is not None
+        and not held.proven
+        and all((resource, each) not in shown for each in held.ids)
+    }
+
+
+def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:
+    """Veto a container whose devices contradict each other or its request.
+
+    Raises:
+        GrantError: saying what contradicts what.
+    """
+    container = view.demand.of(claim.container) if view is not None else None
+    grants = {resource: grant_of(ledger, book, claim, resource) for resource in Resource}
+    if container is not None:
+        for grant in grants.values():
+            if grant is not None:
+                check_request(container.demand, grant)
+    check_together(grants[Resource.CORE], grants[Resource.MEMORY])
+
+
+def check_wishes(book: TicketBook, resource: Resource, ids: frozenset[str], view: PodView) -> None:
+    """Veto a container whose cards its pod's author has ruled out.
+
+    They were not known when the card was chosen: neither watch nor API had shown the pod.
+
+    Raises:
+        GrantError: naming the cards and the annotations.
+    """
+    ruled_out = []
+    for card in translate(resource, book.read(resource, ids)).cards:
+        found = book.inventory.card(card)
+        key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
+        if key:
+            ruled_out.append(f"{card} by {key}")
+    if ruled_out:
+        raise GrantError(
+            f"cards that the pod's annotations rule out: {', '.join(ruled_out)}; the pod was not "
+            "known when they were chosen: delete it, and its successor is placed anew"
+        )

@@ -1,0 +1,119 @@
+"""What was promised and is not given out yet: places named, and the plans of whole pods.
+
+Between a preferred call and its ``Allocate`` the kubelet may take its time, and between the
+containers of a pod too. What is promised to one pod is not planned for another. Pure.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.tickets import Resource
+from agent.allocator.placer import planned_for
+from agent.allocator.resolver.resolve import Resolution
+from agent.plan import Plan
+from contract.allocation import Evidence
+
+_MOST_REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Places promised to one container between its preferred call and its ``Allocate``."""
+
+    resolution: Resolution
+    view: PodView | None
+
+
+def claim_of(resolution: Resolution) -> Claim:
+    """Return the container that was found to be asking."""
+    return Claim(resolution.pod, resolution.container.name)
+
+
+class Promises:
+    """What the turnstile has promised, the newest so many of it."""
+
+    def __init__(self) -> None:
+        """Promise nothing."""
+        self._reservations: OrderedDict[tuple[Resource, frozenset[str]], Reservation] = (
+            OrderedDict()
+        )
+        self._plans: OrderedDict[PodId, Plan] = OrderedDict()
+        self._unadvised: set[frozenset[str]] = set()
+
+    def make(
+        self, resource: Resource, ids: frozenset[str], reservation: Reservation, plan: Plan
+    ) -> None:
+        """Promise places to a container, and what is planned to its pod."""
+        self._plans[reservation.resolution.pod] = plan
+        self._reservations[resource, ids] = reservation
+        for memory in (self._reservations, self._plans):
+            if len(memory) > _MOST_REMEMBERED:
+                memory.popitem(last=False)
+
+    def redeem(self, resource: Resource, ids: frozenset[str]) -> Reservation | None:
+        """Give what exactly these places were promised for, once."""
+        return self._reservations.pop((resource, ids), None)
+
+    def note_unadvised(self, ids: frozenset[str], ledger: Ledger) -> None:
+        """Note that the wishes of a pod's author were not known when *ids* were chosen.
+
+        Args:
+            ids: device IDs.
+            ledger: who holds what; what nobody holds any more is forgotten.
+        """
+        owned = {device_id for _, device_id in ledger.owners}
+        self._unadvised = {each for each in self._unadvised if each <= owned} | {ids}
+
+    def unadvised(self, ids: frozenset[str]) -> bool:
+        """Tell whether *ids* were chosen without the wishes of the pod's author."""
+        return ids in self._unadvised
+
+    def plan(self, pod: PodId) -> Plan | None:
+        """Give what is planned for *pod*."""
+        return self._plans.get(pod)
+
+    def drop(self, pod: PodId) -> None:
+        """Plan nothing more for *pod*."""
+        self._plans.pop(pod, None)
+
+    def fulfilled(self, pod: PodId, ledger: Ledger) -> None:
+        """Drop the plan of *pod* once its last container has all it asks for."""
+        if not any(planned_for(pod, self._plans.get(pod, {}), ledger).values()):
+            self._plans.pop(pod, None)
+
+    def reserved(
+        self, resolution: Resolution, *, live: AbstractSet[PodId], ledger: Ledger
+    ) -> Mapping[Resource, Mapping[str, int]]:
+        """Count what is planned for other pods and not given to them yet.
+
+        The kubelet admits one pod at a time (K1): once another is known to be asking, those
+        before it are admitted, rejected or gone, and what was planned for them is free. Where
+        the pod that is asking is only guessed, the one before it may well go on.
+
+        Args:
+            resolution: who is asking.
+            live: the pods that the API shows bound here and not finished.
+            ledger: what was given out.
+
+        Returns:
+            Places by card UUID, by resource.
+        """
+        reserved: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
+        for pod, plan in tuple(self._plans.items()):
+            if pod == resolution.pod:
+                continue
+            if resolution.evidence is not Evidence.ORDER or (pod.uid and pod not in live):
+                del self._plans[pod]
+                continue
+            for resource, counts in planned_for(pod, plan, ledger).items():
+                reserved[resource].update(counts)
+        return reserved
+
+    def clear(self) -> None:
+        """Forget everything: a kubelet that restarted asks anew."""
+        self._reservations.clear()
+        self._plans.clear()

@@ -1,0 +1,158 @@
+"""Which listed pods the kubelet is done with: their admission is over, whatever they lack. Pure.
+
+The kubelet admits one pod at a time (fact K1) and lists a pod when its admission begins (K3). So
+once a pod appears in ``List``, the admission of every pod that was there before is over: answered,
+or rejected without a word to us. Where ``List`` keeps rejected pods (K8), some with what they had
+got (K21), this is what tells them from the one that is asking.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+from agent.allocator.model.pod_view import Key, PodId
+from agent.allocator.model.podresources import Identified, Snapshot
+from agent.allocator.resolver.pod_index import Sighting
+from agent.allocator.resolver.resolve import Past, lacks
+
+
+class Admissions:
+    """What one kubelet has done with the pods that it lists."""
+
+    def __init__(self) -> None:
+        """Know of no admission."""
+        self._found: frozenset[PodId] = frozenset()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget everything: a kubelet that has restarted admits every pod again."""
+        self._passed: frozenset[PodId] = frozenset()
+        self._over: frozenset[PodId] = frozenset()
+        self._refused: set[PodId] = set()
+        self._begun: set[PodId] = set()
+        self._lacking: frozenset[PodId] = frozenset()
+        self._by_last: frozenset[PodId] = frozenset()  # passed when the last call was settled
+        self._before: Snapshot | None = None
+        self._keys: frozenset[Key] | None = frozenset()
+
+    @property
+    def passed(self) -> frozenset[PodId]:
+        """Pods that had their turn, as far as can be told; a wrong guess may be behind it."""
+        return self._passed
+
+    @property
+    def begun(self) -> AbstractSet[PodId]:
+        """Pods for which this kubelet was answered."""
+        return self._begun
+
+    def past(self, listed: Iterable[Identified]) -> Past:
+        """Return what is known of the admissions before the next call.
+
+        Args:
+            listed: the pods in motion, as ``List`` shows them in that call.
+        """
+        return Past(
+            self._passed,
+            self._over,
+            frozenset(self._refused),
+            self.newcomers(listed),
+            self._found,
+        )
+
+    def find(self, pods: AbstractSet[PodId]) -> None:
+        """Note that *pods* were there when the agent started."""
+        self._found |= pods
+
+    def newcomers(self, listed: Iterable[Identified]) -> frozenset[PodId]:
+        """Return the pods that were not listed when the last call was settled."""
+        keys = self._keys
+        if keys is None:
+            before = self._before
+            keys = frozenset(each.key for each in before.pods) if before else frozenset()
+            self._keys = keys
+        return frozenset(each.pod for each in listed if each.listed.key not in keys)
+
+    def shown(self, pods: AbstractSet[PodId], live: AbstractSet[PodId]) -> None:
+        """Forget pods that are listed no more.
+
+        Args:
+            pods: the listed ones.
+            live: the pods that the API shows bound here and not finished.
+        """
+        self._passed &= pods
+        self._over &= pods
+        self._begun &= pods | live
+        self._found &= pods | live
+        # A UID cannot come back, and a pod without one is known by its name alone.
+        self._refused = {each for each in self._refused if each in pods or each in live}
+
+    def guessed_wrongly(self, pod: PodId) -> None:
+        """Note that a pod was answered in place of another.
+
+        If it was lacking while the other was served, it had its turn (K8).
+        """
+        self._passed |= {pod} & self._lacking
+
+    def gained(self, pods: Iterable[PodId]) -> None:
+        """Note that *pods* hold more than was answered for them: another was guessed to be asking.
+
+        Only the one that is being admitted gets anything (K1).
+        """
+        found = frozenset(pods)
+        if len(found) == 1:
+            self._passed -= found - self._over
+
+    def over(self, pods: Iterable[PodId]) -> None:
+        """Note that the admission of *pods* is over."""
+        self._passed |= frozenset(pods)
+
+    def refuse(self, pod: PodId, *, certain: bool) -> None:
+        """Note that a call made for *pod* is refused, which ends its admission.
+
+        Args:
+            pod: for which pod.
+            certain: whether it is known that the pod was asking, not only guessed.
+        """
+        self._passed |= {pod}
+        if certain:
+            self._refused.add(pod)
+
+    def had_their_turn(self) -> tuple[frozenset[PodId], frozenset[PodId]]:
+        """Return the pods that had their turn, and those of them that were refused."""
+        return self._passed | self._over, frozenset(self._refused)
+
+    def inherit(self, passed: AbstractSet[PodId], refused: AbstractSet[PodId]) -> None:
+        """Take over what a predecessor knew of the same kubelet."""
+        self._passed |= passed
+        self._refused |= refused
+
+    def disproved(self, pod: PodId) -> None:
+        """Note that *pod* was not the one that was answered last, and nobody is shown to be."""
+        self._passed = (self._passed - self._by_last) | {pod}
+        self._by_last = frozenset()
+
+    def answer(self, pod: PodId) -> None:
+        """Note that a call made for *pod* is answered."""
+        self._begun.add(pod)
+
+    def settle(self, pod: PodId, sighting: Sighting | None, snapshot: Snapshot | None) -> None:
+        """Note that *pod* was found to be asking; all others that lacked something were not."""
+        moving = sighting.moving if sighting is not None else ()
+        self._lacking = frozenset(each.pod for each in moving if lacks(each) or each.view is None)
+        before = self._passed
+        self._passed = (self._passed | self._lacking) - {pod}
+        self._by_last = self._passed - before
+        newcomers = self.newcomers(moving)
+        if pod in newcomers:
+            self._over |= self._lacking - newcomers
+        self._over -= {pod}
+        if snapshot is not None and snapshot is not self._before:
+            self._before, self._keys = snapshot, None
+
+    def settle_instead(self, pod: PodId) -> None:
+        """Note that *pod* is the one that is answered, not the one just found to be asking.
+
+        Args:
+            pod: another that may have been asking.
+        """
+        self._passed = (self._passed | self._lacking) - {pod}
+        self._over -= {pod}

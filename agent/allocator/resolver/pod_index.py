@@ -1,0 +1,357 @@
+"""The node's pods: the many at rest, and the few that something is happening to.
+
+Every call of the kubelet brings its whole record, and nearly every pod in it is as it was in
+the call before: served, proven and running. Those are *at rest* and are not looked at again
+until their entry, what the API tells of them, or the book changes. What is left are the
+pods *in motion*, and only among them can the one be that is asking.
+
+A pod that is deleted by force leaves the API before it leaves the record (fact K20), and may
+even be admitted after that: what was known of it is kept until it has left the record.
+
+The structure is not safe to share between threads: its owner locks.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from agent.allocator.model.pod_view import Key, PodId, PodView
+from agent.allocator.model.podresources import Identified, Snapshot, identify_entries
+from agent.allocator.model.tickets import Resource
+from contract.demand import ContainerKind
+
+_uid_of = attrgetter("id.uid")
+
+# Pods that have left the API and were never listed: the kubelet may still come to them.
+_MOST_DEPARTED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one answer of ``List`` shows.
+
+    Attributes:
+        moving: the pods in motion, identified, sorted by pod.
+        resting: the pods at rest.
+    """
+
+    moving: tuple[Identified, ...]
+    resting: AbstractSet[PodId]
+
+    @property
+    def pods(self) -> set[PodId]:
+        """All listed pods."""
+        pods = set(self.resting)
+        pods.update(each.pod for each in self.moving)
+        return pods
+
+
+class Roster:
+    """Tells pods at rest from pods in motion."""
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self._views: Sequence[PodView] = ()
+        self._by_uid: dict[str, PodView] = {}
+        self._by_key: dict[Key, tuple[PodView, ...]] = {}
+        self._live: set[PodId] = set()
+        self._recorded: dict[PodId, PodView] = {}
+        self._with_init: set[PodId] = set()
+        self._owed: set[PodId] = set()
+        self._asked: set[str] = set()  # UIDs of ended pods whose names were asked for again
+        # By identity of the entry, which stays the same object while its bytes do.
+        self._resting: dict[int, Identified] = {}
+        self._entry_of: dict[PodId, int] = {}
+        self._last: tuple[Snapshot, Sighting] | None = None
+        self._moving: AbstractSet[PodId] = frozenset()
+        # Pods that have left the API, by UID, until they leave the record as well.
+        self._departed: OrderedDict[str, PodView] = OrderedDict()
+        self._lingering: set[str] = set()  # those of them that the record has shown
+        self._alone: tuple[Snapshot | None, set[Key]] = (None, set())
+
+    # --- what the API tells -------------------------------------------------------------
+
+    def know(self, views: Sequence[PodView]) -> bool:
+        """Take in the pods known from the API; tell whether anything has changed."""
+        if views is self._views:
+            return False
+        self._last = None
+        self._views = views
+        fresh = dict(zip(map(_uid_of, views), views, strict=True))
+        before = self._by_uid
+        changed = [view for uid, view in fresh.items() if before.get(uid) is not view]
+        gone = [before[uid] for uid in before.keys() - fresh.keys()]
+        self._by_uid = fresh
+        for view in gone:
+            self._depart(view)
+        for view in changed:
+            old = before.get(view.id.uid)
+            if old is not None:
+                self._drop(old)
+            self._add(view)
+        return True
+
+    def view(self, pod: PodId) -> PodView | None:
+        """Give what the API tells of *pod*, or told while it was there."""
+        view = self._by_uid.get(pod.uid) or self._departed.get(pod.uid)
+        return view if view is not None and view.id == pod else None
+
+    def shown(self, pod: PodId) -> PodView | None:
+        """Return what the API shows of *pod* now."""
+        return None if self.has_departed(pod) else self.view(pod)
+
+    def has_departed(self, pod: PodId) -> bool:
+        """Tell whether *pod* has left the API and is remembered."""
+        return pod.uid in self._departed
+
+    def alone(self, keys: Iterable[Key], snapshot: Snapshot) -> None:
+        """Note that the API had no pod of these names: who is listed is the one remembered.
+
+        Args:
+            keys: the names.
+            snapshot: what ``List`` showed; in the next, others may have come under them.
+        """
+        if self._alone[0] is not snapshot:
+            self._alone = (snapshot, set())
+        self._alone[1].update(keys)
+        self._last = None
+
+    def by_runtime_uid(self, uid: str) -> list[PodId]:
+        """Give the pods that the container runtime knows by *uid*."""
+        return [view.id for view in self._views if (view.runtime_uid or view.id.uid) == uid]
+
+    def views_of(self, key: Key) -> Sequence[PodView]:
+        """Give the pods of a name that the API shows."""
+        return self._by_key.get(key, ())
+
+    @property
+    def known(self) -> AbstractSet[PodId]:
+        """Every pod that the API shows here."""
+        return {view.id for view in self._views}
+
+    @property
+    def live(self) -> AbstractSet[PodId]:
+        """The pods that the API shows bound here and not finished."""
+        return self._live
+
+    @property
+    def owed(self) -> AbstractSet[PodId]:
+        """Live pods that ask for GPUs and have no complete record on them."""
+        return self._owed
+
+    @property
+    def recorded(self) -> AbstractSet[PodId]:
+        """Live pods that have a record on them."""
+        return self._recorded.keys()
+
+    @property
+    def hidden(self) -> list[PodView]:
+        """Live pods that may hold more than the book says, by the records on them.
+
+        Ordinary init containers are never listed (K4), and a kubelet that has just restarted
+        does not list the pods that it has not come to (K11).
+        """
+        return [
+            view
+            for pod, view in self._recorded.items()
+            if pod in self._with_init or pod not in self._entry_of
+        ]
+
+    # --- what the kubelet tells ---------------------------------------------------------
+
+    def unknown(self, sighting: Sighting) -> list[Key]:
+        """Name the listed pods of which the API has told nothing."""
+        return sorted(
+            {
+                each.listed.key
+                for each in sighting.moving
+                if each.view is None and not (each.pod.uid and self.views_of(each.listed.key))
+            }
+        )
+
+    def ended(self, sighting: Sighting, *, again: bool = False) -> list[Key]:
+        """Name the listed pods that the API shows ended: names come back.
+
+        Args:
+            sighting: what ``List`` shows.
+            again: name also those that were named before.
+        """
+        found: set[Key] = set()
+        for key in {each.listed.key for each in sighting.moving}:
+            views = self.views_of(key)
+            uids = {view.id.uid for view in views}
+            if (
+                views
+                and all(view.terminal for view in views)
+                and (again or not uids <= self._asked)
+            ):
+                self._asked |= uids
+                found.add(key)
+        return sorted(found)
+
+    def silent(self) -> list[Key]:
+        """Name the pods at rest that hold nothing, newest first."""
+        found = [
+            (each.view.line, each.listed.key)
+            for each in self._resting.values()
+            if each.view is not None and not any(each.listed.each_held())
+        ]
+        return [key for _, key in sorted(found, reverse=True)]
+
+    def sight(self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]) -> Sighting:
+        """Tell which listed pods are in motion, and which pods those are.
+
+        Args:
+            snapshot: what ``List`` showed.
+            owners: which pod each held device ID was given to, from the ledger.
+        """
+        if self._last is not None and self._last[0] is snapshot:
+            return self._last[1]  # asked again, and nothing has happened since
+        listed = set(map(id, snapshot.pods))
+        for gone in self._resting.keys() - listed:
+            self._stir(self._resting[gone].pod)
+        moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
+        # A name that comes back concerns the pod that had it: they are told apart together.
+        keys = {entry.key for entry in moving}
+        if len(listed) < len(snapshot.pods):  # entries of a name may be one and the same object
+            counts = Counter(entry.key for entry in snapshot.pods)
+            keys |= {key for key, count in counts.items() if count > 1}
+        awake = [
+            view.id for key in keys for view in self.views_of(key) if view.id in self._entry_of
+        ]
+        if awake:
+            for pod in awake:
+                self._stir(pod)
+            moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
+        found = identify_entries(moving, self.views_of, owners)
+        if self._departed:
+            found = self._recall(found, self._alone[1] if self._alone[0] is snapshot else ())
+            self._let_go(found)
+        sighting = Sighting(found, self._entry_of.keys())
+        self._moving = {each.pod for each in found}
+        self._last = (snapshot, sighting)
+        return sighting
+
+    def settle(self, served: Iterable[Identified]) -> None:
+        """Note that nothing more is to happen to these, as they are now.
+
+        Only a pod of which the API tells, alone of its name, can be at rest.
+        """
+        self._last = None
+        for each in served:
+            alone = len(self.views_of(each.listed.key)) == 1
+            if each.view is not None and alone and each.pod not in self._entry_of:
+                self._resting[id(each.listed)] = each  # holds the entry, so that its id() stays
+                self._entry_of[each.pod] = id(each.listed)
+
+    def stir(self, pods: Iterable[PodId]) -> None:
+        """Note that something happened to *pods*."""
+        for pod in pods:
+            self._last = None
+            self._stir(pod)
+
+    # --- pods that have left the API ----------------------------------------------------------
+
+    def _depart(self, view: PodView) -> None:
+        """Remember a pod that has left the API, in case that it is listed, or will be."""
+        listed = view.id in self._entry_of or view.id in self._moving
+        self._drop(view)
+        self._departed[view.id.uid] = view
+        if listed:
+            self._lingering.add(view.id.uid)
+        if len(self._departed) > _MOST_DEPARTED:
+            self._forget(next(iter(self._departed)))
+
+    def _recall(
+        self, found: Sequence[Identified], alone: Collection[Key]
+    ) -> tuple[Identified, ...]:
+        """Add what was known of listed pods of which the API tells no more.
+
+        Args:
+            found: the listed pods.
+            alone: names that the API gives to nobody now.
+        """
+        by_key: dict[Key, list[PodView]] = {}
+        for view in self._departed.values():
+            by_key.setdefault(view.id.key, []).append(view)
+        recalled: list[Identified] = []
+        taken = {each.pod.uid for each in found}
+        for each in found:
+            views = by_key.get(each.listed.key, ())
+            if each.view is not None:
+                recalled.append(_doubted(each, [one for one in views if one.id.uid not in taken]))
+                continue
+            if each.pod.uid:
+                views = [view for view in views if view.id == each.pod]
+            else:  # known by its name alone
+                views = [
+                    view for view in views if view.id.uid not in taken and each.listed.may_be(view)
+                ]
+            if not views:
+                recalled.append(each)
+                continue
+            view = views[-1]
+            taken.add(view.id.uid)
+            certain = bool(each.pod.uid) or view.id.key in alone
+            recalled.append(replace(each, pod=view.id, view=view, certain=certain))
+        return tuple(sorted(recalled, key=lambda each: each.pod))
+
+    def _let_go(self, found: Iterable[Identified]) -> None:
+        """Forget the pods that have left the record after they were in it."""
+        found = tuple(found)
+        shown = {each.pod.uid for each in found if each.pod.uid in self._departed}
+        shown |= {view.id.uid for each in found for view in each.earlier}
+        for uid in self._lingering - shown:
+            self._forget(uid)
+        self._lingering |= shown
+
+    def _forget(self, uid: str) -> None:
+        self._departed.pop(uid, None)
+        self._lingering.discard(uid)
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _stir(self, pod: PodId) -> None:
+        entry = self._entry_of.pop(pod, None)
+        if entry is not None:
+            del self._resting[entry]
+
+    def _add(self, view: PodView) -> None:
+        self._forget(view.id.uid)
+        group = self._by_key.get(view.id.key, ())
+        for other in group:
+            self._stir(other.id)
+        self._by_key[view.id.key] = (*group, view)
+        if view.terminal:
+            return
+        self._live.add(view.id)
+        containers = view.demand.containers
+        if containers and not view.assigned:
+            self._owed.add(view.id)
+        if view.recorded:
+            self._recorded[view.id] = view
+        if any(each.kind is ContainerKind.INIT for each in containers):
+            self._with_init.add(view.id)
+
+    def _drop(self, view: PodView) -> None:
+        self._stir(view.id)
+        left = tuple(each for each in self._by_key[view.id.key] if each is not view)
+        if left:
+            self._by_key[view.id.key] = left
+        else:
+            del self._by_key[view.id.key]
+        self._live.discard(view.id)
+        self._recorded.pop(view.id, None)
+        self._with_init.discard(view.id)
+        self._owed.discard(view.id)
+        self._asked.discard(view.id.uid)
+
+
+def _doubted(each: Identified, departed: Sequence[PodView]) -> Identified:
+    """Return an entry with the pods that have left the API and that it may be as well."""
+    earlier = tuple(view for view in departed if each.listed.may_be(view))
+    if not earlier or any(each.listed.each_held()):
+        return each
+    return replace(each, earlier=earlier)

@@ -1,0 +1,25 @@
+from agent.allocator.model.answer import Answer, Mount
+
+
+def test_two_answers_together_have_what_both_have_in_order() -> None:
+    one = Answer({"A": "1"}, ("/dev/a", "/dev/b"), (Mount("/x", "/h/x"),), ("v/c=1",))
+    two = Answer({"B": "2"}, ("/dev/b", "/dev/c"), (Mount("/y", "/h/y"),), ("v/c=1", "v/c=2"))
+    assert one.plus(two) == Answer(
+        {"A": "1", "B": "2"},
+        ("/dev/a", "/dev/b", "/dev/c"),
+        (Mount("/x", "/h/x"), Mount("/y", "/h/y")),
+        ("v/c=1", "v/c=2"),
+    )
+
+
+def test_where_both_say_something_the_other_has_it() -> None:
+    one = Answer({"A": "1"}, mounts=(Mount("/x", "/h/1"), Mount("/y", "/h/y")))
+    two = Answer({"A": "2"}, mounts=(Mount("/x", "/h/2", read_only=False),))
+    together = one.plus(two)
+    assert together.envs == {"A": "2"}
+    assert together.mounts == (Mount("/x", "/h/2", read_only=False), Mount("/y", "/h/y"))
+
+
+def test_nothing_added_is_the_same() -> None:
+    one = Answer({"A": "1"}, ("/dev/a",), (Mount("/x", "/h/x"),), ("v/c=1",))
+    assert one.plus(Answer()) == one == Answer().plus(one)

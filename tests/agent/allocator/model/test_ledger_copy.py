@@ -1,0 +1,176 @@
+"""What one agent tells its successor of its ledger."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger_copy import (
+    Held,
+    Knowledge,
+    decode,
+    decode_rest,
+    encode,
+    encode_rest,
+    inherit,
+)
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.tickets import Resource
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+from tests.agent.builders import CORE, MEMORY
+
+POD = PodId("default", "a", "uid-a")
+OTHER = PodId("default", "b", "uid-b")
+
+ids = st.frozensets(
+    st.builds(
+        lambda card, place: f"{card}::{place}",
+        st.sampled_from(["GPU-0", "GPU-1", "MIG::odd"]),
+        st.integers(0, 5000),
+    ),
+    min_size=1,
+)
+holdings = st.dictionaries(
+    st.sampled_from(Resource),
+    st.builds(Holding, ids, st.sampled_from(Evidence), st.booleans(), st.booleans()),
+)
+helds = st.builds(
+    Held,
+    st.builds(Claim, st.builds(PodId, st.text(), st.text(), st.text()), st.text()),
+    st.sampled_from(ContainerKind),
+    holdings,
+)
+
+
+@given(helds)
+def test_what_is_told_is_what_is_understood(held: Held) -> None:
+    assert decode(json.loads(json.dumps(encode(held)))) == held
+
+
+pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
+kubelets = st.none() | st.lists(st.integers(), min_size=3, max_size=3)
+
+
+@given(pods, pods, kubelets)
+def test_who_had_its_turn_is_understood_too(
+    passed: frozenset[PodId], refused: frozenset[PodId], kubelet: list[int] | None
+) -> None:
+    known = Knowledge((), passed, refused, kubelet)
+    assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
+
+
+def test_another_kubelet_has_done_nothing_yet() -> None:
+    given = Holding(frozenset(["G::1"]), Evidence.TICKET, proven=True, answered=True)
+    known = Knowledge(
+        [Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: given})],
+        frozenset([POD]),
+        frozenset([OTHER]),
+        [1, 2, 3],
+    )
+    expected = Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: replace(given, answered=False)})
+    assert known.for_another_kubelet() == Knowledge([expected])
+
+
+def test_an_agent_that_tells_less_is_understood() -> None:
+    assert decode_rest({"step": "told"}, ()) == Knowledge()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"passed": {}},
+        {"passed": [["default", "a"]]},
+        {"refused": [["default", "a", 1]]},
+        {"refused": "all"},
+        {"kubelet": [1, 2]},
+        {"kubelet": "k"},
+    ],
+    ids=str,
+)
+def test_a_rest_that_makes_no_sense_is_refused(message: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="not of the form that is known"):
+        decode_rest(message, ())
+
+
+GOOD = encode(
+    Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: Holding(frozenset(["G::1"]), Evidence.ORDER)})
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pod": None},
+        {"pod": ["default", "a"]},
+        {"container": None, "kind": "sorcerer"},
+        {"kind": 3},
+        {"holdings": []},
+        {"holdings": {"core": None}},
+        {"holdings": {"core": {}}},
+        {"holdings": {"tea": {"ids": {}, "evidence": "order", "proven": True}}},
+        {"holdings": {"core": {"ids": {"G": [[1]]}, "evidence": "order", "proven": True}}},
+        {"holdings": {"core": {"ids": {"G": [["a", 2]]}, "evidence": "order", "proven": True}}},
+        {"holdings": {"core": {"ids": {}, "evidence": "dice", "proven": True}}},
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- of another version: any of them will do
+        decode({**GOOD, **change})
+
+
+def held(pod: PodId, container: str, kind: ContainerKind, *places: str) -> Held:
+    return Held(Claim(pod, container), kind, {CORE: Holding(frozenset(places), Evidence.WITNESS)})
+
+
+def owned(ledger: Ledger) -> dict[str, set[str]]:
+    return {
+        f"{claim.pod.name}/{claim.container}": set(found[CORE].ids)
+        for claim, _, found in ledger.claims()
+    }
+
+
+def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
+    ledger = Ledger()
+    main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
+    ledger.record(Claim(POD, "main"), ContainerKind.MAIN, CORE, main)
+    inherit(ledger, held(POD, "init", ContainerKind.INIT, "G::1", "G::2"))
+    assert owned(ledger) == {"a/main": {"G::1"}, "a/init": {"G::1", "G::2"}}
+    assert ledger.kind(Claim(POD, "init")) is ContainerKind.INIT
+    ledger.check()
+
+
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        held(OTHER, "c", ContainerKind.MAIN, "G::1", "G::2"),
+        held(OTHER, "c", ContainerKind.INIT, "G::1"),
+        held(POD, "other", ContainerKind.MAIN, "G::1"),
+        held(POD, "main", ContainerKind.MAIN, "G::7"),
+    ],
+    ids=["another pod's", "another pod's init", "another container's", "its own, otherwise"],
+)
+def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held) -> None:
+    ledger = Ledger()
+    main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
+    ledger.record(Claim(POD, "main"), ContainerKind.MAIN, CORE, main)
+    inherit(ledger, inherited)
+    assert owned(ledger) == {"a/main": {"G::1"}}
+    ledger.check()
+
+
+def test_both_resources_are_inherited_each_for_itself() -> None:
+    ledger = Ledger()
+    ledger.record(
+        Claim(POD, "c"),
+        ContainerKind.MAIN,
+        MEMORY,
+        Holding(frozenset(["G::4"]), Evidence.RECORD, proven=True),
+    )
+    inherit(ledger, held(POD, "c", ContainerKind.MAIN, "G::1"))
+    assert owned(ledger) == {"a/c": {"G::1"}}
+    assert ledger.holding(Claim(POD, "c"), MEMORY) is not None

@@ -1,0 +1,168 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.model.tickets import (
+    Resource,
+    Ticket,
+    TicketBook,
+    count_of,
+    per_card,
+    summarize,
+)
+from agent.cards.inventory import Inventory
+from agent.errors import GrantError, SettingsError
+from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, demand, patient
+
+
+@pytest.mark.parametrize(
+    ("device_id", "ticket"),
+    [
+        ("GPU-a::0", Ticket("GPU-a", 0)),
+        ("GPU-a::99", Ticket("GPU-a", 99)),
+        ("GPU-a::123456789", Ticket("GPU-a", 123456789)),
+        ("a::b::7", Ticket("a::b", 7)),
+    ],
+)
+def test_a_device_id_is_read_and_written(device_id: str, ticket: Ticket) -> None:
+    assert Ticket.parse(device_id) == ticket
+    assert str(ticket) == device_id
+
+
+@pytest.mark.parametrize(
+    ("device_id", "shown"),
+    [
+        ("", '""'),
+        ("GPU-a", '"GPU-a"'),
+        ("GPU-a:0", '"GPU-a:0"'),
+        ("::0", '"::0"'),
+        ("GPU-a::", '"GPU-a::"'),
+        ("GPU-a::00", '"GPU-a::00"'),
+        ("GPU-a::-1", '"GPU-a::-1"'),
+        ("GPU-a::1.0", '"GPU-a::1.0"'),
+        ("GPU-a::x", '"GPU-a::x"'),
+        ("GPU-a::1\n", '"GPU-a::1\\n"'),
+        ("GPU-a::\u0661", '"GPU-a::\\u0661"'),
+        ("GPU-a::1234567890", '"GPU-a::1234567890"'),
+        ("x" * 65, '"' + "x" * 64 + '"...'),
+    ],
+)
+def test_a_device_id_that_is_no_ticket_is_refused(device_id: str, shown: str) -> None:
+    with pytest.raises(GrantError) as caught:
+        Ticket.parse(device_id)
+    assert str(caught.value) == (
+        f"device ID {shown} is not <card uuid>::<place>: it was not given out by this agent"
+    )
+
+
+@patient
+@given(st.text() | st.from_regex(r"\A[a-z:]{0,3}::[0-9]{0,3}\Z"))
+def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
+    try:
+        ticket = Ticket.parse(device_id)
+    except GrantError:
+        return
+    assert str(ticket) == device_id
+
+
+def test_each_resource_knows_the_other() -> None:
+    assert CORE.other is MEMORY
+    assert MEMORY.other is CORE
+
+
+def test_a_demand_counts_by_resource() -> None:
+    asked = demand(50, 4)
+    assert count_of(asked, CORE) == 50
+    assert count_of(asked, MEMORY) == 4
+
+
+def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
+    node = TicketBook(Inventory((card(0, blocks=3), card(1, blocks=1))), BLOCK)
+    assert list(node.tickets(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
+    assert list(node.tickets(CORE)) == [
+        *(f"GPU-0::{place}" for place in range(100)),
+        *(f"GPU-1::{place}" for place in range(100)),
+    ]
+    assert node.tickets(CORE)["GPU-1::7"] == Ticket("GPU-1", 7)
+
+
+def test_memory_that_fills_no_block_is_not_given_out() -> None:
+    inventory = Inventory((card(0, blocks=3),))
+    assert len(TicketBook(inventory, 2 * BLOCK).tickets(MEMORY)) == 1
+
+
+def test_a_block_larger_than_a_card_is_refused() -> None:
+    with pytest.raises(SettingsError) as caught:
+        TicketBook(Inventory((card(0, blocks=4), card(1, blocks=2))), 3 * BLOCK)
+    assert str(caught.value) == (
+        "memory-block: Invalid value: 805306368: larger than card GPU-1 (536870912 bytes)"
+    )
+
+
+def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
+    node = TicketBook(Inventory((card(0, uuid="GPU-z"), card(1, uuid="GPU-a"))), BLOCK)
+    found = node.read(CORE, ["GPU-a::10", "GPU-a::9", "GPU-z::3"])
+    assert found == [Ticket("GPU-z", 3), Ticket("GPU-a", 9), Ticket("GPU-a", 10)]
+    assert node.in_order(["GPU-a", "GPU-z", "GPU-a"]) == ("GPU-z", "GPU-a")
+
+
+@pytest.mark.parametrize(
+    ("resource", "device_id", "message"),
+    [
+        (
+            CORE,
+            "nvidia0",
+            'device ID "nvidia0" is not <card uuid>::<place>: it was not given out by this agent',
+        ),
+        (CORE, "GPU-9::0", 'device ID "GPU-9::0" names a card this node does not have'),
+        (
+            CORE,
+            "GPU-0::100",
+            'device ID "GPU-0::100" names a core place beyond the 100 of its card',
+        ),
+        (
+            MEMORY,
+            "GPU-0::10",
+            'device ID "GPU-0::10" names a memory place beyond the 10 of its card',
+        ),
+    ],
+)
+def test_a_device_id_of_no_place_of_this_node_is_refused(
+    resource: Resource, device_id: str, message: str
+) -> None:
+    with pytest.raises(GrantError) as caught:
+        book().read(resource, ["GPU-0::1", device_id])
+    assert str(caught.value) == message
+
+
+@patient
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), unique=True))
+def test_the_order_of_the_ids_does_not_matter(
+    places: list[tuple[int, int]],
+) -> None:
+    node = book()
+    device_ids = [f"GPU-{index}::{place}" for index, place in places]
+    expected = [Ticket(f"GPU-{index}", place) for index, place in sorted(places)]
+    assert node.read(MEMORY, device_ids) == expected
+    assert node.read(MEMORY, reversed(device_ids)) == expected
+
+
+def test_places_are_counted_by_card() -> None:
+    counted = per_card([Ticket("b", 1), Ticket("a", 1), Ticket("b", 2)])
+    assert counted == {"b": 2, "a": 1}
+    assert list(counted) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("device_ids", "text"),
+    [
+        ([], ""),
+        (["GPU-a::5"], "GPU-a::5"),
+        (["GPU-a::2", "GPU-a::0", "GPU-a::1"], "GPU-a::0-2"),
+        (["GPU-b::0", "GPU-a::12", "GPU-a::9", "GPU-a::10"], "GPU-a::9-10,12; GPU-b::0"),
+        (["GPU-a::2", "GPU-a::10"], "GPU-a::2,10"),
+        (["foreign"], "::-1"),
+    ],
+)
+def test_many_ids_are_told_shortly(device_ids: list[str], text: str) -> None:
+    assert summarize(device_ids) == text

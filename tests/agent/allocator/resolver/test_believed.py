@@ -1,0 +1,64 @@
+"""Records of cards that this node does not have are read by nobody."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.resolver.believed import BelievedPods
+from contract.allocation import Allocation, Evidence
+from tests.agent.fakes import FakePods, asks, init, make_book, make_pod
+
+HERE = Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
+LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
+
+
+class SteadyPods(FakePods):
+    """Returns the same object until something changes, as the pod cache does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: tuple[PodView, ...] = ()
+
+    def views(self) -> Sequence[PodView]:
+        fresh = tuple(super().views())
+        if fresh != self.told:
+            self.told = fresh
+        return self.told
+
+
+def test_only_records_of_cards_that_are_here_count() -> None:
+    pods = FakePods()
+    view = make_pod("a", asks(30, 8, "one"), asks(30, 8, "two"))
+    pods.add(replace(view, recorded={"one": HERE, "two": LOST}, assigned=True))
+    (believed,) = BelievedPods(pods, make_book()).views()
+    assert (believed.recorded, believed.assigned) == ({"one": HERE}, False)
+    assert replace(believed, recorded={}) == replace(view, recorded={})
+
+
+def test_what_is_left_may_still_be_complete() -> None:
+    """What an init container got nobody can tell any more, and it is over."""
+    view = make_pod("a", init(30, 8), asks(30, 8))
+    view = replace(view, recorded={"init": LOST, "main": HERE}, assigned=True)
+    believed = BelievedPods(FakePods(), make_book()).believe(view)
+    assert (believed.recorded, believed.assigned) == ({"main": HERE}, True)
+
+
+def test_a_pod_that_is_fetched_is_read_in_the_same_way() -> None:
+    pods = FakePods()
+    pods.add(replace(make_pod("a", asks(30, 8)), recorded={"main": LOST}))
+    found = BelievedPods(pods, make_book()).fetch("default", "a")
+    assert found is not None
+    assert not found.recorded
+
+
+def test_views_stay_the_same_objects_while_nothing_changes() -> None:
+    pods = SteadyPods()
+    believed = BelievedPods(pods, make_book())
+    pods.add(replace(make_pod("good", asks(30, 8)), recorded={"main": HERE}))
+    assert believed.views() is pods.views()
+    pods.add(replace(make_pod("bad", asks(30, 8)), recorded={"main": LOST}))
+    first = believed.views()
+    assert believed.views() is first
+    pods.add(make_pod("new", asks(30, 8)))
+    later = believed.views()
+    assert [one is other for one, other in zip(first, later, strict=False)] == [True, True]

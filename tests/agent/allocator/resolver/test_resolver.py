@@ -1,0 +1,824 @@
+"""Who is there, and who of them is asking: what is asked for, what is remembered of a call."""
+
+import threading
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+import pytest
+
+from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.tickets import Resource
+from agent.allocator.resolver.pod_index import Roster
+from agent.allocator.resolver.resolve import Ask, Resolution
+from agent.allocator.resolver.resolver import Lookout, Scene
+from agent.errors import GrantError, ResolutionError
+from contract.allocation import Allocation, Evidence
+from tests.agent.builders import CORE, INIT, MEMORY, hold, ids
+from tests.agent.fakes import FakeJournal, FakePods, FakeRecord, asks, init, make_pod
+
+HELD = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(8))}
+SIZE = 30
+
+
+class WatchedPods(FakePods):
+    """Pods whose source asserts that nobody waits for a lock while the API is asked."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self.lock = lock
+
+    def fetch(
+        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
+        assert not self.lock.locked()
+        return super().fetch(namespace, name, within=within, again=again)
+
+    def refresh(self, *, within: float) -> None:
+        assert not self.lock.locked()
+        super().refresh(within=within)
+
+
+class Stand:
+    """A lookout, and what stands around it."""
+
+    def __init__(self) -> None:
+        self.lock, self.ledger = threading.Lock(), Ledger()
+        self.pods, self.record, self.journal = WatchedPods(self.lock), FakeRecord(), FakeJournal()
+        self.record.meanwhile = self._unlocked
+        self.changed: list[AbstractSet[PodId]] = []
+        self.lookout = Lookout(
+            ledger=self.ledger,
+            roster=Roster(),
+            pods=self.pods,
+            record=self.record,
+            journal=self.journal,
+            lock=self.lock,
+            on_changed=self._changed,
+        )
+
+    def _unlocked(self) -> None:
+        assert not self.lock.locked()
+
+    def _changed(self, pods: AbstractSet[PodId]) -> None:
+        assert self.lock.locked()
+        self.changed.append(set(pods))
+
+    def bind(self, *views: PodView) -> None:
+        for each in views:
+            self.pods.add(each)
+
+    def show(self, *views: PodView) -> None:
+        for each in views:
+            self.record.show(each)
+
+    def look(self, size: int = SIZE, resource: Resource = CORE) -> Scene:
+        return self.lookout.look(ask=Ask(resource, size))
+
+    def reconcile(self) -> set[PodId]:
+        """Bring the book in line with a new List; gives the pods that are in motion."""
+        snapshot = self.record.list(within=1)
+        with self.lock:
+            return {each.pod for each in self.lookout.reconcile(snapshot).moving}
+
+    def give(self, view: PodView, container: str = "main") -> None:
+        """Have the kubelet's record show a container of 30 cores and 8 blocks served."""
+        for resource, held in HELD.items():
+            self.record.give(view, container, resource, held)
+
+    def answer(self, view: PodView, container: str = "main") -> None:
+        """Note that an ``Allocate`` is answered."""
+        with self.lock:
+            self.lookout.answered(Claim(view.id, container))
+
+    def resolve(
+        self,
+        size: int = SIZE,
+        named: Iterable[str] = (),
+        *,
+        resource: Resource = CORE,
+        scene: Scene | None = None,
+    ) -> Resolution:
+        seen = scene or self.look(size, resource)
+        with self.lock:
+            return self.lookout.resolve(resource, size, [*named], seen)
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+# --- looking --------------------------------------------------------------------------
+
+
+def test_without_a_record_nothing_is_seen_and_that_is_told(stand: Stand) -> None:
+    stand.record.away = "PodResources: UNAVAILABLE: no socket"
+    scene = stand.lookout.look(frozenset({(CORE, "x")}), named=frozenset({(CORE, "y")}))
+    assert scene == Scene(None, frozenset({(CORE, "x")}), frozenset({(CORE, "y")}))
+    assert stand.journal.blinds == ["PodResources: UNAVAILABLE: no socket"]
+    assert not stand.pods.fetched
+
+
+def test_pods_that_the_api_tells_of_are_not_asked_for(stand: Stand) -> None:
+    served, asking = make_pod("s", asks(30, 8)), make_pod("a", asks(30, 8))
+    stand.bind(served, asking)
+    stand.show(served, asking)
+    stand.give(served)
+    assert stand.look().snapshot == stand.record.list(within=1)
+    assert not stand.pods.fetched
+
+
+def test_pods_that_the_api_has_not_told_of_are_asked_for_a_few_at_a_time(stand: Stand) -> None:
+    for name in "fedcba":
+        view = make_pod(name, asks(30, 8))
+        stand.show(view)
+        stand.pods.on_server[view.id.key] = view
+    stand.look()
+    assert stand.pods.fetched[:4] == [("default", name) for name in "abcd"]
+
+
+def test_a_question_that_fails_is_asked_again_and_ends_the_asking_if_it_goes_on_failing(
+    stand: Stand,
+) -> None:
+    stand.show(make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8)))
+    stand.pods.away = True
+    assert stand.look().snapshot is not None
+    assert stand.pods.fetched == [("default", "a")] * 3
+
+
+def test_one_question_that_fails_changes_nothing(stand: Stand) -> None:
+    """While the watch is behind: what the pod asks for and wishes is known all the same."""
+    pod = make_pod("a", asks(30, 8))
+    stand.show(pod)
+    stand.pods.on_server[pod.id.key] = pod
+    stand.pods.failing = 1
+    assert stand.resolve() == Resolution(pod.id, pod.demand.containers[0], Evidence.WITNESS)
+
+
+def test_where_several_lack_each_is_asked_for_newest_first(stand: Stand) -> None:
+    """All but one were rejected, which the watch has not told yet (K3, K8)."""
+    waiting = [make_pod(name, asks(30, 8), place=place) for name, place in [("a", 2), ("b", 3)]]
+    begun = make_pod("c", asks(30, 8), place=1)
+    stand.bind(*waiting, begun)
+    stand.show(*waiting, begun)
+    stand.record.give(begun, "main", CORE, HELD[CORE])
+    stand.look()
+    assert stand.pods.fetched == [("default", "b"), ("default", "a")]
+
+
+def test_pods_that_had_their_turn_are_not_asked_for(stand: Stand) -> None:
+    passed, asking = make_pod("p", asks(30, 8)), make_pod("a", asks(30, 8))
+    stand.bind(passed, asking)
+    stand.show(passed, asking)
+    stand.lookout.rejected(Claim(passed.id, "main"))
+    stand.look()
+    assert not stand.pods.fetched
+
+
+def test_a_served_pod_that_shows_nothing_is_asked_for_though_it_is_alone(stand: Stand) -> None:
+    """Another has come under its name; by the record on it, or by the kubelet's before."""
+    old, new = make_pod("a", asks(30, 8)), make_pod("a", asks(30, 8))
+    stand.bind(replace(old, recorded={"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}))
+    stand.pods.on_server[new.id.key] = new
+    stand.show(old)
+    assert stand.resolve().pod == new.id
+    assert stand.pods.fetched == [("default", "a")]
+
+
+def test_so_is_one_that_the_kubelets_record_has_shown_served(stand: Stand) -> None:
+    old, new = make_pod("a", asks(30, 8)), make_pod("a", asks(30, 8))
+    stand.bind(old)
+    stand.show(old)
+    stand.give(old)
+    stand.reconcile()
+    stand.pods.on_server[new.id.key] = new
+    stand.show(old)
+    assert stand.resolve().pod == new.id
+
+
+def test_an_ended_pod_is_asked_for_once_and_only_if_nobody_else_can_be_asking(
+    stand: Stand,
+) -> None:
+    over, asking = make_pod("o", asks(30, 8), terminal=True), make_pod("a", asks(30, 8))
+    stand.bind(over, asking)
+    stand.show(over, asking)
+    stand.look()
+    assert not stand.pods.fetched
+    stand.record.hide(asking)
+    stand.look()
+    stand.look()
+    assert stand.pods.fetched == [("default", "o")]
+
+
+def test_an_ended_pod_is_not_asked_for_beside_one_that_only_the_kubelet_knows(
+    stand: Stand,
+) -> None:
+    over = make_pod("o", asks(30, 8), terminal=True)
+    stand.bind(over)
+    stand.show(over, make_pod("static", asks(30, 8)))
+    stand.look()
+    assert stand.pods.fetched == [("default", "static")]
+
+
+@pytest.mark.parametrize(
+    "old",
+    [make_pod("a"), make_pod("a", init(10, 2))],
+    ids=["without a GPU", "an init container only"],
+)
+def test_a_name_that_comes_back_with_another_shape_is_asked_for(stand: Stand, old: PodView) -> None:
+    """A StatefulSet whose template got a GPU; the watch is behind."""
+    new = make_pod("a", *old.demand.containers, asks(30, 8))
+    stand.bind(old)
+    stand.show(old)
+    for container in old.demand.containers:
+        hold(stand.ledger, old.id, container.name, CORE, ids("GPU-1", range(10)), kind=INIT)
+        hold(stand.ledger, old.id, container.name, MEMORY, ids("GPU-1", range(2)), kind=INIT)
+    stand.reconcile()
+    stand.pods.on_server[new.id.key] = new
+    stand.show(new)
+    stand.record.hide(old)
+    assert stand.resolve(10 if old.demand.containers else SIZE).pod == new.id
+    assert new.id.key in stand.pods.fetched
+
+
+# --- keeping the book -----------------------------------------------------------------
+
+
+def test_so_is_one_whose_name_was_asked_for_a_moment_ago(stand: Stand) -> None:
+    """Another pod has it by now, and a pod that only the kubelet knows could be asking as well."""
+    asked: list[tuple[str, bool]] = []
+    fetch = stand.pods.fetch
+
+    def limited(
+        namespace: str, name: str, *, within: float = 1.0, again: bool = False
+    ) -> PodView | None:
+        asked.append((name, again))
+        known = stand.pods.cached.values()
+        if any(each.id.name == name for each in known) and not again:
+            return next(each for each in known if each.id.name == name)
+        return fetch(namespace, name, within=within, again=again)
+
+    stand.pods.fetch = limited  # type: ignore[method-assign]
+    static, first = make_pod("static", asks(SIZE, 8)), make_pod("first", asks(SIZE, 8))
+    stand.bind(first)
+    stand.show(static, first)
+    assert stand.resolve().pod == first.id  # so the static pod had its turn
+    stand.give(first)
+    old = make_pod("a", asks(90, 12))
+    stand.bind(old)
+    stand.show(old)
+    new = make_pod("a", asks(SIZE, 8))
+    stand.pods.on_server[new.id.key] = new
+    assert stand.resolve().pod == new.id
+    assert ("a", True) in asked
+
+
+def test_pods_whose_bookings_the_record_changes_are_told_of(stand: Stand) -> None:
+    found, gone = make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8))
+    stand.bind(found)
+    hold(stand.ledger, gone.id, "main", CORE, ids("GPU-1", range(30)))
+    stand.show(found)
+    stand.give(found)
+    stand.reconcile()
+    assert stand.changed == [{found.id, gone.id}]
+    stand.reconcile()
+    assert stand.changed[1:] == [set()]
+
+
+def test_what_was_booked_between_two_lists_is_looked_at_in_the_next(stand: Stand) -> None:
+    pod = make_pod("a", asks(30, 8))
+    stand.bind(pod)
+    stand.show(pod)
+    stand.give(pod)
+    assert stand.reconcile() == {pod.id}
+    snapshot = stand.record.list(within=1)  # the same entries each time, as while nothing changes
+
+    def reconcile() -> set[PodId]:
+        with stand.lock:
+            return {each.pod for each in stand.lookout.reconcile(snapshot).moving}
+
+    assert reconcile() == {pod.id}
+    assert reconcile() == set()
+    stand.ledger.record(Claim(pod.id, "main"), INIT, CORE, Holding(HELD[CORE], Evidence.ORDER))
+    assert reconcile() == {pod.id}
+
+
+def test_a_wrong_guess_is_told_and_the_guessed_pod_had_its_turn_if_it_was_there(
+    stand: Stand,
+) -> None:
+    asked, guessed = make_pod("a", asks(30, 8), place=1), make_pod("g", asks(30, 8), place=2)
+    stand.bind(asked, guessed)
+    stand.show(asked, guessed)
+    assert stand.resolve().pod == guessed.id
+    for resource, held in HELD.items():
+        hold(stand.ledger, guessed.id, "main", resource, held, evidence=Evidence.ORDER)
+    stand.give(asked)
+    later = make_pod("l", asks(30, 8), place=0)
+    stand.bind(later)
+    stand.show(later)
+    assert stand.resolve().pod == later.id
+    assert [str(each.proven) for each in stand.journal.corrections] == [
+        "default/a container main"
+    ] * 2
+
+
+def test_a_pod_that_was_answered_and_shows_nothing_of_it_had_its_turn(stand: Stand) -> None:
+    lost, asking = make_pod("x", asks(30, 8), place=2), make_pod("a", asks(30, 8), place=1)
+    stand.bind(lost, asking)
+    stand.show(lost)
+    stand.answer(lost)
+    hold(stand.ledger, lost.id, "main", CORE, HELD[CORE])
+    stand.show(asking)
+    assert stand.resolve().pod == asking.id
+    assert stand.ledger.pod_claims(lost.id) == []
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_one_that_was_answered_by_a_guess_has_not(stand: Stand, guessed: bool) -> None:
+    """Another may have been meant; so it is still there to ask."""
+    lost = make_pod("x", asks(30, 8))
+    stand.bind(lost)
+    stand.show(lost)
+    stand.answer(lost)
+    evidence = Evidence.ORDER if guessed else Evidence.WITNESS
+    hold(stand.ledger, lost.id, "main", CORE, HELD[CORE], evidence=evidence)
+    stand.reconcile()
+    other = make_pod("y", asks(30, 8), place=1)
+    stand.bind(other)
+    stand.show(other)
+    assert stand.resolve().pod == (lost.id if guessed else other.id)
+
+
+def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
+    rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
+    stand.bind(rejected, other)
+    stand.lookout.rejected(Claim(rejected.id, "main"), certain=False)
+    stand.lookout.rejected(None)
+    stand.show(rejected, other)
+    assert stand.resolve().pod == other.id
+    stand.record.hide(rejected)
+    stand.reconcile()
+    stand.show(rejected)
+    assert stand.resolve().pod == rejected.id
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_pod_that_was_refused_is_never_the_one_again(stand: Stand, holds: bool) -> None:
+    """Not even if nobody else can be asking, whatever it still holds (K21)."""
+    refused = make_pod("r", asks(30, 8))
+    stand.bind(refused)
+    stand.show(refused)
+    if holds:
+        stand.record.give(refused, "main", MEMORY, HELD[MEMORY])
+    stand.lookout.rejected(Claim(refused.id, "main"))
+    with pytest.raises(ResolutionError):
+        stand.resolve()
+    stand.record.hide(refused)
+    stand.reconcile()
+    stand.show(refused)
+    with pytest.raises(ResolutionError):
+        stand.resolve()
+
+
+def test_a_pod_that_another_plugin_failed_is_over_once_a_newer_one_is_listed(stand: Stand) -> None:
+    """We hear nothing of it, and an old List shows it with what it had got (K21)."""
+    failed, asking = make_pod("f", asks(30, 8), place=2), make_pod("a", asks(30, 8), place=1)
+    stand.bind(failed, asking)
+    stand.show(failed)
+    assert stand.resolve(8, resource=MEMORY).pod == failed.id
+    stand.answer(failed)
+    hold(stand.ledger, failed.id, "main", MEMORY, HELD[MEMORY])
+    stand.record.give(failed, "main", MEMORY, HELD[MEMORY])
+    stand.show(asking)
+    for _ in range(2):
+        assert stand.resolve() == Resolution(
+            asking.id, asking.demand.containers[0], Evidence.WITNESS
+        )
+
+
+def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
+    rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
+    stand.bind(rejected, other)
+    stand.show(rejected, other)
+    stand.lookout.rejected(Claim(rejected.id, "main"))
+    stand.answer(other)
+    with stand.lock:
+        stand.lookout.forget_kubelet()
+    assert stand.resolve().pod == rejected.id
+
+
+def test_what_a_kubelet_offers_of_an_init_container_is_not_held_any_more(stand: Stand) -> None:
+    """It died while it served that container, and does so again: one resource at a time (K4)."""
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    stand.bind(pod)
+    stand.show(pod)
+    for resource, held in HELD.items():
+        hold(stand.ledger, pod.id, "init", resource, held, kind=INIT)
+    snapshot = stand.record.list(within=1)
+    with stand.lock:
+        stand.lookout.reconcile(snapshot, offered=frozenset({(CORE, "GPU-0::3")}))
+    assert stand.ledger.holding(Claim(pod.id, "init"), CORE) is None
+    assert stand.ledger.holding(Claim(pod.id, "init"), MEMORY) is not None
+
+
+# --- who is asking --------------------------------------------------------------------
+
+
+def test_the_one_that_lacks_is_asking_and_its_pod_is_given(stand: Stand) -> None:
+    pod = make_pod("a", asks(30, 8))
+    stand.bind(pod)
+    stand.show(pod)
+    scene = stand.look()
+    with stand.lock:
+        resolution = stand.lookout.resolve(CORE, SIZE, (), scene)
+    assert resolution == Resolution(pod.id, pod.demand.containers[0], Evidence.WITNESS)
+    assert stand.lookout.roster.view(resolution.pod) is pod
+
+
+def test_who_was_seen_lacking_while_another_was_served_had_its_turn(stand: Stand) -> None:
+    rejected, first = make_pod("r", asks(20, 8)), make_pod("a", asks(30, 8))
+    stand.bind(rejected, first)
+    stand.show(rejected, first)
+    assert stand.resolve().pod == first.id
+    second = make_pod("b", asks(20, 8), place=1)
+    stand.bind(second)
+    stand.show(second)
+    stand.give(first)
+    assert stand.resolve(20) == Resolution(second.id, second.demand.containers[0], Evidence.WITNESS)
+
+
+def test_places_that_are_named_must_be_free_but_for_what_init_containers_left(
+    stand: Stand,
+) -> None:
+    pod, other = make_pod("a", init(40, 8), asks(30, 8)), make_pod("b", asks(30, 8))
+    stand.bind(pod, other)
+    stand.show(pod, other)
+    stand.record.give(other, "main", CORE, ids("GPU-1", range(30)))
+    stand.record.give(other, "main", MEMORY, ids("GPU-1", range(8)))
+    hold(stand.ledger, pod.id, "init", CORE, ids("GPU-0", range(40)), kind=INIT)
+    hold(stand.ledger, pod.id, "init", MEMORY, ids("GPU-0", range(8)), kind=INIT)
+    resolution = stand.resolve(named=ids("GPU-0", range(30)))
+    assert (resolution.pod, resolution.container.name) == (pod.id, "main")
+    with pytest.raises(GrantError) as refused:
+        stand.resolve(named=[*ids("GPU-0", range(29)), "GPU-1::3"])
+    assert str(refused.value) == "1 places of core are held by another container: GPU-1::3"
+
+
+def test_places_of_two_pods_are_not_named_together(stand: Stand) -> None:
+    pods = [make_pod(name, init(30, 8), asks(10, 2)) for name in "ba"]
+    stand.bind(*pods)
+    stand.show(*pods)
+    for index, pod in enumerate(pods):
+        hold(stand.ledger, pod.id, "init", CORE, ids(f"GPU-{index}", range(30)), kind=INIT)
+    with pytest.raises(GrantError) as refused:
+        stand.resolve(10, named=["GPU-0::1", "GPU-1::1"])
+    assert str(refused.value) == (
+        "places of core of 2 pods were named together: default/a, default/b"
+    )
+
+
+def test_a_pod_that_list_does_not_show_is_found_by_the_line_and_that_is_told(
+    stand: Stand,
+) -> None:
+    first, second = make_pod("a", asks(30, 8), place=1), make_pod("b", asks(30, 8), place=2)
+    shown = make_pod("s", asks(30, 8), place=0)
+    ended = make_pod("e", asks(30, 8), place=0, terminal=True)
+    stand.bind(first, second, shown, ended)
+    stand.show(shown)
+    stand.give(shown)
+    assert stand.resolve() == Resolution(first.id, first.demand.containers[0], Evidence.ORDER)
+    assert stand.journal.blinds == [
+        "PodResources: List does not show the pod that is being admitted"
+    ]
+
+
+def test_when_nobody_can_be_asking_it_is_said_who_waits(stand: Stand) -> None:
+    pod = make_pod("a", asks(30, 8))
+    stand.bind(pod)
+    stand.show(pod)
+    with pytest.raises(ResolutionError) as refused:
+        stand.resolve(50)
+    assert str(refused.value) == (
+        "50 places of core were asked for, but no waiting container asks for that; "
+        "waiting: default/a container main (cores 30, memory 8)"
+    )
+    assert not stand.journal.blinds
+
+
+def test_an_init_container_that_a_kubelet_serves_once_more_is_found(stand: Stand) -> None:
+    """It died before it wrote down what it had given, and hands on the same places again."""
+    pod = make_pod("a", init(30, 8, "i0"), init(20, 4, "i1"), asks(10, 2))
+    stand.bind(pod)
+    stand.show(pod)
+    for name, cores in (("i0", 30), ("i1", 20)):
+        hold(stand.ledger, pod.id, name, CORE, ids("GPU-0", range(cores)), kind=INIT)
+        hold(stand.ledger, pod.id, name, MEMORY, ids("GPU-0", range(4)), kind=INIT)
+    resolution = stand.resolve(20, named=ids("GPU-0", range(20)))
+    assert resolution == Resolution(pod.id, pod.demand.containers[1], Evidence.WITNESS)
+
+
+def test_while_a_listed_pod_waits_nobody_else_is_asking(stand: Stand) -> None:
+    listed, other = make_pod("a", asks(30, 8)), make_pod("b", asks(50, 8))
+    stand.bind(listed, other)
+    stand.show(listed)
+    with pytest.raises(ResolutionError):
+        stand.resolve(50)
+
+
+@pytest.mark.parametrize(
+    ("resource", "size", "cores", "memory"),
+    [(CORE, 30, 30, 1), (CORE, 200, 200, 0), (MEMORY, 8, 1, 8)],
+)
+def test_a_pod_that_only_the_kubelet_knows_asks_for_what_the_call_says(
+    stand: Stand, resource: Resource, size: int, cores: int, memory: int
+) -> None:
+    """A static pod without a mirror: the least that goes with it is taken for the rest."""
+    static = make_pod("static", asks(200, 8))
+    stand.show(static)
+    resolution = stand.resolve(size, resource=resource)
+    assert resolution.pod == PodId("default", "static", "")
+    assert (resolution.container.name, resolution.evidence) == ("main", Evidence.ORDER)
+    assert (resolution.container.demand.cores, resolution.container.demand.memory) == (
+        cores,
+        memory,
+    )
+
+
+# --- without a witness ----------------------------------------------------------------
+
+
+def test_blind_the_first_in_line_is_asking(stand: Stand) -> None:
+    first, second = make_pod("a", asks(30, 8), place=1), make_pod("b", asks(30, 8), place=2)
+    stand.bind(second, first)
+    stand.record.away = "hanging"
+    assert stand.resolve() == Resolution(first.id, first.demand.containers[0], Evidence.ORDER)
+
+
+def test_blind_what_the_kubelet_offers_of_gone_pods_is_free_and_nothing_else(stand: Stand) -> None:
+    """What it does not offer, a pod deleted by force may still hold (K20)."""
+    live, ended, gone = (make_pod(name, asks(30, 8)) for name in ("l", "e", "g"))
+    known = make_pod("n", asks(30, 8))
+    asking = make_pod("a", asks(30, 8))
+    stand.bind(live, replace(ended, terminal=True), known, asking)
+    nameless = [PodId("default", name, "") for name in ("n", "m")]
+    for number, pod in enumerate([live.id, ended.id, gone.id, *nameless]):
+        hold(stand.ledger, pod, "main", CORE, ids(f"GPU-{number}", range(30)))
+        hold(stand.ledger, pod, "main", MEMORY, ids(f"GPU-{number}", range(8)))
+    stand.record.away = "hanging"
+    stand.resolve()
+    assert len([*stand.ledger.claims()]) == 5
+    offered = frozenset((CORE, each) for number in (1, 2, 4) for each in ids(f"GPU-{number}", [5]))
+    stand.resolve(scene=Scene(None, offered))
+    assert {claim.pod for claim, _, _ in stand.ledger.claims()} == {live.id, known.id}
+
+
+def test_blind_a_record_on_a_pod_is_doubted_when_nobody_else_can_be_asking(stand: Stand) -> None:
+    """It was copied with a manifest from a running pod; the webhook was away."""
+    copied = make_pod(
+        "a", asks(30, 8), recorded={"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+    )
+    stand.bind(copied)
+    stand.record.away = "hanging"
+    assert stand.resolve().pod == copied.id
+    other = make_pod("b", asks(30, 8))
+    stand.bind(other)
+    assert stand.resolve().pod == other.id
+
+
+def test_blind_nobody_can_be_asking(stand: Stand) -> None:
+    stand.bind(make_pod("a", asks(30, 8)))
+    stand.record.away = "hanging"
+    with pytest.raises(ResolutionError, match=r"^50 places of core were asked for, but no waiting"):
+        stand.resolve(50)
+
+
+# --- a guess that the next call shows to be wrong -------------------------------------
+
+
+@pytest.fixture
+def guessed(stand: Stand) -> PodView:
+    """A pod to which, blindly, the cores of another one were booked in the call before."""
+    pod = make_pod("g", asks(30, 8), place=1)
+    stand.bind(pod)
+    stand.record.away = "hanging"
+    hold(stand.ledger, pod.id, "main", CORE, HELD[CORE], evidence=Evidence.ORDER)
+    stand.answer(pod)
+    return pod
+
+
+def test_blind_a_call_that_the_guessed_container_cannot_make_corrects_the_guess(
+    stand: Stand, guessed: PodView
+) -> None:
+    """A container's two resources are asked for one after the other (K1)."""
+    served = make_pod("s", asks(30, 4), place=2)
+    hold(stand.ledger, served.id, "main", CORE, ids("GPU-1", range(30)))
+    hold(stand.ledger, served.id, "main", MEMORY, ids("GPU-1", range(4)))
+    other, meant, late = (
+        make_pod(name, init(5, 1), asks(cores, 4), place=place)
+        for name, cores, place in [("o", 20, 3), ("m", 30, 4), ("l", 30, 5)]
+    )
+    ended = make_pod("e", asks(30, 4), place=0, terminal=True)
+    stand.bind(served, other, late, meant, ended)
+    for resource in (CORE, MEMORY):
+        hold(stand.ledger, meant.id, "init", resource, ids("GPU-2", range(5)), kind=INIT)
+    resolution = stand.resolve(4, resource=MEMORY)
+    assert (resolution.pod, resolution.container.name) == (meant.id, "main")
+    assert stand.ledger.holding(Claim(guessed.id, "main"), CORE) is None
+    assert stand.ledger.holding(Claim(meant.id, "main"), CORE) == Holding(
+        HELD[CORE], Evidence.ORDER
+    )
+    assert [(each.resource, each.guessed, each.proven) for each in stand.journal.corrections] == [
+        (CORE, Claim(guessed.id, "main"), Claim(meant.id, "main"))
+    ]
+
+
+def test_blind_the_call_is_settled_for_whom_the_guess_was_corrected_to(
+    stand: Stand, guessed: PodView
+) -> None:
+    """Another pod was half served, too, and rejected, which the API has not told."""
+    half, meant = make_pod("h", asks(30, 4), place=2), make_pod("m", asks(30, 4), place=3)
+    stand.bind(half, meant)
+    hold(stand.ledger, half.id, "main", CORE, ids("GPU-1", range(30)))
+    resolution = stand.resolve(4, resource=MEMORY)
+    assert stand.ledger.holding(Claim(meant.id, "main"), CORE) is not None
+    assert resolution.pod == meant.id
+
+
+@pytest.mark.parametrize("why", ["it asks", "has both", "nobody else", "unknown", "kubelet anew"])
+def test_blind_a_guess_that_nothing_contradicts_stays(
+    stand: Stand, guessed: PodView, why: str
+) -> None:
+    size = 8 if why == "it asks" else 4
+    other = make_pod("o", asks(20 if why == "nobody else" else 30, 4), place=2)
+    stand.bind(other)
+    if why == "has both":
+        hold(stand.ledger, guessed.id, "main", MEMORY, HELD[MEMORY], evidence=Evidence.ORDER)
+    if why == "unknown":
+        stand.answer(guessed, "another")
+    if why == "kubelet anew":
+        with stand.lock:
+            stand.lookout.forget_kubelet()
+    assert stand.resolve(size, resource=MEMORY).pod == (
+        guessed.id if why == "it asks" else other.id
+    )
+    assert stand.ledger.holding(Claim(guessed.id, "main"), CORE) is not None
+    assert stand.journal.corrections == []
+
+
+def test_blind_a_guess_whose_places_are_given_back_already_stays_so(
+    stand: Stand, guessed: PodView
+) -> None:
+    stand.ledger.release(Claim(guessed.id, "main"), CORE)
+    other = make_pod("o", asks(30, 4))
+    stand.bind(other)
+    assert stand.resolve(4, resource=MEMORY).pod == other.id
+    assert stand.journal.corrections == []
+
+
+# --- what the API has told too late -----------------------------------------------------
+
+
+def test_a_pod_of_the_same_name_with_other_sizes_is_read_before_a_call_is_refused(
+    stand: Stand,
+) -> None:
+    """The watch still shows the one before, which could be asking, but not for this."""
+    old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
+    stand.bind(old)
+    stand.pods.on_server[new.id.key] = new
+    stand.show(new)
+    assert stand.resolve() == Resolution(new.id, new.demand.containers[0], Evidence.WITNESS)
+
+
+def test_an_older_pod_is_not_named_for_a_newer_one_whose_sizes_are_out_of_date(
+    stand: Stand,
+) -> None:
+    rejected = make_pod("r", asks(30, 8))
+    stand.bind(rejected)
+    stand.show(rejected)
+    stand.resolve()
+    old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
+    stand.bind(old)
+    stand.pods.on_server[new.id.key] = new
+    stand.show(new)
+    assert stand.resolve() == Resolution(new.id, new.demand.containers[0], Evidence.WITNESS)
+
+
+def test_names_that_were_booked_while_the_api_was_away_get_their_uids_with_the_next_views(
+    stand: Stand,
+) -> None:
+    """No call of the kubelet has to come."""
+    pod, other = make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8))
+    stand.show(pod)
+    stand.give(pod)
+    stand.show(other)
+    for resource, held in ((CORE, ids("GPU-1", range(30))), (MEMORY, ids("GPU-1", range(8)))):
+        stand.record.give(other, "main", resource, held)
+    stand.record.entries = {
+        PodId(*each.key, ""): held for each, held in stand.record.entries.items()
+    }
+    stand.reconcile()
+    assert {each.pod.uid for each, _, _ in stand.ledger.claims()} == {""}
+    stand.bind(pod, replace(other, demand=make_pod("b", asks(99, 9)).demand))
+    with stand.lock:
+        stand.lookout.know()
+    assert {each.pod for each, _, _ in stand.ledger.claims()} == {
+        pod.id,
+        PodId("default", "b", ""),  # the one of this name that the API shows is another
+    }
+
+
+def test_what_a_rejected_pods_init_container_was_answered_is_free_for_the_next_pod(
+    stand: Stand,
+) -> None:
+    """List shows none of it (K4); that the container after it is gone from List tells (K8)."""
+    rejected = make_pod("a", asks(20, 4, name="i", kind=INIT), asks(30, 8))
+    stand.bind(rejected)
+    stand.show(rejected)
+    init = hold(stand.ledger, rejected.id, "i", CORE, ids("GPU-1", range(20)), kind=INIT)
+    hold(stand.ledger, rejected.id, "main", CORE, HELD[CORE])
+    stand.answer(rejected)
+    following = make_pod("b", asks(30, 8))
+    stand.bind(following)
+    stand.show(following)
+    assert stand.resolve().pod == following.id
+    assert stand.ledger.holding(init, CORE) is None
+
+
+def test_a_guess_that_list_does_not_show_is_an_init_containers_that_asks_for_the_rest(
+    stand: Stand,
+) -> None:
+    """Its places stay where they are: the other resource has to be on the same card."""
+    guessed = make_pod("a", asks(20, 8))
+    asking = make_pod("b", asks(30, 8, name="i", kind=INIT), asks(5, 1))
+    stand.bind(guessed, asking)
+    stand.show(guessed, asking)
+    assert {each.pod for each in both(stand.resolve(8, resource=MEMORY))} == {
+        guessed.id,
+        asking.id,
+    }
+    hold(stand.ledger, guessed.id, "main", MEMORY, HELD[MEMORY], evidence=Evidence.ORDER)
+    stand.answer(guessed)
+    found = stand.resolve()
+    assert (found.pod, found.container.name) == (asking.id, "i")
+    held = stand.ledger.holding(Claim(asking.id, "i"), MEMORY)
+    assert held is not None
+    assert held.ids == HELD[MEMORY]
+
+
+def both(found: Resolution) -> list[Resolution]:
+    """The likeliest and the others."""
+    return [found, *found.rivals]
+
+
+def test_whom_the_record_shows_with_what_another_was_guessed_to_have_is_being_admitted(
+    stand: Stand,
+) -> None:
+    """Only the kubelet knows it: the guess was that it had had its turn."""
+    guessed, static = make_pod("a", asks(30, 8, name="i", kind=INIT), asks(5, 1)), make_pod("s")
+    stand.bind(guessed)
+    stand.show(guessed, static)
+    stand.resolve()
+    hold(stand.ledger, guessed.id, "i", CORE, HELD[CORE], kind=INIT, evidence=Evidence.ORDER)
+    stand.answer(guessed, "i")
+    stand.record.give(static, "main", CORE, HELD[CORE])
+    found = stand.resolve(8, resource=MEMORY)
+    assert (found.pod.name, found.evidence) == ("s", Evidence.ORDER)
+
+
+def test_what_was_guessed_to_be_a_pods_that_asks_for_something_else_is_free_once_the_api_tells(
+    stand: Stand,
+) -> None:
+    stand.bind(make_pod("a", asks(30, 8)))
+    guess = hold(
+        stand.ledger,
+        PodId("default", "a", ""),
+        "main",
+        CORE,
+        ids("GPU-1", range(7)),
+        evidence=Evidence.ORDER,
+    )
+    with stand.lock:
+        stand.lookout.know()
+    assert stand.ledger.holding(guess, CORE) is None
+
+
+def test_what_an_init_container_was_given_in_the_name_of_a_pod_before_it_is_its_own(
+    stand: Stand,
+) -> None:
+    """The watch was behind; its other resource has to come from the same card."""
+    old, new = (
+        make_pod("a", asks(30, 8, name="i", kind=INIT), asks(cores, 1)) for cores in (50, 20)
+    )
+    stand.bind(old)
+    stand.show(new)
+    assert stand.resolve(8, resource=MEMORY).pod == old.id
+    hold(stand.ledger, old.id, "i", MEMORY, HELD[MEMORY], kind=INIT)
+    stand.answer(old, "i")
+    stand.pods.remove(old)
+    stand.bind(new)
+    assert stand.resolve().pod == new.id
+    held = stand.ledger.holding(Claim(new.id, "i"), MEMORY)
+    assert held is not None
+    assert held.ids == HELD[MEMORY]

@@ -1,0 +1,320 @@
+"""What enforcement is told: before a booking, before a start, and when pods are gone."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.ledger import Claim
+from agent.allocator.model.pod_view import PodId
+from agent.errors import EnforcementError
+from contract.allocation import Allocation, Evidence
+from contract.wishes import Wishes
+from tests.agent.builders import CORE, MEMORY
+from tests.agent.fakes import FakeEnforcer, Node, asks, init, make_pod
+
+
+@pytest.fixture
+def enforcer() -> FakeEnforcer:
+    return FakeEnforcer()
+
+
+@pytest.fixture
+def node(enforcer: FakeEnforcer) -> Node:
+    return Node(1, enforcer=enforcer)
+
+
+def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
+    pod = make_pod("p", asks(30, 4))
+    node.bind(pod)
+    node.record.show(pod)
+    answer = node.turnstile.allocate(CORE, node.prefer(CORE, 30))
+    assert answer == Answer(
+        {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
+    )
+
+
+def test_what_cannot_be_made_is_refused_and_nothing_is_booked(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", asks(30, 4))
+    node.bind(pod)
+    node.record.show(pod)
+    chosen = node.prefer(CORE, 30)
+    enforcer.error = EnforcementError("state-dir: no space left on device")
+    with pytest.raises(EnforcementError, match="no space left"):
+        node.turnstile.allocate(CORE, chosen)
+    assert node.turnstile.free(CORE) == {"GPU-0": 100}
+    assert node.journal.refusals[-1][-1] == "state-dir: no space left on device"
+
+
+def test_after_the_disk_has_room_again_the_next_pod_is_served(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    first, second = make_pod("a", asks(30, 4)), make_pod("b", asks(30, 4))
+    node.bind(first)
+    enforcer.error = EnforcementError("full")
+    with pytest.raises(EnforcementError):
+        node.admit(first)
+    node.forget(first)
+    enforcer.error = None
+    node.bind(second)
+    node.admit(second)
+    assert [claim.pod for claim, _, _ in enforcer.made] == [second.id, second.id]
+
+
+def test_nothing_is_made_for_places_that_another_container_holds(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    """What lies on disk for the live container must not be touched (fact K15)."""
+    holder, other = make_pod("a", asks(30, 4)), make_pod("b", asks(30, 4))
+    node.bind(holder)
+    node.admit(holder)
+    held = node.got[holder.id, "main", CORE]
+    node.bind(other)
+    node.record.show(other)
+    before = list(enforcer.made)
+    with pytest.raises(Exception, match="held by another container"):
+        node.turnstile.allocate(CORE, held)
+    assert enforcer.made == before
+
+
+def test_a_start_tells_what_the_proven_container_may_use(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", asks(30, 4), wishes=Wishes(core_limit=80))
+    node.bind(pod)
+    node.admit(pod)
+    node.start(pod)
+    ((ids, about),) = enforcer.started
+    assert ids == frozenset(node.got[pod.id, "main", CORE])
+    assert about is not None
+    assert (about.claim, about.core_ids, about.core_limit) == (Claim(pod.id, "main"), ids, 80)
+    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
+    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+
+
+def test_whole_cards_without_a_memory_request_have_no_memory_limit(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", asks(100, 0))
+    node.bind(pod)
+    node.admit(pod)
+    node.start(pod)
+    ((_, about),) = enforcer.started
+    assert about is not None
+    assert about.memory is None
+    assert about.core_limit is None
+
+
+def test_an_init_container_is_whom_its_places_were_given_to(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(40, 4), asks(10, 1))
+    node.bind(pod)
+    node.admit(pod)
+    node.start(pod, "init")
+    ((_, about),) = enforcer.started
+    assert about is not None
+    assert about.claim == Claim(pod.id, "init")
+
+
+def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    ids = ["GPU-0::0", "GPU-0::1"]
+    node.turnstile.prestart(CORE, ids)
+    assert enforcer.started == [(frozenset(ids), None)]
+
+
+def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: FakeEnforcer) -> None:
+    pod = make_pod("p", asks(30, 4))
+    node.bind(pod)
+    node.admit(pod)
+    enforcer.error = EnforcementError("state-dir: read-only")
+    with pytest.raises(EnforcementError):
+        node.start(pod)
+    enforcer.error = None
+    node.start(pod)  # the kubelet tries again
+    assert len(enforcer.started) == 1
+
+
+def test_the_memory_places_of_a_start_make_nothing(node: Node, enforcer: FakeEnforcer) -> None:
+    pod = make_pod("p", asks(30, 4))
+    node.bind(pod)
+    node.admit(pod)
+    node.turnstile.prestart(MEMORY, node.got[pod.id, "main", MEMORY])
+    assert enforcer.started == []
+
+
+def test_a_sweep_keeps_what_is_shown_booked_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
+    held, waiting, gone = (make_pod(name, asks(10, 1)) for name in ("held", "waiting", "gone"))
+    node.bind(held, gone)
+    node.admit(held)
+    node.admit(gone)
+    node.bind(waiting)
+    node.forget(gone)
+    node.turnstile.refresh()
+    node.turnstile.sweep()
+    assert enforcer.kept == [{held.id, waiting.id, PodId("default", "held", "")}]
+
+
+def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    node.record.away = "no answer"
+    node.turnstile.sweep()
+    assert enforcer.kept == []
+
+
+def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer) -> None:
+    """Between making and booking nobody else shows the pod: the watch is behind."""
+    pod = make_pod("p", asks(100, 0))
+    node.bind(pod)
+    node.record.show(pod)
+    chosen = node.prefer(CORE, 100)
+    node.pods.remove(pod)
+    node.record.hide(pod)
+    sweeper = threading.Thread(target=node.turnstile.sweep)
+    enforcer.meanwhile = sweeper.start
+    node.turnstile.allocate(CORE, chosen)
+    sweeper.join(10)
+    assert enforcer.kept == [{pod.id}]
+
+
+def test_a_container_is_entitled_to_what_it_was_given_and_no_other_is(node: Node) -> None:
+    pod = make_pod("p", asks(30, 4))
+    node.bind(pod)
+    node.admit(pod)
+    about = node.turnstile.entitled(pod.id.uid, "main")
+    assert about is not None
+    assert about.core_ids == frozenset(node.got[pod.id, "main", CORE])
+    assert node.turnstile.entitled(pod.id.uid, "other") is None
+    assert node.turnstile.entitled("forged", "main") is None
+
+
+def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
+    node = Node(1)
+    pod = make_pod("p", asks(30, 4))
+    node.bind(pod)
+    node.admit(pod)
+    node.start(pod)
+    node.turnstile.sweep()
+    assert node.record.asked  # by the calls, not by the sweep
+
+
+def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    """An init container hands its places on, and nothing but the places is told (K7, K10)."""
+    pod = make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    same = {frozenset(node.got[pod.id, name, CORE]) for name in ("a", "b", "main")}
+    assert len(same) == 1
+    for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
+        node.start(pod, name)
+        about = enforcer.started[-1][1]
+        assert about is not None
+        assert about.claim.container == name
+        assert about.memory is not None
+        assert about.memory.places == blocks
+    assert enforcer.asked == [["a", "b", "main"]] * 3
+
+
+def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(30, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    recorded = {
+        "init": Allocation(("GPU-0",), 30, 4, Evidence.TICKET),
+        "main": Allocation(("GPU-0",), 30, 8, Evidence.TICKET),
+    }
+    node.pods.add(replace(pod, recorded=recorded, assigned=True))
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    assert enforcer.asked == [["init", "main"]]
+    about = node.turnstile.entitled(pod.id.uid, "init")
+    assert about is not None
+    assert (about.core_ids, about.claim) == (frozenset(), Claim(pod.id, "init"))
+    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
+    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+
+
+def test_an_init_container_that_nobody_has_recorded_is_known_by_whom_it_handed_its_places_on_to(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(10, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    about = enforcer.started[-1][1]
+    assert about is not None
+    assert about.claim == Claim(pod.id, "init")
+    assert about.cores == Grant(CORE, (Share("GPU-0", 10),))
+
+
+def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    """The agent was killed after it answered and before it wrote the record."""
+    pod = make_pod("p", init(30, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "init")
+    assert enforcer.asked == [["init", "main"]]
+    about = node.turnstile.entitled(pod.id.uid, "init")
+    assert about is not None
+    assert about.claim == Claim(pod.id, "init")
+    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
+    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+
+
+def test_once_its_pod_runs_no_init_container_that_nobody_has_recorded_starts(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    pod = make_pod("p", init(30, 4), asks(30, 8))
+    node.bind(pod)
+    node.admit(pod)
+    node.pods.add(replace(pod, running=True))
+    node.restart_agent()
+    node.turnstile.rebuild()
+    node.start(pod, "main")
+    assert enforcer.asked == []
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        Allocation(("GPU-9",), 30, 4, Evidence.TICKET),
+        Allocation((), 30, 4, Evidence.TICKET),
+        Allocation(("GPU-0",), 200, 4, Evidence.TICKET),
+    ],
+    ids=["a card that is gone", "no card", "fewer cards than cores"],
+)
+def test_a_record_that_makes_no_sense_entitles_to_nothing(
+    node: Node, allocation: Allocation
+) -> None:
+    pod = make_pod("p", init(30, 4), asks(30, 8), recorded={"init": allocation})
+    node.bind(pod)
+    assert node.turnstile.entitled(pod.id.uid, "init") is None
+
+
+def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
+    pod = make_pod("p", asks(30, 4), runtime_uid="of-its-manifest")
+    node.bind(pod)
+    node.admit(pod)
+    about = node.turnstile.entitled("of-its-manifest", "main")
+    assert about is not None
+    assert (about.claim, about.runtime_uid) == (Claim(pod.id, "main"), "of-its-manifest")
+    # Nobody else is known by the UID that the API shows; that it is found by, too, does no harm.
+    assert node.turnstile.entitled("another", "main") is None

@@ -1,0 +1,588 @@
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.allocator.free_places import free_places
+from agent.allocator.model.grant import translate
+from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Resource, Ticket, TicketBook, count_of, per_card
+from agent.allocator.placement_request import Beliefs
+from agent.allocator.placer import Seating, at_least, seat
+from agent.errors import PlacementError
+from agent.links import Links
+from agent.place import Policy
+from agent.plan import Plan, Seat
+from contract.allocation import Allocation, Evidence
+from contract.demand import ContainerDemand
+from tests.agent.brute_force import can_be_placed
+from tests.agent.builders import (
+    CORE,
+    INIT,
+    MAIN,
+    MEMORY,
+    SIDECAR,
+    book,
+    container,
+    every_id,
+    hold,
+    ids,
+    patient,
+    pod_id,
+    view,
+)
+
+P, Q = pod_id("p"), pod_id("q")
+NODE = book(cards=3)
+CARDS = ("GPU-0", "GPU-1")
+
+
+def _seating(
+    pod: PodView,
+    resource: Resource,
+    *,
+    name: str = "c0",
+    ledger: Ledger | None = None,
+    node: TicketBook = NODE,
+    available: Sequence[str] | None = None,
+    must: Sequence[Ticket] = (),
+    **given: Any,
+) -> Seating:
+    """Seat a container of *pod* on a node where the kubelet offers everything unless told."""
+    asked = pod.demand.of(name)
+    assert asked is not None
+    return seat(
+        Claim(pod.id, name),
+        asked,
+        pod.demand,
+        resource,
+        book=node,
+        ledger=ledger or Ledger(),
+        links=Links(node.inventory),
+        unhealthy=given.pop("unhealthy", lambda _uuid: ""),
+        policy=given.pop("policy", Policy.BINPACK),
+        available=frozenset(every_id(node, resource) if available is None else available),
+        must=must,
+        **given,
+    )
+
+
+def _seat(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:
+    """Seat a container; give its cards and device IDs."""
+    seating = _seating(*asked, **given)
+    return seating.cards, [str(ticket) for ticket in seating.tickets]
+
+
+def _planned(*cards: str, name: str = "c0") -> Plan:
+    """What an earlier call has planned."""
+    return {name: Seat(cards, {})}
+
+
+def _refusal(*asked: Any, **given: Any) -> str:
+    with pytest.raises(PlacementError) as caught:
+        _seat(*asked, **given)
+    return str(caught.value)
+
+
+def _ill(card: str, reason: str) -> Callable[[str], str]:
+    return lambda uuid: reason if uuid == card else ""
+
+
+def _tickets(card: str, places: Sequence[int]) -> list[Ticket]:
+    return [Ticket(card, place) for place in places]
+
+
+# --- one container -------------------------------------------------------------------
+
+
+def test_a_share_gets_the_lowest_places_of_the_fullest_card_that_fits() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-1", range(30)))
+    cards, taken = _seat(view("p", container("c0", 3, 2)), CORE, ledger=ledger)
+    assert cards == ("GPU-1",)
+    assert taken == ["GPU-1::30", "GPU-1::31", "GPU-1::32"]
+
+
+def test_spreading_takes_the_emptiest_card() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(30)))
+    cards, _ = _seat(view("p"), CORE, ledger=ledger, policy=Policy.SPREAD)
+    assert cards == ("GPU-1",)
+
+
+def test_memory_asked_for_first_chooses_a_card_that_fits_the_cores_too() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(60)))
+    cards, taken = _seat(view("p", container("c0", 50, 2)), MEMORY, ledger=ledger)
+    assert cards == ("GPU-1",)
+    assert taken == ["GPU-1::0", "GPU-1::1"]
+
+
+@pytest.mark.parametrize("first", Resource, ids=str)
+def test_the_second_resource_follows_the_first(first: Resource) -> None:
+    ledger = Ledger()
+    held = ids("GPU-2", range(50 if first is CORE else 4))
+    hold(ledger, P, "c0", first, held)
+    hold(ledger, Q, "c0", CORE, ids("GPU-1", range(50)))
+    cards, taken = _seat(view("p"), first.other, ledger=ledger)
+    assert cards == ("GPU-2",)
+    assert {each.rpartition("::")[0] for each in taken} == {"GPU-2"}
+
+
+def test_what_is_given_out_already_need_not_fit_again() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "c0", CORE, ids("GPU-0", range(90)))
+    cards, _ = _seat(view("p", container("c0", 90, 4)), MEMORY, ledger=ledger)
+    assert cards == ("GPU-0",)
+
+
+def test_whole_cards_and_their_memory() -> None:
+    ledger = Ledger()
+    pod = view("p", container("c0", 200, 5))
+    cards, taken = _seat(pod, CORE, ledger=ledger)
+    assert cards == ("GPU-0", "GPU-1")
+    assert len(taken) == 200
+    hold(ledger, P, "c0", CORE, frozenset(taken))
+    assert _seat(pod, MEMORY, ledger=ledger) == (
+        ("GPU-0", "GPU-1"),
+        ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0", "GPU-1::1"],
+    )
+
+
+def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
+    """One block lies on one card; the plan made with it knows the other card."""
+    ledger = Ledger()
+    pod = view("p", container("c0", 200, 1))
+    cards, taken = _seat(pod, MEMORY, ledger=ledger)
+    assert (cards, taken) == (("GPU-0", "GPU-1"), ["GPU-0::0"])
+    hold(ledger, P, "c0", MEMORY, frozenset(taken))
+    assert _seat(pod, CORE, ledger=ledger, plan=_planned(*cards))[0] == ("GPU-0", "GPU-1")
+    assert _seat(pod, CORE, ledger=ledger, plan=_planned("GPU-0", "GPU-2"))[0] == ("GPU-0", "GPU-2")
+
+
+def test_without_a_plan_whole_cards_include_the_one_that_has_the_memory() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "c0", MEMORY, frozenset({"GPU-2::0"}))
+    cards, _ = _seat(view("p", container("c0", 200, 1)), CORE, ledger=ledger)
+    assert cards == ("GPU-0", "GPU-2")
+
+
+def test_a_plan_that_contradicts_what_is_held_is_dropped() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "c0", CORE, ids("GPU-2", range(50)))
+    assert _seat(view("p"), MEMORY, ledger=ledger, plan=_planned("GPU-0"))[0] == ("GPU-2",)
+
+
+# --- what may be taken ---------------------------------------------------------------
+
+
+def test_only_what_the_kubelet_offers_is_taken() -> None:
+    available = [*ids("GPU-0", range(10)), *sorted(ids("GPU-2", range(40, 90)))]
+    cards, taken = _seat(view("p"), CORE, available=available)
+    assert cards == ("GPU-2",)
+    assert taken == [f"GPU-2::{place}" for place in range(40, 90)]
+
+
+def test_what_a_live_container_holds_is_not_taken_though_offered() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(10)))
+    _, taken = _seat(view("p"), CORE, ledger=ledger)
+    assert taken == [f"GPU-0::{place}" for place in range(10, 60)]
+
+
+def test_an_id_the_node_does_not_know_is_not_taken() -> None:
+    available = ["GPU-9::0", "nonsense", *ids("GPU-1", range(50))]
+    assert _seat(view("p"), CORE, available=available)[0] == ("GPU-1",)
+
+
+def test_an_unhealthy_card_is_not_taken() -> None:
+    cards, _ = _seat(view("p"), CORE, unhealthy=_ill("GPU-0", "lost"))
+    assert cards == ("GPU-1",)
+
+
+def test_the_order_in_which_places_are_offered_does_not_matter() -> None:
+    offered = every_id(NODE, CORE)
+    assert _seat(view("p"), CORE, available=offered[::-1]) == _seat(view("p"), CORE)
+
+
+def test_a_refusal_says_for_each_card_why_not() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(60)))
+    hold(ledger, Q, "c1", MEMORY, ids("GPU-1", range(7)))
+    assert _refusal(view("p"), CORE, ledger=ledger, unhealthy=_ill("GPU-2", "Xid 79")) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
+        "GPU-0: 40 of 50 cores free; GPU-1: 3 of 4 memory blocks free; GPU-2: unhealthy (Xid 79)"
+    )
+
+
+def test_memory_that_cannot_follow_the_cores_is_refused() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "c0", CORE, ids("GPU-0", range(50)))
+    assert _refusal(view("p"), MEMORY, ledger=ledger, available=list(ids("GPU-1", range(10)))) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
+        "GPU-0: 0 of 4 memory blocks free"
+    )
+
+
+# --- K7: init containers -------------------------------------------------------------
+
+
+def test_places_that_must_be_taken_are_taken_and_settle_the_card() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "init", CORE, ids("GPU-2", range(5, 7)), kind=INIT)
+    pod = view("p", container("init", 2, 1, kind=INIT), container("c0", 4, 1))
+    cards, taken = _seat(pod, CORE, ledger=ledger, must=_tickets("GPU-2", [5, 6]))
+    assert cards == ("GPU-2",)
+    assert taken == ["GPU-2::5", "GPU-2::6", "GPU-2::0", "GPU-2::1"]
+
+
+def test_what_init_containers_left_over_of_the_other_resource_settles_the_card_too() -> None:
+    """The kubelet will make the container take it, so the cores must go where it lies."""
+    ledger = Ledger()
+    hold(ledger, P, "init", CORE, ids("GPU-1", range(100)), kind=INIT)
+    pod = view("p", container("init", 100, 0, kind=INIT), container("c0", 50, 4))
+    assert _seat(pod, MEMORY, ledger=ledger)[0] == ("GPU-1",)
+
+
+def test_what_init_containers_hold_is_free_for_their_own_pod_alone() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "init", CORE, ids("GPU-0", range(50)), kind=INIT)
+    assert free_places(ledger, NODE, CORE)["GPU-0"] == 50
+    assert free_places(ledger, NODE, CORE, reusable_by=Q)["GPU-0"] == 50
+    assert free_places(ledger, NODE, CORE, reusable_by=P)["GPU-0"] == 100
+    hold(ledger, P, "c0", CORE, ids("GPU-0", range(20)))
+    assert free_places(ledger, NODE, CORE, reusable_by=P)["GPU-0"] == 80
+
+
+def test_an_init_container_is_seated_where_what_follows_it_fits_too() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(50)))
+    init, later = container("init", 10, 1, kind=INIT), container("c0", 80, 4)
+    assert _seat(view("p", init), CORE, name="init", ledger=ledger)[0] == ("GPU-0",)
+    assert _seat(view("p", init, later), CORE, name="init", ledger=ledger)[0] == ("GPU-1",)
+
+
+def _recorded(cores: int, memory: int, *cards: str) -> Allocation:
+    return Allocation(cards or ("GPU-0",), cores, memory, Evidence.WITNESS)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "cores", "memory"),
+    [
+        ({}, 100, 10),
+        ({"i0": _recorded(30, 4)}, 70, 6),
+        ({"i0": _recorded(30, 4), "i1": _recorded(20, 6)}, 70, 4),
+        ({"i0": _recorded(200, 3, "GPU-0", "GPU-1")}, 0, 8),
+        ({"i0": _recorded(30, 4, "GPU-9")}, 100, 10),
+        ({"c0": _recorded(30, 4)}, 70, 6),
+        ({"i0": _recorded(20, 6), "c0": _recorded(30, 4)}, 70, 4),
+        ({"i0": _recorded(30, 40)}, 70, 0),
+    ],
+)
+def test_what_containers_took_before_the_agent_started_counts_by_their_pods_record(
+    recorded: dict[str, Allocation], cores: int, memory: int
+) -> None:
+    inits = [container(name, kind=INIT) for name in ("i0", "i1")]
+    pod = view("q", *inits, container("c0"), recorded=recorded)
+    assert free_places(Ledger(), NODE, CORE, hidden=[pod])["GPU-0"] == cores
+    assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-0"] == memory
+
+
+@pytest.mark.parametrize("why", ["ended", "own"])
+def test_the_record_of_a_pod_that_has_ended_or_is_asking_does_not_count(why: str) -> None:
+    pod = view(
+        "q", container("i0", kind=INIT), recorded={"i0": _recorded(30, 4)}, terminal=why == "ended"
+    )
+    free = free_places(Ledger(), NODE, CORE, hidden=[pod], reusable_by=Q if why == "own" else None)
+    assert free["GPU-0"] == 100
+
+
+def test_what_the_ledger_knows_of_a_recorded_pod_is_not_counted_twice() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20)))
+    pod = view("q", container("i0", kind=INIT), container("c0"), recorded={"i0": _recorded(30, 4)})
+    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 70
+
+
+def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
+    other = view("q", container("i0", kind=INIT), recorded={"i0": _recorded(60, 4)})
+    cards, _ = _seat(view("p"), MEMORY, beliefs=Beliefs((other,)))
+    assert cards == ("GPU-1",)
+
+
+def test_places_of_cards_the_node_does_not_have_are_not_counted() -> None:
+    ledger = Ledger()
+    hold(ledger, Q, "c0", CORE, ids("GPU-9", range(20)))
+    assert free_places(ledger, NODE, CORE) == {"GPU-0": 100, "GPU-1": 100, "GPU-2": 100}
+
+
+def test_a_record_on_an_init_container_is_less_what_a_later_container_was_handed() -> None:
+    """K7: what the init container had, the container after it has, as the book knows."""
+    ledger = Ledger()
+    hold(ledger, Q, "s0", CORE, ids("GPU-0", range(10)))
+    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20, 50)))
+    pod = view(
+        "q",
+        container("s0", 10, 1, kind=SIDECAR),
+        container("i0", 40, 4, kind=INIT),
+        container("c0", 30, 4),
+        recorded={"i0": _recorded(40, 4)},
+    )
+    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 100 - 10 - 40
+    assert free_places(ledger, NODE, CORE, hidden=[view("q")])["GPU-0"] == 60
+
+
+def test_of_a_recorded_pod_on_several_cards_each_is_taken_to_hold_as_much() -> None:
+    pod = view("q", container("i0", 200, 5, kind=INIT), recorded={"i0": _recorded(200, 5, *CARDS)})
+    assert free_places(Ledger(), NODE, CORE, hidden=[pod]) == {"GPU-0": 0, "GPU-1": 0, "GPU-2": 100}
+    assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-1"] == 7
+    nowhere = view("q", recorded={"c0": Allocation((), 50, 4, Evidence.WITNESS)})
+    assert free_places(Ledger(), NODE, CORE, hidden=[nowhere])["GPU-0"] == 100
+
+
+# --- a record may be stale ------------------------------------------------------------
+
+
+def test_a_card_without_doubt_goes_before_one_that_a_record_says_is_taken() -> None:
+    ledger = Ledger()
+    hold(ledger, pod_id("r"), "c0", CORE, ids("GPU-0", range(10)))  # binpack would take it
+    stale = view("q", recorded={"c0": _recorded(90, 10)})
+    assert _seat(view("p"), CORE, ledger=ledger)[0] == ("GPU-0",)
+    assert _seat(view("p"), CORE, ledger=ledger, beliefs=Beliefs((stale,)))[0] == ("GPU-1",)
+
+
+@pytest.mark.parametrize("resource", Resource, ids=str)
+def test_nobody_is_refused_for_a_record(resource: Resource) -> None:
+    """The kubelet offers the places, and nobody is known to hold them."""
+    stale = [
+        view(f"q{index}", container(), recorded={"c0": _recorded(100, 10, f"GPU-{index}")})
+        for index in range(3)
+    ]
+    cards, taken = _seat(view("p"), resource, beliefs=Beliefs(tuple(stale)))
+    assert (cards, len(taken)) == (("GPU-0",), 50 if resource is CORE else 4)
+
+
+def test_what_the_book_knows_is_refused_though_records_were_doubted() -> None:
+    ledger = Ledger()
+    for index in range(3):
+        hold(ledger, Q, f"c{index}", MEMORY, ids(f"GPU-{index}", range(8)))
+    stale = view("r", recorded={"c0": _recorded(100, 1)})
+    assert _refusal(view("p"), CORE, ledger=ledger, beliefs=Beliefs((stale,))) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
+        "GPU-0: 2 of 4 memory blocks free; GPU-1: 2 of 4 memory blocks free; "
+        "GPU-2: 2 of 4 memory blocks free"
+    )
+
+
+# --- containers of which only the memory is known -------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "needed"),
+    [
+        (1, 10, 1),
+        (1, 11, 200),
+        (1, 20, 200),
+        (1, 21, 300),
+        (99, 11, 200),
+        (100, 99, 100),
+        (1, 0, 1),
+    ],
+)
+def test_more_memory_than_a_card_has_is_asked_for_with_whole_cards(
+    cores: int, memory: int, needed: int
+) -> None:
+    asked = container("c0", cores, memory)
+    found = at_least(asked, NODE)
+    assert (found.demand.cores, found.demand.memory) == (needed, memory)
+    assert (found is asked) is (needed == cores)
+
+
+def test_on_a_node_without_cards_nothing_is_worked_out() -> None:
+    asked = container("c0", 1, 11)
+    assert at_least(asked, book(cards=0)) is asked
+
+
+# --- a node filled up ----------------------------------------------------------------
+
+_demands = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6)) | st.tuples(
+    st.sampled_from([100, 200]), st.integers(0, 7)
+)
+_containers = st.lists(
+    st.tuples(st.sampled_from([INIT, SIDECAR, MAIN]), _demands), min_size=1, max_size=3
+)
+
+
+@settings(patient, max_examples=50)
+@given(
+    pods=st.lists(st.tuples(_containers, st.booleans()), max_size=8),
+    policy=st.sampled_from(Policy),
+    data=st.data(),
+)
+def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_its_end(
+    pods: list[tuple[list[tuple[Any, tuple[int, int]]], bool]], policy: Policy, data: st.DataObject
+) -> None:
+    """Pods come one after another, as to a kubelet that hands on nothing and keeps everything."""
+    node, ledger = book(cards=3), Ledger()
+    for number, (containers, core_first) in enumerate(pods):
+        named = [
+            container(f"c{index}", *counts, kind=SIDECAR if kind is INIT else kind)
+            for index, (kind, counts) in enumerate(containers)
+        ]
+        pod = view(f"p{number}", *named)
+        free = {
+            card: {each: free_places(ledger, node, each)[card] for each in Resource}
+            for card in free_places(ledger, node, CORE)
+        }
+        possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
+        plan: Plan | None = None
+        for asked, resource in (
+            (asked, resource)
+            for asked in named
+            for resource in ((CORE, MEMORY) if core_first else (MEMORY, CORE))
+            if count_of(asked.demand, resource)
+        ):
+            offered = [
+                each for each in every_id(node, resource) if each not in ledger.held(resource)
+            ]
+            given: dict[str, Any] = {
+                "name": asked.name,
+                "ledger": ledger,
+                "node": node,
+                "policy": policy,
+                "plan": plan,
+            }
+            try:
+                seating = _seating(
+                    pod, resource, available=data.draw(st.permutations(offered)), **given
+                )
+            except PlacementError:
+                assert not possible
+                assert plan is None  # at its first call, or never
+                break
+            assert possible
+            assert _seating(pod, resource, available=offered, **given) == seating
+            plan, taken = seating.plan, [str(ticket) for ticket in seating.tickets]
+            assert len(taken) == len(set(taken)) == count_of(asked.demand, resource)
+            assert set(taken) <= set(offered)
+            translate(resource, seating.tickets)  # raises when a share is split, a card not whole
+            assert {ticket.card for ticket in seating.tickets} <= set(seating.cards)
+            if resource is MEMORY:
+                by_card = per_card(seating.tickets)
+                assert sorted(by_card.values()) == sorted(
+                    filter(None, asked.demand.memory_per_card())
+                )
+            ledger.record(
+                Claim(pod.id, asked.name),
+                asked.kind,
+                resource,
+                Holding(frozenset(taken), Evidence.WITNESS),
+            )
+        ledger.check()
+    for resource in Resource:
+        used = Counter(ticket.card for ticket in node.read(resource, ledger.held(resource)))
+        for card in node.inventory.cards:
+            assert used[card.uuid] <= node.places(resource, card)
+
+
+class Kubelet:
+    """What a kubelet does with a pod's places: it hands on those of ordinary init containers."""
+
+    def __init__(self, node: TicketBook) -> None:
+        self.node = node
+        self.reusable: dict[Resource, set[str]] = {resource: set() for resource in Resource}
+        self.taken: dict[Resource, set[str]] = {resource: set() for resource in Resource}
+
+    def offers(self, resource: Resource) -> list[str]:
+        """What the agent may choose from; what is handed on comes beside it."""
+        known = every_id(self.node, resource)
+        return [each for each in known if each not in self.taken[resource]]
+
+    def hands_on(self, resource: Resource, size: int) -> frozenset[str]:
+        """What the container has to take, at most all it asks for."""
+        return frozenset(sorted(self.reusable[resource])[:size])
+
+    def gives(self, resource: Resource, asked: ContainerDemand, taken: frozenset[str]) -> None:
+        """Book to the pod, and keep what an ordinary init container took for the next ones."""
+        self.taken[resource] |= taken
+        if asked.kind is INIT:
+            self.reusable[resource] |= taken
+        else:
+            self.reusable[resource] -= taken
+
+
+@patient
+@given(containers=_containers, core_first=st.lists(st.booleans(), min_size=3, max_size=3))
+def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
+    containers: list[tuple[Any, tuple[int, int]]], core_first: list[bool]
+) -> None:
+    """Three empty cards have room for three shares; no init container may spoil that (K7)."""
+    named = [
+        container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
+        for index, (kind, counts) in enumerate(containers)
+    ]
+    node, ledger, pod = book(cards=3), Ledger(), view("p", *named)
+    kubelet = Kubelet(node)
+    plan: Plan | None = None
+    for asked, first in zip(named, core_first, strict=False):
+        for resource in (CORE, MEMORY) if first else (MEMORY, CORE):
+            size = count_of(asked.demand, resource)
+            must = kubelet.hands_on(resource, size)
+            taken = must
+            if len(must) < size:  # else no preferred call is made (K2)
+                seating = _seating(
+                    pod,
+                    resource,
+                    name=asked.name,
+                    ledger=ledger,
+                    node=node,
+                    available=[*kubelet.offers(resource), *must],
+                    must=node.read(resource, must),
+                    plan=plan,
+                )
+                plan, taken = seating.plan, frozenset(map(str, seating.tickets))
+            assert must <= taken
+            assert len(taken) == size
+            translate(resource, node.read(resource, taken))
+            kubelet.gives(resource, asked, taken)
+            hold(ledger, pod.id, asked.name, resource, taken, kind=asked.kind)
+        cards = {
+            ticket.card
+            for resource in Resource
+            if (held := ledger.holding(Claim(pod.id, asked.name), resource)) is not None
+            for ticket in node.read(resource, held.ids)
+        }
+        assert len(cards) == 1
+    ledger.check()
+
+
+@patient
+@given(containers=_containers, listed=st.booleans())
+def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps_booked(
+    containers: list[tuple[Any, tuple[int, int]]], listed: bool
+) -> None:
+    """Whether ``List`` shows its containers already, or not yet (K4, K7, K11)."""
+    named = [
+        container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
+        for index, (kind, counts) in enumerate(containers)
+    ]
+    node, ledger = book(cards=1), Ledger()
+    kubelet = Kubelet(node)
+    for asked in named:
+        for resource in Resource:
+            size = count_of(asked.demand, resource)
+            must = kubelet.hands_on(resource, size)
+            others = [each for each in kubelet.offers(resource) if each not in must]
+            taken = must | frozenset(others[: size - len(must)])
+            kubelet.gives(resource, asked, taken)
+            if listed and asked.kind is not INIT:
+                hold(ledger, Q, asked.name, resource, taken, kind=asked.kind)
+    recorded = {each.name: _recorded(each.demand.cores, each.demand.memory) for each in named}
+    pod = view("q", *named, recorded=recorded)
+    for resource in Resource:
+        left = len(every_id(node, resource)) - len(kubelet.taken[resource])
+        assert free_places(ledger, node, resource, hidden=[pod]) == {"GPU-0": left}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.deferred import defer
+from agent.app.deferred import defer
 
 # Nothing is imported before it is needed to register with the kubelet: while no plugin is
 # registered, every GPU pod that comes to the node fails (fact K19).
@@ -26,6 +26,7 @@ logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]
 
 import click
 
+from agent.app.supervisor import Agent
 from agent.cards.cards_file import dump_discovery
 from agent.cards.inventory import Discovery
 from agent.cards.source import look, none_served
@@ -48,7 +49,6 @@ from agent.settings import (
     parse_memory_block,
     parse_period,
 )
-from agent.supervisor import Agent
 from common.logs import configure
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names

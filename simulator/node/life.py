@@ -5,9 +5,9 @@ import threading
 from dataclasses import dataclass
 
 from agent.allocator.allocator import Turnstile
+from agent.app.container_setup import Works
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
-from agent.outfit import Works
 from simulator.node.mortal import Death, MortalOutbox
 
 

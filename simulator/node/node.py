@@ -12,6 +12,7 @@ from agent.allocator.allocator import Turnstile
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import Resource, TicketBook
+from agent.app.container_setup import Works
 from agent.cards.inventory import Inventory, parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
@@ -19,7 +20,6 @@ from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Endpoint, Registrar
 from agent.kubelet.server import DevicePluginService
-from agent.outfit import Works
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from contract.demand import parse_pod_demand

@@ -21,7 +21,7 @@ from tests.agent.fakes import FakeKubelet, eventually, short_dir, write_cards
 _PROGRAM = """
 import json, sys
 import agent.__main__ as program
-from agent.deferred import _Deferred
+from agent.app.deferred import _Deferred
 from agent.allocator.allocator import Turnstile
 from kubernetes.config import incluster_config
 
@@ -121,7 +121,7 @@ def test_the_agent_registers_without_having_imported(module: str, imported: froz
 def test_what_it_needs_is_there(imported: frozenset[str]) -> None:
     """Else the names above would be absent for another reason."""
     assert {
-        "agent.supervisor",
+        "agent.app.supervisor",
         "grpc",
         "kubernetes.client.rest",
         "kubernetes.config.incluster_config",
@@ -132,7 +132,7 @@ def test_what_it_needs_is_there(imported: frozenset[str]) -> None:
 
 def test_with_cards_from_the_driver_no_yaml_is_read() -> None:
     script = (
-        "import sys, agent.__main__\nfrom agent.deferred import _Deferred\n"
+        "import sys, agent.__main__\nfrom agent.app.deferred import _Deferred\n"
         "print(type(sys.modules['yaml']) is _Deferred)"
     )
     done = subprocess.run(

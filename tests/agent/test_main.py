@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from agent.__main__ import main
+from agent.app.supervisor import Agent
 from agent.cards.cards_file import load_inventory
 from agent.cards.source import look
 from agent.errors import SettingsError
 from agent.settings import Settings
-from agent.supervisor import Agent
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import FakeKubelet, Scripted, eventually, write_cards

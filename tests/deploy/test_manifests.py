@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from agent import serving, supervisor
 from agent.__main__ import main as agent
+from agent.app import serving, supervisor
 from agent.handover import predecessor
 from certs.__main__ import cli as certs
 from contract.names import DEFAULT_DOMAIN

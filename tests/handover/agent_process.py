@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 import agent.__main__ as program
-from agent.supervisor import Agent
+from agent.app.supervisor import Agent
 
 
 def _teller() -> socket.socket:

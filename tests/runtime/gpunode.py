@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from agent.app.supervisor import Agent
 from agent.injection.inject import Injection
 from agent.place import Policy
 from agent.settings import Settings
-from agent.supervisor import Agent
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from agent import serving
+from agent.app import serving
+from agent.app.supervisor import Agent
 from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as outbox
 from agent.kubernetes_api import client as api_module
 from agent.kubernetes_api import pods
 from agent.place import Policy
 from agent.settings import Settings
-from agent.supervisor import Agent
 from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Outage
 from simulator.api.operations import Call

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import urllib3
 
-from agent import serving
 from agent.allocator.model.tickets import Ticket
+from agent.app import serving
+from agent.app.supervisor import Agent
 from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.place import Policy
 from agent.settings import Settings
-from agent.supervisor import Agent
 from contract.inventory import NodeCard, decode_inventory
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json

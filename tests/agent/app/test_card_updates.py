@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.cardnews import CardNews
+from agent.app.card_updates import CardNews
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
 from agent.cards.health_feed import HealthBoard

@@ -17,7 +17,9 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Resource, TicketBook
-from agent.cardnews import CardNews
+from agent.app.card_updates import CardNews
+from agent.app.container_setup import Injector, Upkeep, outfit
+from agent.app.serving import Serving
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
 from agent.cards.health_feed import HealthBoard
@@ -40,8 +42,6 @@ from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LogJournal
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
-from agent.outfit import Injector, Upkeep, outfit
-from agent.serving import Serving
 from agent.settings import Settings
 from contract.inventory import NodeCards
 

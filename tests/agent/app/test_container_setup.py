@@ -11,6 +11,7 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodId
+from agent.app.container_setup import Injector, Upkeep, Works, outfit
 from agent.cards.inventory import Inventory
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
@@ -18,7 +19,6 @@ from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
-from agent.outfit import Injector, Upkeep, Works, outfit
 from agent.place import Policy
 from agent.settings import Enforcement, Settings
 from contract.names import Names

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from agent.allocator.allocator import Turnstile
 from agent.allocator.model.ledger_copy import Knowledge
+from agent.app.container_setup import Upkeep
 from agent.errors import HandoverError
 from agent.handover.connections import HeldConnections, accepted_on, stop_reading
 from agent.host import memory, process
 from agent.kubelet.call_gate import CallGate
 from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.outfit import Upkeep
 
 log = logging.getLogger(__name__)
 

@@ -14,17 +14,17 @@ import grpc
 import pytest
 import urllib3
 
-from agent import serving
+from agent.app import serving
+from agent.app.container_setup import Upkeep
+from agent.app.supervisor import Agent
 from agent.cards.inventory import Discovery
 from agent.cards.source import StaticSource
 from agent.errors import SettingsError
 from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.outfit import Upkeep
 from agent.place import Policy
 from agent.settings import Settings
-from agent.supervisor import Agent
 from contract.allocation import Allocation, Evidence, decode_allocations
 from contract.inventory import decode_inventory
 from simulator.api.faults import Outage
@@ -324,7 +324,7 @@ def test_a_thread_that_died_is_told_to_the_probe(
 def test_what_it_serves_is_logged_once_it_is_known(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "agent.supervisor")
+    caplog.set_level(logging.INFO, "agent.app.supervisor")
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
     (line,) = (each.__dict__ for each in caplog.records if each.getMessage() == "cards")

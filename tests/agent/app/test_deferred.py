@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from agent.deferred import defer
+from agent.app.deferred import defer
 
 PACKAGES = ("deferred_probe", "deferred_probe.inner")
 

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PROTOS := $(wildcard agent/*api/*.proto)
+PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto)
 
 .PHONY: help demo test check bench e2e proto format clean
 

@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#agent/kubelet/api/podresources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t2Y\n\x12PodResourcesLister\x12\x43\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$agent/kubelet/api/podresources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t2Y\n\x12PodResourcesLister\x12\x43\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent.kubelet.api.podresources_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=43
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=68
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=70
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=137
-  _globals['_PODRESOURCES']._serialized_start=139
-  _globals['_PODRESOURCES']._serialized_end=230
-  _globals['_CONTAINERRESOURCES']._serialized_start=232
-  _globals['_CONTAINERRESOURCES']._serialized_end=305
-  _globals['_CONTAINERDEVICES']._serialized_start=307
-  _globals['_CONTAINERDEVICES']._serialized_end=368
-  _globals['_PODRESOURCESLISTER']._serialized_start=370
-  _globals['_PODRESOURCESLISTER']._serialized_end=459
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=44
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=69
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=71
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=138
+  _globals['_PODRESOURCES']._serialized_start=140
+  _globals['_PODRESOURCES']._serialized_end=231
+  _globals['_CONTAINERRESOURCES']._serialized_start=233
+  _globals['_CONTAINERRESOURCES']._serialized_end=306
+  _globals['_CONTAINERDEVICES']._serialized_start=308
+  _globals['_CONTAINERDEVICES']._serialized_end=369
+  _globals['_PODRESOURCESLISTER']._serialized_start=371
+  _globals['_PODRESOURCESLISTER']._serialized_end=460
 # @@protoc_insertion_point(module_scope)

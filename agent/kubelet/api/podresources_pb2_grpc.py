@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agent.kubelet.api import podresources_pb2 as agent_dot_kubeletapi_dot_podresources__pb2
+from agent.kubelet.api import podresources_pb2 as agent_dot_kubelet_dot_api_dot_podresources__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -36,8 +36,8 @@ class PodResourcesListerStub:
         """
         self.List = channel.unary_unary(
                 '/v1.PodResourcesLister/List',
-                request_serializer=agent_dot_kubeletapi_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=agent_dot_kubeletapi_dot_podresources__pb2.ListPodResourcesResponse.FromString,
+                request_serializer=agent_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=agent_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesResponse.FromString,
                 _registered_method=True)
 
 
@@ -55,8 +55,8 @@ def add_PodResourcesListerServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=agent_dot_kubeletapi_dot_podresources__pb2.ListPodResourcesRequest.FromString,
-                    response_serializer=agent_dot_kubeletapi_dot_podresources__pb2.ListPodResourcesResponse.SerializeToString,
+                    request_deserializer=agent_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesRequest.FromString,
+                    response_serializer=agent_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -84,8 +84,8 @@ class PodResourcesLister:
             request,
             target,
             '/v1.PodResourcesLister/List',
-            agent_dot_kubeletapi_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
-            agent_dot_kubeletapi_dot_podresources__pb2.ListPodResourcesResponse.FromString,
+            agent_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesRequest.SerializeToString,
+            agent_dot_kubelet_dot_api_dot_podresources__pb2.ListPodResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agent.runtime.api import runtime_pb2 as agent_dot_criapi_dot_runtime__pb2
+from agent.runtime.api import runtime_pb2 as agent_dot_runtime_dot_api_dot_runtime__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -37,73 +37,73 @@ class RuntimeServiceStub:
         """
         self.Version = channel.unary_unary(
                 '/runtime.v1.RuntimeService/Version',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.VersionRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.VersionResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionResponse.FromString,
                 _registered_method=True)
         self.Status = channel.unary_unary(
                 '/runtime.v1.RuntimeService/Status',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.StatusRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.StatusResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusResponse.FromString,
                 _registered_method=True)
         self.RunPodSandbox = channel.unary_unary(
                 '/runtime.v1.RuntimeService/RunPodSandbox',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.RunPodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.RunPodSandboxResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxResponse.FromString,
                 _registered_method=True)
         self.StopPodSandbox = channel.unary_unary(
                 '/runtime.v1.RuntimeService/StopPodSandbox',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.StopPodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.StopPodSandboxResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxResponse.FromString,
                 _registered_method=True)
         self.RemovePodSandbox = channel.unary_unary(
                 '/runtime.v1.RuntimeService/RemovePodSandbox',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.RemovePodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.RemovePodSandboxResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxResponse.FromString,
                 _registered_method=True)
         self.PodSandboxStatus = channel.unary_unary(
                 '/runtime.v1.RuntimeService/PodSandboxStatus',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.PodSandboxStatusRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.PodSandboxStatusResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusResponse.FromString,
                 _registered_method=True)
         self.ListPodSandbox = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListPodSandbox',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.ListPodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.ListPodSandboxResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxResponse.FromString,
                 _registered_method=True)
         self.CreateContainer = channel.unary_unary(
                 '/runtime.v1.RuntimeService/CreateContainer',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.CreateContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.CreateContainerResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerResponse.FromString,
                 _registered_method=True)
         self.StartContainer = channel.unary_unary(
                 '/runtime.v1.RuntimeService/StartContainer',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.StartContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.StartContainerResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerResponse.FromString,
                 _registered_method=True)
         self.StopContainer = channel.unary_unary(
                 '/runtime.v1.RuntimeService/StopContainer',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.StopContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.StopContainerResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerResponse.FromString,
                 _registered_method=True)
         self.RemoveContainer = channel.unary_unary(
                 '/runtime.v1.RuntimeService/RemoveContainer',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.RemoveContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.RemoveContainerResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerResponse.FromString,
                 _registered_method=True)
         self.ListContainers = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListContainers',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.ListContainersRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.ListContainersResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListContainersRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListContainersResponse.FromString,
                 _registered_method=True)
         self.ContainerStatus = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ContainerStatus',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.ContainerStatusRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.ContainerStatusResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusResponse.FromString,
                 _registered_method=True)
         self.ExecSync = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ExecSync',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.ExecSyncRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.ExecSyncResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncResponse.FromString,
                 _registered_method=True)
 
 
@@ -200,73 +200,73 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Version': grpc.unary_unary_rpc_method_handler(
                     servicer.Version,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.VersionRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.VersionResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionResponse.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.StatusRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.StatusResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusResponse.SerializeToString,
             ),
             'RunPodSandbox': grpc.unary_unary_rpc_method_handler(
                     servicer.RunPodSandbox,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.RunPodSandboxRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.RunPodSandboxResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxResponse.SerializeToString,
             ),
             'StopPodSandbox': grpc.unary_unary_rpc_method_handler(
                     servicer.StopPodSandbox,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.StopPodSandboxRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.StopPodSandboxResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxResponse.SerializeToString,
             ),
             'RemovePodSandbox': grpc.unary_unary_rpc_method_handler(
                     servicer.RemovePodSandbox,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.RemovePodSandboxRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.RemovePodSandboxResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxResponse.SerializeToString,
             ),
             'PodSandboxStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.PodSandboxStatus,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.PodSandboxStatusRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.PodSandboxStatusResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusResponse.SerializeToString,
             ),
             'ListPodSandbox': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPodSandbox,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.ListPodSandboxRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.ListPodSandboxResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxResponse.SerializeToString,
             ),
             'CreateContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateContainer,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.CreateContainerRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.CreateContainerResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerResponse.SerializeToString,
             ),
             'StartContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.StartContainer,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.StartContainerRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.StartContainerResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerResponse.SerializeToString,
             ),
             'StopContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.StopContainer,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.StopContainerRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.StopContainerResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerResponse.SerializeToString,
             ),
             'RemoveContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveContainer,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.RemoveContainerRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.RemoveContainerResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerResponse.SerializeToString,
             ),
             'ListContainers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListContainers,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.ListContainersRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.ListContainersResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListContainersRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListContainersResponse.SerializeToString,
             ),
             'ContainerStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ContainerStatus,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.ContainerStatusRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.ContainerStatusResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusResponse.SerializeToString,
             ),
             'ExecSync': grpc.unary_unary_rpc_method_handler(
                     servicer.ExecSync,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.ExecSyncRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.ExecSyncResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -295,8 +295,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/Version',
-            agent_dot_criapi_dot_runtime__pb2.VersionRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.VersionResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.VersionRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.VersionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -322,8 +322,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/Status',
-            agent_dot_criapi_dot_runtime__pb2.StatusRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.StatusResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StatusRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -349,8 +349,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/RunPodSandbox',
-            agent_dot_criapi_dot_runtime__pb2.RunPodSandboxRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.RunPodSandboxResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -376,8 +376,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/StopPodSandbox',
-            agent_dot_criapi_dot_runtime__pb2.StopPodSandboxRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.StopPodSandboxResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -403,8 +403,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/RemovePodSandbox',
-            agent_dot_criapi_dot_runtime__pb2.RemovePodSandboxRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.RemovePodSandboxResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -430,8 +430,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/PodSandboxStatus',
-            agent_dot_criapi_dot_runtime__pb2.PodSandboxStatusRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.PodSandboxStatusResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -457,8 +457,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/ListPodSandbox',
-            agent_dot_criapi_dot_runtime__pb2.ListPodSandboxRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.ListPodSandboxResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -484,8 +484,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/CreateContainer',
-            agent_dot_criapi_dot_runtime__pb2.CreateContainerRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.CreateContainerResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -511,8 +511,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/StartContainer',
-            agent_dot_criapi_dot_runtime__pb2.StartContainerRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.StartContainerResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -538,8 +538,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/StopContainer',
-            agent_dot_criapi_dot_runtime__pb2.StopContainerRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.StopContainerResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -565,8 +565,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/RemoveContainer',
-            agent_dot_criapi_dot_runtime__pb2.RemoveContainerRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.RemoveContainerResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -592,8 +592,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/ListContainers',
-            agent_dot_criapi_dot_runtime__pb2.ListContainersRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.ListContainersResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ListContainersRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ListContainersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -619,8 +619,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/ContainerStatus',
-            agent_dot_criapi_dot_runtime__pb2.ContainerStatusRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.ContainerStatusResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -646,8 +646,8 @@ class RuntimeService:
             request,
             target,
             '/runtime.v1.RuntimeService/ExecSync',
-            agent_dot_criapi_dot_runtime__pb2.ExecSyncRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.ExecSyncResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -670,13 +670,13 @@ class ImageServiceStub:
         """
         self.ListImages = channel.unary_unary(
                 '/runtime.v1.ImageService/ListImages',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.ListImagesRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.ListImagesResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesResponse.FromString,
                 _registered_method=True)
         self.ImageStatus = channel.unary_unary(
                 '/runtime.v1.ImageService/ImageStatus',
-                request_serializer=agent_dot_criapi_dot_runtime__pb2.ImageStatusRequest.SerializeToString,
-                response_deserializer=agent_dot_criapi_dot_runtime__pb2.ImageStatusResponse.FromString,
+                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusRequest.SerializeToString,
+                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusResponse.FromString,
                 _registered_method=True)
 
 
@@ -700,13 +700,13 @@ def add_ImageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'ListImages': grpc.unary_unary_rpc_method_handler(
                     servicer.ListImages,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.ListImagesRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.ListImagesResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesResponse.SerializeToString,
             ),
             'ImageStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ImageStatus,
-                    request_deserializer=agent_dot_criapi_dot_runtime__pb2.ImageStatusRequest.FromString,
-                    response_serializer=agent_dot_criapi_dot_runtime__pb2.ImageStatusResponse.SerializeToString,
+                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusRequest.FromString,
+                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -734,8 +734,8 @@ class ImageService:
             request,
             target,
             '/runtime.v1.ImageService/ListImages',
-            agent_dot_criapi_dot_runtime__pb2.ListImagesRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.ListImagesResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -761,8 +761,8 @@ class ImageService:
             request,
             target,
             '/runtime.v1.ImageService/ImageStatus',
-            agent_dot_criapi_dot_runtime__pb2.ImageStatusRequest.SerializeToString,
-            agent_dot_criapi_dot_runtime__pb2.ImageStatusResponse.FromString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusRequest.SerializeToString,
+            agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

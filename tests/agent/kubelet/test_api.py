@@ -14,7 +14,7 @@ from agent.runtime.api import runtime_pb2
 
 ROOT = Path(next(iter(agent.__path__))).parent
 STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
-SOURCES = sorted(each.relative_to(ROOT) for each in ROOT.glob("agent/*api/*.proto"))
+SOURCES = sorted(each.relative_to(ROOT) for each in ROOT.glob("agent/**/api/*.proto"))
 
 
 @pytest.fixture(scope="module")

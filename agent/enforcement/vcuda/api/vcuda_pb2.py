@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61gent/vcudaapi/vcuda.proto\x12\x05vcuda\"_\n\x0eVDeviceRequest\x12\x0e\n\x06\x62us_id\x18\x01 \x01(\t\x12\x0f\n\x07pod_uid\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontainer_name\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x04 \x01(\t\"\x11\n\x0fVDeviceResponse2R\n\x0cVCUDAService\x12\x42\n\x0fRegisterVDevice\x12\x15.vcuda.VDeviceRequest\x1a\x16.vcuda.VDeviceResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'agent/enforcement/vcuda/api/vcuda.proto\x12\x05vcuda\"_\n\x0eVDeviceRequest\x12\x0e\n\x06\x62us_id\x18\x01 \x01(\t\x12\x0f\n\x07pod_uid\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontainer_name\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontainer_id\x18\x04 \x01(\t\"\x11\n\x0fVDeviceResponse2R\n\x0cVCUDAService\x12\x42\n\x0fRegisterVDevice\x12\x15.vcuda.VDeviceRequest\x1a\x16.vcuda.VDeviceResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agent.enforcement.vcuda.api.vcuda_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VDEVICEREQUEST']._serialized_start=37
-  _globals['_VDEVICEREQUEST']._serialized_end=132
-  _globals['_VDEVICERESPONSE']._serialized_start=134
-  _globals['_VDEVICERESPONSE']._serialized_end=151
-  _globals['_VCUDASERVICE']._serialized_start=153
-  _globals['_VCUDASERVICE']._serialized_end=235
+  _globals['_VDEVICEREQUEST']._serialized_start=50
+  _globals['_VDEVICEREQUEST']._serialized_end=145
+  _globals['_VDEVICERESPONSE']._serialized_start=147
+  _globals['_VDEVICERESPONSE']._serialized_end=164
+  _globals['_VCUDASERVICE']._serialized_start=166
+  _globals['_VCUDASERVICE']._serialized_end=248
 # @@protoc_insertion_point(module_scope)

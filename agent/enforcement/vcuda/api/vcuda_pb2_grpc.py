@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agent.enforcement.vcuda.api import vcuda_pb2 as agent_dot_vcudaapi_dot_vcuda__pb2
+from agent.enforcement.vcuda.api import vcuda_pb2 as agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -36,8 +36,8 @@ class VCUDAServiceStub:
         """
         self.RegisterVDevice = channel.unary_unary(
                 '/vcuda.VCUDAService/RegisterVDevice',
-                request_serializer=agent_dot_vcudaapi_dot_vcuda__pb2.VDeviceRequest.SerializeToString,
-                response_deserializer=agent_dot_vcudaapi_dot_vcuda__pb2.VDeviceResponse.FromString,
+                request_serializer=agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2.VDeviceRequest.SerializeToString,
+                response_deserializer=agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2.VDeviceResponse.FromString,
                 _registered_method=True)
 
 
@@ -55,8 +55,8 @@ def add_VCUDAServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'RegisterVDevice': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterVDevice,
-                    request_deserializer=agent_dot_vcudaapi_dot_vcuda__pb2.VDeviceRequest.FromString,
-                    response_serializer=agent_dot_vcudaapi_dot_vcuda__pb2.VDeviceResponse.SerializeToString,
+                    request_deserializer=agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2.VDeviceRequest.FromString,
+                    response_serializer=agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2.VDeviceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -84,8 +84,8 @@ class VCUDAService:
             request,
             target,
             '/vcuda.VCUDAService/RegisterVDevice',
-            agent_dot_vcudaapi_dot_vcuda__pb2.VDeviceRequest.SerializeToString,
-            agent_dot_vcudaapi_dot_vcuda__pb2.VDeviceResponse.FromString,
+            agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2.VDeviceRequest.SerializeToString,
+            agent_dot_enforcement_dot_vcuda_dot_api_dot_vcuda__pb2.VDeviceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,6 +25,7 @@ COPY agent/ agent/
 COPY certs/ certs/
 COPY common/ common/
 COPY contract/ contract/
+COPY placement/ placement/
 COPY webhook/ webhook/
 RUN python -m pip --python /opt/build/bin/python wheel \
       --no-deps --no-build-isolation --wheel-dir /dist . \

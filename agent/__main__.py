@@ -36,7 +36,6 @@ from agent.errors import SettingsError
 from agent.host.memory import limit_arenas
 from agent.host.open_files import raise_limit
 from agent.injection.inject import Injection, parse_extra_devices
-from agent.place import Policy
 from agent.settings import (
     CDI_DIR,
     CRI_SOCKET,
@@ -52,6 +51,7 @@ from agent.settings import (
 from common.logs import configure
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names
+from placement.scoring import Policy
 
 
 def _cards_from(_context: click.Context, _option: click.Parameter, value: str) -> Path | None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DRIVER_IN_CONTAINER, DriverFiles, Injection, parse_directory
-from agent.place import Policy
 from contract.errors import quote
 from contract.names import Names
 from contract.quantity import parse_quantity
+from placement.scoring import Policy
 
 # A unix socket's path is at most 107 bytes (unix(7)).
 _LONGEST_SOCKET_PATH = 107

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Snapshot, identify
-from agent.allocator.model.tickets import Resource
 from agent.allocator.resolver.resolve import Ask, resolve
 from agent.errors import ResolutionError
 from bench.bursts import draw_burst
@@ -30,6 +29,7 @@ from bench.rules import (
 )
 from contract.demand import PodDemand
 from contract.names import Names
+from contract.resource import Resource
 from simulator.node.judge import Admission, Verdict
 from simulator.node.node import Node
 from simulator.node.options import NodeOptions

@@ -17,11 +17,11 @@ from random import Random
 import grpc
 
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import podresources_pb2
 from bench.load import Load
 from contract.names import Names
+from contract.resource import Resource
 
 _MESSAGE_BYTES = 64 << 20
 _OPTIONS = (

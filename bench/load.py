@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import Resource, TicketBook
-from agent.cards.inventory import Inventory, parse_inventory
+from agent.allocator.model.tickets import TicketBook
+from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.resource import Resource
+from placement.cards import Inventory
 from simulator.demo import cards_file
 
 BLOCK = 256 << 20

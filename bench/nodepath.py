@@ -14,11 +14,11 @@ from random import Random
 from statistics import median
 
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, count_of
 from bench.caller import KubeletRecord, Plugin, serving
 from bench.load import ARRIVING, Load
 from bench.result import Cell, Goal, Result, Table
 from contract.names import Names
+from contract.resource import Resource, count_of
 
 NAME = "nodepath"
 

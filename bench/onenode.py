@@ -22,13 +22,13 @@ from urllib.parse import urlsplit
 import grpc
 
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, count_of
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from bench.caller import KubeletRecord, PluginFailed, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.servers import make_certificates
 from contract.names import Names
+from contract.resource import Resource, count_of
 from simulator.api.server import Settings
 from simulator.demo import cards_file
 from simulator.manifests import write_yaml

@@ -12,14 +12,15 @@ from itertools import combinations
 from random import Random
 from statistics import mean, median
 
-from agent.allocator.model.tickets import Resource
-from agent.cards.inventory import Card, Inventory, Link
-from agent.errors import PlacementError
-from agent.links import Links
-from agent.place import CardState, Policy, need_of
-from agent.plan import Room, Task, make_plan
 from bench.result import Goal, Result, Table
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource
+from placement.capacity import CardState, need_of
+from placement.cards import Card, Inventory, Link
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from placement.search import Room, Task, make_plan
+from placement.topology import Links
 
 NAME = "placement"
 

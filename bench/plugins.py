@@ -14,7 +14,7 @@ import click
 from agent.allocator.allocator import Turnstile
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.host import memory
 from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources
@@ -25,6 +25,7 @@ from bench.load import Load
 from common.logs import configure
 from contract.allocation import Allocation
 from contract.names import Names
+from contract.resource import Resource
 
 
 class LoadedPods:

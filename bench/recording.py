@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.allocator.model.podresources import ListedContainer, ListedPod
-from agent.allocator.model.tickets import Resource
 from bench.rules import Candidate, Request
 from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.resource import Resource
 
 RECORDING = Path(__file__).parents[1] / "tests" / "data" / "kubelet-1.36-burst80.json.gz"
 

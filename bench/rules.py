@@ -11,8 +11,8 @@ None of them looks at ordinary init containers or sidecars (``spec.containers`` 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.tickets import Resource, count_of
 from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
 from simulator.node.judge import Verdict
 
 

@@ -6,7 +6,7 @@ Judged by the links' kinds alone, apart from the agent's own reckoning of their 
 from collections.abc import Collection, Sequence
 from itertools import combinations
 
-from agent.cards.inventory import Inventory
+from placement.cards import Inventory
 
 _KINDS = ("?", "SYS", "NODE", "PHB", "PXB", "PIX")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from agent.allocator.model.tickets import summarize
-from agent.cards.inventory import Inventory
 from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.names import Names
 from contract.stamps import OrderStamp
+from placement.cards import Inventory
 from simulator.attribution import (
     Call,
     Pending,

@@ -25,7 +25,7 @@ from agent.allocator.model.offers import Offers
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Snapshot, identify_entries
 from agent.allocator.model.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
-from agent.allocator.model.tickets import Resource, Ticket, TicketBook
+from agent.allocator.model.tickets import Ticket, TicketBook
 from agent.allocator.owed_annotations import Records
 from agent.allocator.placement_request import Beliefs, Guidance
 from agent.allocator.placer import Seating, at_least, seat
@@ -48,10 +48,11 @@ from agent.allocator.resolver.resolve import Ask, Resolution
 from agent.allocator.resolver.resolver import WITNESS_WITHIN, Lookout, Scene
 from agent.allocator.single_flight import SharedRecord
 from agent.errors import Refusal, ResolutionError, Unavailable
-from agent.links import Links
-from agent.place import Policy
 from contract.allocation import Evidence
 from contract.demand import PodDemand
+from contract.resource import Resource
+from placement.scoring import Policy
+from placement.topology import Links
 
 _Found = TypeVar("_Found")
 

@@ -14,11 +14,12 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer, RecordSource
-from agent.allocator.model.tickets import Resource, TicketBook, card_of
+from agent.allocator.model.tickets import TicketBook, card_of
 from agent.allocator.resolver.resolver import WITNESS_WITHIN, Lookout
 from agent.errors import Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 
 class Workshop:

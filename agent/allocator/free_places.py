@@ -6,8 +6,9 @@ from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import Resource, TicketBook, card_of, per_card
+from agent.allocator.model.tickets import TicketBook, card_of, per_card
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 
 def free_places(  # noqa: PLR0913 -- what counts as free, by keyword

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import Resource, count_of
 from agent.allocator.resolver.unseen_inits import is_unseen
 from contract.demand import CORES_PER_CARD, ContainerKind
+from contract.resource import Resource, count_of
 
 
 def half_served(ledger: Ledger, view_of: Callable[[PodId], PodView | None]) -> list[Claim]:

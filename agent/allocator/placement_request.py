@@ -11,11 +11,12 @@ from agent.allocator.free_places import free_places, left_over
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.offers import Kept
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, Ticket, TicketBook, count_of, per_card
-from agent.place import CardState, Need, need_of, why_not
-from agent.plan import Plan, Room, Task
+from agent.allocator.model.tickets import Ticket, TicketBook, per_card
 from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
 from contract.wishes import NO_WISHES, Wishes
+from placement.capacity import CardState, Need, need_of, why_not
+from placement.search import Plan, Room, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from agent.allocator.free_places import offered_by_card, within_reach
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource, Ticket, TicketBook, count_of
+from agent.allocator.model.tickets import Ticket, TicketBook
 from agent.allocator.placement_request import NO_GUIDANCE, Beliefs, Chooser, Guidance
 from agent.errors import PlacementError
-from agent.links import Links
-from agent.place import Policy, pick
-from agent.plan import Plan, Room, Task, make_plan
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.resource import Resource, count_of
+from placement import errors
+from placement.scoring import Policy
+from placement.search import Plan, Room, Task, make_plan
+from placement.topology import Links
 
 _NO_BELIEFS = Beliefs()
 
@@ -89,11 +91,14 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         offer=offer,
         must=must,
     )
-    task = chooser.task(container, plan)
-    found = chooser.planned(task, plan)
-    if found is None:
-        later = _tasks_after(container, pod, chooser, sure=sure)
-        found = _find_plan(chooser, [task, *later], beliefs, links=links, policy=policy, sure=sure)
+    try:
+        task = chooser.task(container, plan)
+        found = chooser.planned(task, plan)
+        if found is None:
+            tasks = [task, *_tasks_after(container, pod, chooser, sure=sure)]
+            found = _find_plan(chooser, tasks, beliefs, links=links, policy=policy, sure=sure)
+    except errors.PlacementError as error:
+        raise PlacementError(str(error)) from error
     cards = found[container.name].cards
     within = {card: book.among(resource, card, offered) for card in cards}
     tickets = pick(container.demand, resource, cards, free=within, must=must)
@@ -113,9 +118,9 @@ def _tasks_after(
         if chooser.lacking(each):
             try:
                 tasks.append(chooser.task(each))
-            except PlacementError as error:
+            except errors.PlacementError as error:
                 if sure:
-                    raise PlacementError(f"container {each.name}: {error}") from error
+                    raise errors.PlacementError(f"container {each.name}: {error}") from error
                 break
     return tasks
 
@@ -133,7 +138,7 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
     hidden = tuple(each for each in beliefs.hidden if each.id != chooser.pod)
     beliefs = replace(beliefs, hidden=hidden)
     inits = any(each.container.kind is ContainerKind.INIT for each in tasks)
-    refusal: PlacementError | None = None
+    refusal: errors.PlacementError | None = None
     for together in (tasks, tasks[:1]):
         tried: list[tuple[list[Room], list[Task]]] = []
         for less in beliefs.fewer():
@@ -145,7 +150,7 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
             for certain in (True, False):
                 try:
                     found = make_plan(given, rooms, links=links, policy=policy, certain=certain)
-                except PlacementError as error:
+                except errors.PlacementError as error:
                     refusal = error if certain else refusal
                 else:
                     if found is not None:
@@ -155,7 +160,7 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
                     break
         if refusal is not None and (sure or len(tasks) == 1):
             raise refusal
-    raise refusal or PlacementError("no place was found")
+    raise refusal or errors.PlacementError("no place was found")
 
 
 def at_least(container: ContainerDemand, book: TicketBook) -> ContainerDemand:
@@ -179,3 +184,45 @@ def planned_for(pod: PodId, plan: Plan, ledger: Ledger) -> Mapping[Resource, Map
             if ledger.holding(Claim(pod, name), resource) is None:
                 counts[resource].update(fresh)
     return counts
+
+
+def pick(
+    demand: Demand,
+    resource: Resource,
+    cards: Sequence[str],
+    *,
+    free: Mapping[str, Sequence[Ticket]],
+    must: Sequence[Ticket] = (),
+) -> list[Ticket]:
+    """Choose the places on the chosen cards, lowest first.
+
+    Args:
+        demand: what the container asks for.
+        resource: which resource is asked for.
+        cards: the chosen cards, by index.
+        free: places within reach, by card, ascending; they include *must*.
+        must: places to be taken.
+
+    Raises:
+        PlacementError: the cards do not have enough places.
+    """
+    size = count_of(demand, resource)
+    if resource is Resource.CORE and not demand.is_share:
+        quota = dict.fromkeys(cards, CORES_PER_CARD)
+    elif resource is Resource.CORE:
+        quota = {cards[0]: size}
+    else:
+        quota = dict(zip(cards, demand.memory_per_card(), strict=True))
+    chosen = list(must)
+    taken = set(must)
+    for card in cards:
+        room = max(quota[card] - sum(ticket.card == card for ticket in must), 0)
+        fresh = [ticket for ticket in free.get(card, ()) if ticket not in taken]
+        chosen += fresh[:room]
+    chosen = chosen[:size] if len(must) <= size else list(must)
+    if len(chosen) < size:
+        raise PlacementError(
+            f"{size} places of {resource} were asked for on {', '.join(cards)}, "
+            f"{len(chosen)} are free there"
+        )
+    return chosen

@@ -10,10 +10,11 @@ from agent.allocator.model.grant import check_free, check_request, check_togethe
 from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import Identified, Snapshot, identify_entries
-from agent.allocator.model.tickets import Resource, TicketBook, count_of
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource, count_of
 
 _NOTHING: frozenset[str] = frozenset()
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import Resource
 from agent.allocator.placer import planned_for
 from agent.allocator.resolver.resolve import Resolution
-from agent.plan import Plan
 from contract.allocation import Evidence
+from contract.resource import Resource
+from placement.search import Plan
 
 _MOST_REMEMBERED = 64
 

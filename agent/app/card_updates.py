@@ -8,9 +8,10 @@ from collections.abc import Callable
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault
 from agent.cards.health_feed import HealthBoard
-from agent.cards.inventory import Card, CardFault
+from agent.cards.inventory import CardFault
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
+from placement.cards import Card
 
 
 class CardNews:

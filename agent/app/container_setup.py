@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ports import Enforcer
-from agent.cards.inventory import Inventory
 from agent.enforcement.none import NoEnforcement
 from agent.errors import EnforcementError
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.settings import Enforcement, Settings
+from placement.cards import Inventory
 
 if TYPE_CHECKING:
     from agent.enforcement.vcuda.backend import Entitled

@@ -16,14 +16,13 @@ from agent.allocator.allocator import Turnstile
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, outfit
 from agent.app.serving import Serving
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
 from agent.cards.health_feed import HealthBoard
-from agent.cards.inventory import Inventory
 from agent.cards.source import Source, StaticSource, open_source
 from agent.errors import SettingsError
 from agent.handover.succession import Succession
@@ -44,6 +43,8 @@ from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.settings import Settings
 from contract.inventory import NodeCards
+from contract.resource import Resource
+from placement.cards import Inventory
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
 """The node's cards: where they come from, and whether they may be given to new containers.
 
-``nvml`` and ``cards_file`` read; ``inventory``, ``health``, ``xids`` and ``topology_text`` are pure.
+``nvml`` and ``cards_file`` read; ``inventory``, ``health``, ``xids`` and ``topology_text``
+are pure.
 """

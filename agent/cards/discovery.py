@@ -25,10 +25,11 @@ from agent.cards.health import (
     after_fault,
     after_probe,
 )
-from agent.cards.inventory import Card, Discovery, Inventory
+from agent.cards.inventory import Discovery
 from agent.cards.source import Session, Source, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter
+from placement.cards import Card, Inventory
 
 log = logging.getLogger(__name__)
 

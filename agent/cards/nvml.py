@@ -12,17 +12,10 @@ from typing import Any, NamedTuple, Self
 import pynvml
 
 from agent.cards.health import Fault, FaultKind, Probe, xid_fault
-from agent.cards.inventory import (
-    Card,
-    CardFault,
-    Discovery,
-    Inventory,
-    Link,
-    check_distinct,
-    parse_card,
-)
+from agent.cards.inventory import CardFault, Discovery, check_distinct, parse_card
 from agent.cards.pci import SYSFS, PciDevices
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
+from placement.cards import Card, Inventory, Link
 
 # NVML as a whole does not work; no other card would answer better.
 _SESSION_ERRORS = frozenset(

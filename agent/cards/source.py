@@ -7,9 +7,10 @@ from typing import Protocol
 
 from agent.cards.cards_file import load_inventory
 from agent.cards.health import Fault, Probe
-from agent.cards.inventory import Discovery, Inventory
+from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.errors import SettingsError, Unavailable
+from placement.cards import Inventory
 
 
 class Session(Protocol):

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from agent.cards.inventory import Card, Discovery, Inventory
+from agent.cards.inventory import Discovery
+from placement.cards import Card, Inventory
 
 UNKNOWN = "?"
 """Stands where the link of two cards is not known."""

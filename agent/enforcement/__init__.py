@@ -1,7 +1,7 @@
 """What holds a container to its share: one module a way of doing it.
 
 Here belong: what an ``Allocate`` answer must carry for each way, and the files it names. Each
-module implements :class:`agent.allocator.model.ports.Enforcer`; nothing outside knows which one is at work.
+module implements ``Enforcer``; nothing outside knows which one is at work.
 
 Banned: decisions about who gets what; asking the kubelet or the API server.
 """

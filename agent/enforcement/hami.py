@@ -56,10 +56,10 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.errors import EnforcementError
 from contract.demand import CORES_PER_CARD
+from contract.resource import Resource
 
 log = logging.getLogger(__name__)
 

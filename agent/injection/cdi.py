@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.allocator.model.answer import Answer
-from agent.cards.inventory import Card, Inventory
 from agent.errors import SettingsError
 from contract.errors import quote
+from placement.cards import Card, Inventory
 
 OWN_KIND = "gpu-turnstile.io/gpu"
 HOST_KIND = "nvidia.com/gpu"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from agent.allocator.model.answer import Answer
 from agent.cards.cards_file import decode_yaml
-from agent.cards.inventory import Inventory
 from agent.errors import EnforcementError, SettingsError
 from agent.injection.cdi import HOST_KIND, Spec, names_on_host, own_names, parse_spec, spec_document
+from placement.cards import Inventory
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from enum import StrEnum
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.tickets import Resource
-from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
+from contract.resource import Resource
+from placement.cards import Inventory
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """Read by the NVIDIA container runtime, and by people."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.tickets import Resource
 from agent.kubelet.server import Calls
+from contract.resource import Resource
 
 
 class CallGate:

@@ -2,10 +2,11 @@
 
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.tickets import Resource, Ticket, TicketBook
-from agent.cards.inventory import Card
+from agent.allocator.model.tickets import Ticket, TicketBook
 from agent.errors import SettingsError
 from agent.kubelet.api import deviceplugin_pb2 as api
+from contract.resource import Resource
+from placement.cards import Card
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """``constants.go`` of the device plugin API."""

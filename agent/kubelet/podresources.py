@@ -10,10 +10,10 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
-from agent.allocator.model.tickets import Resource
 from agent.errors import Unavailable
 from agent.kubelet.api import podresources_pb2
 from common.backoff import spread
+from contract.resource import Resource
 
 # The kubelet allows 100 calls a second (fact K5): after this long one more is due.
 _RETRY_SECONDS = 0.012

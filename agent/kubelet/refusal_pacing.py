@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.tickets import Resource
 from agent.errors import Refusal
 from agent.kubelet.server import Calls
+from contract.resource import Resource
 
 BURST = 40
 PER_SECOND = 40.0

@@ -10,12 +10,13 @@ from typing import NoReturn, Protocol
 import grpc
 
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.cards.health_feed import HealthBoard
 from agent.errors import Refusal
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.kubelet.device_list import devices
+from contract.resource import Resource
 
 log = logging.getLogger(__name__)
 

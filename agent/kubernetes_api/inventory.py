@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.allocator.model.tickets import Resource
-from agent.cards.inventory import Inventory
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from common.backoff import Backoff, Jitter, spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+from contract.resource import Resource
+from placement.cards import Inventory
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.model.ledger import Claim, Correction
-from agent.allocator.model.tickets import Resource, summarize
+from agent.allocator.model.tickets import summarize
 from agent.observability.folding import Folding
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
+from contract.resource import Resource
 
 log = logging.getLogger(__name__)
 

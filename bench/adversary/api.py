@@ -31,7 +31,7 @@ class Api:
     indices: dict[str, int] = field(default_factory=dict)
     _pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
 
-    # --- what happens to pods -----------------------------------------------------------
+    # --- what happens to pods ------------------
 
     def pods(self) -> list[Pod]:
         """Return the pods there are."""
@@ -66,7 +66,7 @@ class Api:
         obj["metadata"]["resourceVersion"] = str(len(self.log) + 1)
         self.log.append((kind, obj))
 
-    # --- what the agent asks (agent.kubernetes_api.pods.PodApi) ----------------------------------------
+    # --- what the agent asks (agent.kubernetes_api.pods.PodApi) ------------------
 
     def list_pods(self, node: str) -> tuple[list[Json], str]:
         """List all pods."""
@@ -91,7 +91,7 @@ class Api:
         pod = self._pods.get((namespace, name))
         return pod.manifest() if pod is not None else None
 
-    # --- what the agent writes (agent.allocator.model.ports.Outbox) -------------------------------------
+    # --- what the agent writes (agent.allocator.model.ports.Outbox) ------------------
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
         """Queue what a pod's containers got."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeAlias
 
-from agent.allocator.model.tickets import Resource
 from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 Books: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
 """``podDevices``: UID -> container -> resource -> device IDs."""

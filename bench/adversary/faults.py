@@ -2,7 +2,6 @@
 
 from random import Random
 
-from agent.allocator.model.tickets import Resource
 from bench.adversary.drawing import draw_pod
 from bench.adversary.judge import Call
 from bench.adversary.kubelet import Known, State
@@ -10,6 +9,7 @@ from bench.adversary.pods import NAMES, Pod
 from bench.adversary.starts import prestart
 from bench.adversary.world import World
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 FORGOTTEN = "places forgotten (K15)"
 

@@ -36,7 +36,7 @@ class _Rest(threading.Event):
 
 
 class Watch:
-    """Moves one :class:`agent.kubernetes_api.pods.PodCache` along the API server's events, one by one."""
+    """Moves one ``PodCache`` along the API server's events, one by one."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:
         """Make a cache; it knows nothing yet."""
@@ -95,7 +95,7 @@ class Watch:
         self._at_rest.release()
         return self._orders.get()
 
-    # --- agent.kubernetes_api.pods.PodApi --------------------------------------------------------------
+    # --- agent.kubernetes_api.pods.PodApi ------------------
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the pods; where it is for the watch, note from where that goes on."""

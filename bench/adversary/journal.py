@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from agent.allocator.model.ledger import Claim, Correction
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Said:
 
 @dataclass
 class Memory:
-    """A :class:`agent.allocator.model.ports.Journal` that keeps what was said since it was last asked."""
+    """A ``Journal`` that keeps what was said since it was last asked."""
 
     said: list[Said] = field(default_factory=list)
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent.allocator.model.ledger import Claim
-from agent.allocator.model.tickets import Resource, card_of
+from agent.allocator.model.tickets import card_of
 from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from agent.allocator.model.tickets import Resource
 from bench.adversary.pods import Container
 from contract.demand import CORES_PER_CARD, ContainerKind, Demand
+from contract.resource import Resource
 
 Places = Mapping[str, Mapping[Resource, int]]
 """Card -> places by resource."""

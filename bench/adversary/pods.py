@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from agent.allocator.model.tickets import Resource
 from contract.demand import ContainerKind, read_pod_demand
 from contract.names import Names
+from contract.resource import Resource
 from contract.stamps import OrderStamp
 
 Json = dict[str, Any]

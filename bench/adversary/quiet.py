@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
-from agent.allocator.model.tickets import Resource, card_of
+from agent.allocator.model.tickets import card_of
 from bench.adversary.kubelet import State
 from bench.adversary.pods import NAMES
 from bench.adversary.refusals import hidden
@@ -11,6 +11,7 @@ from bench.adversary.world import World
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind
 from contract.errors import ContractError
+from contract.resource import Resource
 
 
 def come_to_rest(world: World) -> None:

@@ -3,13 +3,14 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agent.allocator.model.tickets import Resource, card_of
+from agent.allocator.model.tickets import card_of
 from agent.errors import PlacementError, Refusal
 from bench.adversary.devices import Offer
 from bench.adversary.judge import Call
 from bench.adversary.oracle import Task, fits
 from bench.adversary.pods import NAMES
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 if TYPE_CHECKING:
     from bench.adversary.world import World

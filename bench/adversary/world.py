@@ -5,8 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from agent.allocator.model.tickets import Resource, TicketBook
-from agent.cards.inventory import Card, Inventory
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import Refusal
 from bench.adversary.api import Api
 from bench.adversary.devices import CallFailed, Devices, Offer
@@ -17,6 +16,8 @@ from bench.adversary.kubelet import Kubelet, KubeletDied
 from bench.adversary.pods import Container, Pod
 from bench.adversary.refusals import could_run, refused
 from contract.demand import ContainerKind
+from contract.resource import Resource
+from placement.cards import Card, Inventory
 
 BLOCK = 256 << 20
 _BLOCKS = (16, 16, 12, 16)

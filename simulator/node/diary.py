@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.model.ledger import Claim, Correction
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)

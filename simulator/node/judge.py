@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
+from contract.resource import Resource
 from simulator.kubelet.trace import TraceEvent
 from simulator.node.diary import Said
 

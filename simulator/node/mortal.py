@@ -15,10 +15,11 @@ import grpc
 from agent.allocator.model.ledger import Claim, Correction
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import Journal, Outbox
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.server import Calls, DevicePluginService
 from contract.allocation import Allocation, Evidence
+from contract.resource import Resource
 
 CUT = "error reading from server: EOF"
 """What a kubelet says of a plugin that dies during a call."""

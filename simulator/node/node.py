@@ -11,9 +11,9 @@ from typing import Any, Self
 from agent.allocator.allocator import Turnstile
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import Enforcer, RecordSource
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.app.container_setup import Works
-from agent.cards.inventory import Inventory, parse_inventory
+from agent.cards.inventory import parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.injection.inject import Injection, inject
@@ -24,6 +24,8 @@ from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.resource import Resource
+from placement.cards import Inventory
 from simulator.demo import cards_file
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings

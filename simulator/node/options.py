@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agent.allocator.model.ports import Journal, RecordSource
-from agent.place import Policy
+from placement.scoring import Policy
 from simulator.node.mortal import AgentHook, no_hook
 
 Rewire = Callable[[RecordSource], RecordSource]

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class PodsInMemory:
-    """A :class:`agent.allocator.model.ports.PodSource` and ``Outbox``: an API server, and a watch of it.
+    """A ``PodSource`` and ``Outbox``: an API server, and a watch of it.
 
     The API server has the truth; the watch may be behind it, and tells what it knows.
     """

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from agent.allocator.model.tickets import Resource, count_of
 from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
 
 Places = Mapping[str, Mapping[Resource, int]]
 """Card -> places by resource."""

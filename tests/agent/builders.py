@@ -7,10 +7,11 @@ from hypothesis import settings
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified, ListedContainer, ListedPod, Snapshot
-from agent.allocator.model.tickets import Resource, TicketBook
-from agent.cards.inventory import Card, Inventory
+from agent.allocator.model.tickets import TicketBook
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.resource import Resource
+from placement.cards import Card, Inventory
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN

@@ -23,16 +23,17 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import Claim, Correction
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
-from agent.allocator.model.tickets import Resource, TicketBook, count_of
-from agent.cards.inventory import Card, Inventory
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import Unavailable
 from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
 from agent.kubelet.api import podresources_pb2 as lister_pb
 from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
-from agent.place import Policy
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
 from contract.names import Names
+from contract.resource import Resource, count_of
+from placement.cards import Card, Inventory
+from placement.scoring import Policy
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.builders import container as make_container
 
@@ -129,11 +130,11 @@ def cards_of(device_ids: Iterable[str]) -> list[str]:
     return sorted({each.rpartition("::")[0] for each in device_ids})
 
 
-# --- fakes of agent.allocator.model.ports -------------------------------------------------------------
+# --- fakes of the ports -------------------------------------------------------------
 
 
 class FakePods:
-    """A :class:`agent.allocator.model.ports.PodSource`: what the watch has told, and what a GET would tell."""
+    """A ``PodSource``: what the watch has told, and what a GET would tell."""
 
     def __init__(self) -> None:
         self.cached: dict[PodId, PodView] = {}
@@ -181,7 +182,7 @@ Held = dict[Resource, frozenset[str]]
 
 
 class FakeRecord:
-    """A :class:`agent.allocator.model.ports.RecordSource` whose entries a test, or :class:`Node`, writes."""
+    """A ``RecordSource`` whose entries a test, or :class:`Node`, writes."""
 
     def __init__(self) -> None:
         self.entries: dict[PodId, dict[str, Held]] = {}
@@ -221,7 +222,7 @@ class FakeRecord:
 
 
 class FakeEnforcer:
-    """An :class:`agent.allocator.model.ports.Enforcer` that keeps what it is told, or raises *error*."""
+    """An ``Enforcer`` that keeps what it is told, or raises *error*."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

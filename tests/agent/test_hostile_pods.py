@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodView, parse_pod
-from agent.allocator.model.tickets import Resource
 from agent.errors import Refusal
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.names import Names
+from contract.resource import Resource
 from contract.stamps import OrderStamp
 from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, Node, make_manifest

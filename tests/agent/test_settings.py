@@ -7,7 +7,6 @@ import pytest
 from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles, Injection
-from agent.place import Policy
 from agent.settings import (
     Settings,
     parse_application_xids,
@@ -17,6 +16,7 @@ from agent.settings import (
 )
 from contract.errors import quote
 from contract.names import Names
+from placement.scoring import Policy
 
 SETTINGS = Settings(
     node_name="node1",

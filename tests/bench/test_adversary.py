@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from agent.allocator.allocator import Turnstile
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource
 from agent.errors import PlacementError
 from bench.adversary.api import Api
 from bench.adversary.devices import CallFailed, Devices, Offer
@@ -23,6 +22,7 @@ from bench.adversary.pods import NAMES, Container, Pod
 from bench.adversary.run import run
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, patient
 

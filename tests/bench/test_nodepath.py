@@ -1,8 +1,8 @@
 """The node path in a tiny configuration: real processes, real sockets."""
 
-from agent.allocator.model.tickets import Resource
 from bench import nodepath
 from bench.load import Load
+from contract.resource import Resource
 
 
 def test_both_plugins_are_measured_and_the_api_is_never_asked() -> None:

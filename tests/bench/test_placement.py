@@ -2,7 +2,6 @@ from random import Random
 
 import pytest
 
-from agent.errors import PlacementError
 from bench import placement
 from bench.placement import (
     Free,
@@ -13,6 +12,7 @@ from bench.placement import (
     draw_pod,
 )
 from contract.demand import Demand
+from placement.errors import PlacementError
 
 
 def _cards(*free: tuple[int, int]) -> Free:

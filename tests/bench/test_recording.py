@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.tickets import Resource
 from bench.recording import RECORDING, InvalidRecording, Recorded, load_burst, parse_burst
 from bench.rules import Request
 from contract.names import Names
+from contract.resource import Resource
 
 NAMES = Names()
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from agent.allocator.model.tickets import Resource
 from bench.rules import (
     Candidate,
     Named,
@@ -17,6 +16,7 @@ from bench.rules import (
     volcano,
 )
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource
 from simulator.node.judge import Verdict
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY

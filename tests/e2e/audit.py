@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.tickets import Resource, Ticket, count_of
+from agent.allocator.model.tickets import Ticket
 from agent.enforcement.vcuda.config import VcudaConfig
 from contract.allocation import Allocation
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
 
 BLOCK_BYTES = 256 << 20
 

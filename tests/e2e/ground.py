@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from agent.allocator.model.podresources import Snapshot
-from agent.allocator.model.tickets import Resource
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import ContainerDemand, ContainerKind, parse_pod_demand
 from contract.names import Names
+from contract.resource import Resource
 from tests.e2e.audit import Seen, findings
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.manifests import Maker, limits, visible

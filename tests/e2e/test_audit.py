@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.tickets import Resource
 from agent.enforcement.vcuda.config import VcudaConfig
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource
 from tests.e2e.audit import Seen, findings
 
 LIMITS = VcudaConfig("u", "c", "", memory=256 << 20, utilization=2)

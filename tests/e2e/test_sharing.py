@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from agent.allocator.model.tickets import Resource, Ticket
+from agent.allocator.model.tickets import Ticket
 from contract.demand import Demand
+from contract.resource import Resource
 from tests.e2e.manifests import BLOCKS, CARDS
 from tests.e2e.stage import Stage
 

@@ -12,8 +12,8 @@ from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.api import podresources_pb2 as lister
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.place import Policy
 from agent.settings import Settings
+from placement.scoring import Policy
 from simulator.api.resources import PODS
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.builders import BLOCK

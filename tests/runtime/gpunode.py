@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from agent.app.supervisor import Agent
 from agent.injection.inject import Injection
-from agent.place import Policy
 from agent.settings import Settings
+from placement.scoring import Policy
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet

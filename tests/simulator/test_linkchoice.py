@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.cards.cards_file import load_inventory
-from agent.cards.inventory import Inventory
+from placement.cards import Inventory
 from simulator.linkchoice import better_set, links_of, numa_of
 from tests.agent.builders import book
 

@@ -19,9 +19,9 @@ from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as outbox
 from agent.kubernetes_api import client as api_module
 from agent.kubernetes_api import pods
-from agent.place import Policy
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
+from placement.scoring import Policy
 from simulator.api.faults import Outage
 from simulator.api.operations import Call
 from simulator.api.resources import PODS, Target

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from agent.place import Policy
 from contract.allocation import Evidence
+from placement.scoring import Policy
 from simulator.node.node import Node
 from tests.situations.build import (
     Json,

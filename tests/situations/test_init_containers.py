@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from agent.allocator.model.tickets import Resource
-from agent.place import Policy
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
+from placement.scoring import Policy
 from simulator.node.judge import Verdict
 from simulator.node.node import Node
 from tests.situations.build import (

@@ -19,8 +19,8 @@ from enum import StrEnum
 import pytest
 
 import agent.kubelet.registration
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
+from contract.resource import Resource
 from simulator.kubelet.errors import CrashHere
 from simulator.node.judge import Verdict
 from simulator.node.mortal import AgentDies, InCall

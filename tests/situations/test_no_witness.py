@@ -13,12 +13,12 @@ import agent.allocator.allocator
 import agent.allocator.resolver.resolver
 from agent.allocator.model.ledger import Claim, Correction
 from agent.allocator.model.ports import Journal
-from agent.allocator.model.tickets import Resource
 from agent.errors import Unavailable
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
-from agent.place import Policy
 from contract.allocation import Evidence
+from contract.resource import Resource
+from placement.scoring import Policy
 from simulator.kubelet.settings import Moment
 from simulator.node.judge import Verdict
 from simulator.node.node import Node

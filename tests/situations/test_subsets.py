@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.place import Policy
 from contract.allocation import Evidence
+from placement.scoring import Policy
 from simulator.node.node import Node
 from tests.agent.fakes import eventually
 from tests.situations.build import (

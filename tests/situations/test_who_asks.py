@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from agent.place import Policy
 from contract.allocation import Evidence
+from placement.scoring import Policy
 from simulator.kubelet.settings import Moment
 from simulator.node.judge import Verdict
 from tests.situations.build import (

@@ -6,9 +6,10 @@ from dataclasses import replace
 from agent.allocator.model.grant import Grant, translate
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import Resource, TicketBook, count_of
+from agent.allocator.model.tickets import TicketBook
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
 
 
 def grant_of(ledger: Ledger, book: TicketBook, claim: Claim, resource: Resource) -> Grant | None:

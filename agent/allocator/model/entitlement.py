@@ -6,9 +6,10 @@ from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD, Demand
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)

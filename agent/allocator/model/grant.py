@@ -3,9 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.tickets import Resource, Ticket, per_card
+from agent.allocator.model.tickets import Ticket, per_card
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD, Demand
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)

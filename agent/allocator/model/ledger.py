@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.podresources import Identified
-from agent.allocator.model.tickets import Resource, card_of
+from agent.allocator.model.tickets import card_of
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 
 class Claim(NamedTuple):

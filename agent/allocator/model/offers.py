@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.ledger import Claim, Ledger
-from agent.allocator.model.tickets import Resource, TicketBook, card_of
+from agent.allocator.model.tickets import TicketBook, card_of
+from contract.resource import Resource
 
 _MOST_ENDED = 64
 _NOTHING: frozenset[str] = frozenset()

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.tickets import Resource, count_of
 from contract.demand import ContainerKind
+from contract.resource import Resource, count_of
 
 
 @dataclass(frozen=True, slots=True)

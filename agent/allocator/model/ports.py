@@ -9,8 +9,8 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import Claim, Correction
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Snapshot
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Allocation, Evidence
+from contract.resource import Resource
 
 
 class PodSource(Protocol):

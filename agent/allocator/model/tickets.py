@@ -5,33 +5,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
-from agent.cards.inventory import Card, Inventory
 from agent.errors import GrantError, SettingsError
-from contract.demand import CORES_PER_CARD, Demand
+from contract.demand import CORES_PER_CARD
 from contract.errors import quote
+from contract.resource import Resource
+from placement.cards import Card, Inventory
 
 _PLACE = re.compile(r"(0|[1-9][0-9]{0,8})\Z", re.ASCII)
 _SEPARATOR = "::"
-
-
-class Resource(StrEnum):
-    """The two resources a container asks for, by the last word of their names."""
-
-    CORE = "core"
-    MEMORY = "memory"
-
-    @property
-    def other(self) -> "Resource":
-        """The resource that a container's second pair of calls asks for."""
-        return Resource.MEMORY if self is Resource.CORE else Resource.CORE
-
-
-def count_of(demand: Demand, resource: Resource) -> int:
-    """Give what *demand* asks of *resource*: hundredths of a card, or memory blocks."""
-    return demand.cores if resource is Resource.CORE else demand.memory
 
 
 @dataclass(frozen=True, slots=True, order=True)

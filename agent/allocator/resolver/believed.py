@@ -2,7 +2,7 @@
 
 What a pod's annotation says of its allocation was written by an agent, or by whoever wrote the
 manifest: copied from a running pod, forged, or older than the webhook. The reader of the pod
-(:mod:`agent.allocator.model.pod_view`) knows the spec and drops what contradicts it. Here the cards are known too.
+(``pod_view``) knows the spec and drops what contradicts it. Here the cards are known too.
 Everything in the agent that reads records reads them from here.
 """
 
@@ -15,7 +15,7 @@ from agent.allocator.model.tickets import TicketBook
 
 
 class BelievedPods:
-    """A :class:`agent.allocator.model.ports.PodSource` without records of cards that this node does not have."""
+    """A ``PodSource`` without records of cards that this node does not have."""
 
     def __init__(self, pods: PodSource, book: TicketBook) -> None:
         """Take pods from *pods*, and the cards from *book*."""

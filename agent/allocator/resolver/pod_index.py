@@ -19,8 +19,8 @@ from operator import attrgetter
 
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import Identified, Snapshot, identify_entries
-from agent.allocator.model.tickets import Resource
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 _uid_of = attrgetter("id.uid")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified, ListedPod
-from agent.allocator.model.tickets import Resource, count_of
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource, count_of
 
 Served = Callable[[PodId, str, Resource], bool]
 """Whether the agent's own record says that a pod's container got a resource."""

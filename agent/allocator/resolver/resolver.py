@@ -17,7 +17,6 @@ from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import Identified, Snapshot
 from agent.allocator.model.ports import Journal, PodSource, RecordSource
-from agent.allocator.model.tickets import Resource, count_of
 from agent.allocator.resolver.admissions import Admissions
 from agent.allocator.resolver.pod_index import Roster, Sighting
 from agent.allocator.resolver.pod_lookup import PodReader
@@ -35,6 +34,7 @@ from agent.allocator.resolver.unseen_inits import asking_unseen, is_unseen, keep
 from agent.errors import GrantError, ResolutionError, Unavailable
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
 
 _MOST_FETCHES = 6
 

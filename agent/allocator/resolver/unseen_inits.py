@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified
-from agent.allocator.model.tickets import Resource, count_of
 from agent.allocator.resolver.resolve import Ask
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource, count_of
 
 _PREFIX = "init container "  # no container can have such a name
 

@@ -23,7 +23,6 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.limits import Limits
@@ -33,6 +32,7 @@ from agent.enforcement.vcuda.relay import Relay
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError, Unavailable
 from agent.host.stale_sockets import remove_dead
+from contract.resource import Resource
 
 log = logging.getLogger(__name__)
 

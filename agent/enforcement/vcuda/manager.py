@@ -1,6 +1,6 @@
 """The virtual manager: who registers, whether it may, and the files it then finds.
 
-Who registers is told by the connection (:mod:`agent.enforcement.vcuda.relay`), the container runtime and the
+Who registers is told by the connection (``relay``), the container runtime and the
 agent's ledger, and what it holds must be the very ticket at whose door it came in. What of that
 must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
 """

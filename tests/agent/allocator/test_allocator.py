@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource
 from agent.errors import GrantError, PlacementError, Refusal, ResolutionError
-from agent.place import Policy
 from contract.allocation import Allocation, Evidence
+from contract.resource import Resource
+from placement.scoring import Policy
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
     CORE_FIRST,

@@ -10,15 +10,16 @@ from agent.allocator.free_places import free_places
 from agent.allocator.model.grant import translate
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Resource, Ticket, TicketBook, count_of, per_card
+from agent.allocator.model.tickets import Ticket, TicketBook, per_card
 from agent.allocator.placement_request import Beliefs
 from agent.allocator.placer import Seating, at_least, seat
 from agent.errors import PlacementError
-from agent.links import Links
-from agent.place import Policy
-from agent.plan import Plan, Seat
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
+from contract.resource import Resource, count_of
+from placement.scoring import Policy
+from placement.search import Plan, Seat
+from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import (
     CORE,

@@ -7,10 +7,10 @@ import pytest
 from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
-from agent.allocator.model.tickets import Resource
 from agent.allocator.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
 from agent.errors import GrantError
 from contract.allocation import Evidence
+from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     INIT,

@@ -2,12 +2,12 @@
 
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource
 from agent.allocator.reservations import Promises, Reservation
 from agent.allocator.resolver.resolve import Resolution
-from agent.plan import Plan, Seat
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
+from placement.search import Plan, Seat
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import asks
 

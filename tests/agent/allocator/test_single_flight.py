@@ -17,7 +17,7 @@ from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
 class Source:
-    """A :class:`agent.allocator.model.ports.RecordSource`: each answer shows the number of its question."""
+    """A ``RecordSource``: each answer shows the number of its question."""
 
     def __init__(self, *troubles: str, takes: Sequence[float] = ()) -> None:
         self.troubles = list(troubles)  # of one question after another: "" or why not

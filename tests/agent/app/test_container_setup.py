@@ -12,16 +12,16 @@ from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Upkeep, Works, outfit
-from agent.cards.inventory import Inventory
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
-from agent.place import Policy
 from agent.settings import Enforcement, Settings
 from contract.names import Names
+from placement.cards import Inventory
+from placement.scoring import Policy
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.fakes import make_book, short_dir
 

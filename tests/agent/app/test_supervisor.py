@@ -23,10 +23,10 @@ from agent.errors import SettingsError
 from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.place import Policy
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
 from contract.inventory import decode_inventory
+from placement.scoring import Policy
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient

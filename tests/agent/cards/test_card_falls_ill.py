@@ -19,9 +19,9 @@ from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.place import Policy
 from agent.settings import Settings
 from contract.inventory import NodeCard, decode_inventory
+from placement.scoring import Policy
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.cards_file import dump_discovery, load_inventory
-from agent.cards.inventory import CardFault, Discovery, Inventory, Link, parse_inventory
+from agent.cards.inventory import CardFault, Discovery, parse_inventory
 from agent.errors import SettingsError
+from placement.cards import Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 

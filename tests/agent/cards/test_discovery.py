@@ -15,10 +15,11 @@ import pytest
 
 from agent.cards.discovery import CardsStatus, CardWatch, Pace
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Probe, Rules, xid_fault
-from agent.cards.inventory import Card, CardFault, Discovery
+from agent.cards.inventory import CardFault, Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.source import Source, StaticSource
 from agent.errors import DriverUnloaded, Unavailable
+from placement.cards import Card
 from tests.agent.builders import book, card
 from tests.agent.fakes import eventually
 from tests.agent.nvml_node import Node, load, uuid

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.cards.inventory import Card, Inventory, Link, parse_inventory, write_inventory
+from agent.cards.inventory import parse_inventory, write_inventory
 from agent.errors import SettingsError
+from placement.cards import Card, Inventory, Link
 from tests.agent.builders import patient
 from tests.agent.cards_strategy import inventories
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.cards.cards_file import load_inventory
+from contract.resource import Resource
 
 FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"
 MODELS = {

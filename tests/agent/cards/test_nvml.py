@@ -8,9 +8,10 @@ import pynvml
 import pytest
 
 from agent.cards.health import Fault, FaultKind, Probe, xid_fault
-from agent.cards.inventory import Card, CardFault, Link
+from agent.cards.inventory import CardFault
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
+from placement.cards import Card, Link
 from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED

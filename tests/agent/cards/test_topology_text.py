@@ -1,7 +1,8 @@
 from hypothesis import given
 
-from agent.cards.inventory import Card, CardFault, Discovery, Inventory, Link
+from agent.cards.inventory import CardFault, Discovery
 from agent.cards.topology_text import card_table, describe, link_matrix
+from placement.cards import Card, Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 

@@ -18,10 +18,10 @@ from agent.allocator.model.ledger import Claim
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer
 from agent.allocator.model.tickets import Ticket
+from agent.allocator.placer import pick
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
 from agent.errors import EnforcementError
-from agent.place import pick
 from contract.demand import Demand
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
 

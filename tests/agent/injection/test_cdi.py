@@ -16,7 +16,6 @@ from referencing.jsonschema import DRAFT7
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.cards.cards_file import decode_yaml
-from agent.cards.inventory import Inventory
 from agent.errors import SettingsError
 from agent.injection.cdi import (
     OWN_KIND,
@@ -31,6 +30,7 @@ from agent.injection.cdi import (
     spec_document,
 )
 from agent.injection.inject import DriverFiles, shared_by_all
+from placement.cards import Inventory
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 

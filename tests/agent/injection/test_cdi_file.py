@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from agent.allocator.model.answer import Answer
-from agent.cards.inventory import Inventory
 from agent.errors import EnforcementError
 from agent.injection.cdi import own_names, parse_spec, spec_document
 from agent.injection.cdi_file import FILE_NAME, CdiFile
 from agent.injection.inject import shared_by_all
+from placement.cards import Inventory
 from tests.agent.builders import card
 
 DATA = Path(__file__).parent.parent / "data" / "cdi"

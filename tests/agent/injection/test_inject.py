@@ -4,7 +4,6 @@ import pytest
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.grant import Grant, Share
-from agent.cards.inventory import Inventory
 from agent.errors import GrantError, SettingsError
 from agent.injection.inject import (
     CONTROL_DEVICES,
@@ -15,6 +14,7 @@ from agent.injection.inject import (
     parse_extra_devices,
     shared_by_all,
 )
+from placement.cards import Inventory
 from tests.agent.builders import CORE, MEMORY, card
 
 CARDS = Inventory(tuple(card(index) for index in range(3)))

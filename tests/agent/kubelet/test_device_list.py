@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import Resource, TicketBook
-from agent.cards.inventory import Card, Inventory
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import SettingsError
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
+from contract.resource import Resource
+from placement.cards import Card, Inventory
 from tests.agent.builders import CORE, MEMORY, patient
 
 MIB = 1 << 20

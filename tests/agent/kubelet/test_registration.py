@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.tickets import Resource
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.registration import Endpoint, Registrar
 from agent.kubelet.server import DevicePluginService
+from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
     DEADLINE_S,

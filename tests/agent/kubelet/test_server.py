@@ -12,12 +12,12 @@ import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.tickets import Resource
 from agent.cards.health_feed import HealthBoard
 from agent.errors import GrantError, PlacementError, ResolutionError
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.kubelet.server import DevicePluginService, PluginServer
+from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeCalls, make_book, plugin
 

@@ -26,7 +26,7 @@ LESS = {"main": Allocation(("GPU-0",), 30, 8, Evidence.ORDER)}
 
 
 class FakePatchApi:
-    """A :class:`agent.kubernetes_api.annotation_writer.PatchApi` that fails as told, then takes everything."""
+    """A ``PatchApi`` that fails as told, then takes everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

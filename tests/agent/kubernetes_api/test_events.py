@@ -31,7 +31,7 @@ def notice(number: int = 0) -> Notice:
 
 
 class FakeEventApi:
-    """A :class:`agent.kubernetes_api.events.EventApi` with a memory; does as told before it does as asked."""
+    """A ``EventApi`` with a memory; does as told before it does as asked."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.cards.inventory import Link
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
+from placement.cards import Link
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
@@ -25,7 +25,7 @@ FAST = InventoryPace(write=0.0, look=0.01, settle=0.005, renew=1000.0, retry=0.0
 
 
 class FakeNodeApi:
-    """A :class:`agent.kubernetes_api.inventory.NodeApi` that fails as told, then takes everything."""
+    """A ``NodeApi`` that fails as told, then takes everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -26,7 +26,7 @@ RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNES
 
 
 class FakePodApi:
-    """A :class:`agent.kubernetes_api.pods.PodApi`: each list and watch is scripted, then there is nothing."""
+    """A ``PodApi``: each list and watch is scripted, then there is nothing."""
 
     def __init__(self, *steps: object) -> None:
         self.steps = list(steps)

@@ -8,9 +8,10 @@ from agent.allocator.model.grant import (
     check_together,
     translate,
 )
-from agent.allocator.model.tickets import Resource, Ticket
+from agent.allocator.model.tickets import Ticket
 from agent.errors import GrantError
 from contract.demand import Demand
+from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 
 

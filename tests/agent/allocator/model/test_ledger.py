@@ -15,9 +15,9 @@ from hypothesis.stateful import (
 from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified, ListedPod
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     INIT,

@@ -18,9 +18,9 @@ from agent.allocator.model.ledger_copy import (
     inherit,
 )
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 
 POD = PodId("default", "a", "uid-a")

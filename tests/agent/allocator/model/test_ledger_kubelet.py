@@ -22,10 +22,11 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.ledger import Claim, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
-from agent.allocator.model.tickets import Resource, TicketBook
+from agent.allocator.model.tickets import TicketBook
 from agent.errors import PlacementError, Refusal, Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource
 from simulator.kubelet.admission import NodeView, admit, in_order
 from simulator.kubelet.answers import Answer as KubeletAnswer
 from simulator.kubelet.devices import (

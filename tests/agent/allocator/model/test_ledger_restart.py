@@ -2,9 +2,9 @@
 
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
+from contract.resource import Resource
 
 POD = PodId("default", "half-served", "uid-1")
 

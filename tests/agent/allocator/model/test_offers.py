@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.offers import Kept, Offers
-from agent.allocator.model.tickets import Resource
 from contract.allocation import Evidence
+from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     MAIN,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified, ListedPod, identify
-from agent.allocator.model.tickets import Resource
+from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     MEMORY,

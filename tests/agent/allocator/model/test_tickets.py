@@ -2,16 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import (
-    Resource,
-    Ticket,
-    TicketBook,
-    count_of,
-    per_card,
-    summarize,
-)
-from agent.cards.inventory import Inventory
+from agent.allocator.model.tickets import Ticket, TicketBook, per_card, summarize
 from agent.errors import GrantError, SettingsError
+from contract.resource import Resource, count_of
+from placement.cards import Inventory
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, demand, patient
 
 

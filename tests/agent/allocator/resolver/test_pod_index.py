@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified, ListedPod, Snapshot, identify
-from agent.allocator.model.tickets import Resource
 from agent.allocator.resolver.pod_index import Roster, Sighting
 from agent.allocator.resolver.resolve import lacks, waits
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, PodDemand
+from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     INIT,

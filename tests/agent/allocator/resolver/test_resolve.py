@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Identified
-from agent.allocator.model.tickets import Resource, count_of
 from agent.allocator.resolver.resolve import Ask, Past, Resolution, Served, next_containers, resolve
 from agent.errors import ResolutionError
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.resource import Resource, count_of
 from tests.agent.builders import (
     CORE,
     INIT,

@@ -9,12 +9,12 @@ import pytest
 
 from agent.allocator.model.ledger import Claim, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import Resource
 from agent.allocator.resolver.pod_index import Roster
 from agent.allocator.resolver.resolve import Ask, Resolution
 from agent.allocator.resolver.resolver import Lookout, Scene
 from agent.errors import GrantError, ResolutionError
 from contract.allocation import Allocation, Evidence
+from contract.resource import Resource
 from tests.agent.builders import CORE, INIT, MEMORY, hold, ids
 from tests.agent.fakes import FakeJournal, FakePods, FakeRecord, asks, init, make_pod
 

@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import Resource, Ticket
-from agent.cards.inventory import Inventory
-from agent.errors import PlacementError
-from agent.links import Links
-from agent.place import CardState, Need, Policy, need_of, pick
-from agent.place import place as place_on
 from contract.demand import Demand
+from contract.resource import Resource
+from placement.capacity import CardState, Need, need_of
+from placement.cards import Inventory
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from placement.topology import Links
 from tests.agent.builders import CORE, MEMORY, patient
+from tests.placement.placing import place as place_on
 
 LINKS = Links(Inventory(()))
 """Nothing is known of how cards are connected: the first ones are as good as any."""
@@ -153,58 +154,6 @@ def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, me
 def test_whole_cards_need_every_core_and_the_largest_part_of_the_memory() -> None:
     assert _need(300, 7).per_card == {CORE: 100, MEMORY: 3}
     assert _need(300, 0).per_card == {CORE: 100, MEMORY: 0}
-
-
-# --- places --------------------------------------------------------------------------
-
-
-def _tickets(index: int, count: int, start: int = 0) -> list[Ticket]:
-    return [Ticket(f"GPU-{index}", place) for place in range(start, start + count)]
-
-
-def test_the_lowest_places_of_a_share_are_taken() -> None:
-    free = {"GPU-0": _tickets(0, 50, start=7), "GPU-1": _tickets(1, 100)}
-    assert pick(Demand(3, 1), CORE, ["GPU-0"], free=free) == _tickets(0, 3, start=7)
-    assert pick(Demand(3, 2), MEMORY, ["GPU-0"], free=free) == _tickets(0, 2, start=7)
-
-
-def test_whole_cards_are_taken_whole_and_their_memory_is_shared_out() -> None:
-    free = {f"GPU-{index}": _tickets(index, 100) for index in range(3)}
-    cards = ["GPU-0", "GPU-2"]
-    assert pick(Demand(200, 5), CORE, cards, free=free) == [*_tickets(0, 100), *_tickets(2, 100)]
-    assert pick(Demand(200, 5), MEMORY, cards, free=free) == [*_tickets(0, 3), *_tickets(2, 2)]
-
-
-def test_places_that_must_be_taken_are_taken_first_and_count() -> None:
-    free = {"GPU-0": _tickets(0, 10), "GPU-1": _tickets(1, 10)}
-    must = [Ticket("GPU-0", 8), Ticket("GPU-0", 9)]
-    assert pick(Demand(5, 4), CORE, ["GPU-0"], free=free, must=must) == [*must, *_tickets(0, 3)]
-    assert pick(Demand(200, 4), MEMORY, ["GPU-0", "GPU-1"], free=free, must=must) == [
-        *must,
-        *_tickets(1, 2),
-    ]
-
-
-def test_more_places_of_a_card_than_its_part_that_must_be_taken_come_off_the_other() -> None:
-    free = {"GPU-0": _tickets(0, 10), "GPU-1": _tickets(1, 10)}
-    must = _tickets(0, 3)
-    assert pick(Demand(200, 4), MEMORY, ["GPU-0", "GPU-1"], free=free, must=must) == [
-        *must,
-        Ticket("GPU-1", 0),
-    ]
-
-
-def test_more_places_that_must_be_taken_than_asked_for_are_all_taken() -> None:
-    must = _tickets(0, 3)
-    assert pick(Demand(50, 2), MEMORY, ["GPU-0"], free={"GPU-0": must}, must=must) == must
-
-
-def test_too_few_places_are_refused() -> None:
-    with pytest.raises(PlacementError) as caught:
-        pick(Demand(200, 5), MEMORY, ["GPU-0", "GPU-1"], free={"GPU-0": _tickets(0, 9)})
-    assert str(caught.value) == (
-        "5 places of memory were asked for on GPU-0, GPU-1, 3 are free there"
-    )
 
 
 # --- whatever comes ------------------------------------------------------------------

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import Resource
-from agent.cards.inventory import Inventory, Link
-from agent.errors import PlacementError
-from agent.links import Links
-from agent.place import CardState, Policy, need_of
-from agent.plan import Plan, Room, Seat, Task, make_plan
 from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource
+from placement.capacity import CardState, need_of
+from placement.cards import Inventory, Link
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from placement.search import Plan, Room, Seat, Task, make_plan
+from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container, patient
 

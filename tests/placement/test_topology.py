@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.cards_file import load_inventory
-from agent.cards.inventory import Card, Inventory, Link
-from agent.links import Links
+from placement.cards import Card, Inventory, Link
+from placement.topology import Links
 from tests.agent.builders import patient
 
 FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"

@@ -10,19 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from agent.allocator.model.tickets import Resource, count_of
-from agent.errors import PlacementError
-from agent.links import Links
-from agent.place import (
-    CardState,
-    Need,
-    Policy,
-    best_whole,
-    explain,
-    fitting_cards,
-    rank_for_share,
-)
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
+from placement.capacity import CardState, Need, explain, fitting_cards
+from placement.errors import PlacementError
+from placement.scoring import Policy, best_whole, rank_for_share
+from placement.topology import Links
 
 _MOST_STEPS = 500
 """Placings tried before a search is given up; a pod of few containers needs few."""

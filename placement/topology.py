@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations
 
-from agent.cards.inventory import Inventory
+from placement.cards import Inventory
 
 # In the words of nvidia-smi topo -m. Each is worth twice the next: one good link that is broken
 # up costs more than several bad ones.

@@ -1,0 +1,5 @@
+"""Which cards a container gets: capacity, scoring, topology, and the search over a whole pod.
+
+Pure: plain values in, plain values out. Knows ``contract`` only, so that the agent, a scheduler
+and a tool for people place alike.
+"""

@@ -1,0 +1,68 @@
+"""Which of the cards that fit is the best: binpack or spread for shares, links for whole cards.
+
+A share goes to the fullest card that fits (binpack, so that whole cards stay whole) or to
+the emptiest (spread), by cores and memory both. Whole cards are the best-connected set; a
+single one is taken where it breaks up least.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from contract.resource import Resource
+from placement.capacity import CardState, Need, whole_cards
+from placement.topology import Links
+
+
+class Policy(StrEnum):
+    """Which card a share prefers."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+def rank_for_share(
+    need: Need,
+    fitting: Sequence[CardState],
+    states: Iterable[CardState],
+    *,
+    links: Links,
+    policy: Policy,
+) -> list[CardState]:
+    """Sort cards for a share, the one that it is placed on first.
+
+    What counts is what would be left of a card, of cores and of memory, as parts of what it
+    has. Binpack looks at the larger of the two: on a card with no cores left, memory is of no
+    use to anybody. It begins a new card only when none that is begun fits, and then the one
+    whose loss breaks up least.
+    """
+    free = whole_cards(states)
+
+    def key(state: CardState) -> tuple[float, ...]:
+        left = [
+            (state.free[each] - need.per_card[each]) / max(state.places[each], 1)
+            for each in Resource
+        ]
+        if policy is Policy.SPREAD:
+            return (-min(left), -sum(left), state.index)
+        away = links.taken_away(state.uuid, free) if state.whole else 0
+        return (state.whole, max(left), sum(left), away, state.index)
+
+    return sorted(fitting, key=key)
+
+
+def best_whole(
+    need: Need,
+    fitting: Sequence[CardState],
+    states: Iterable[CardState],
+    *,
+    links: Links,
+    must: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """Choose whole cards: the best-connected; among equals those with the least memory."""
+    return links.best(
+        need.demand.cards,
+        [state.uuid for state in fitting],
+        free=whole_cards(states),
+        must=frozenset(must),
+        cost={state.uuid: state.places[Resource.MEMORY] for state in fitting},
+    )

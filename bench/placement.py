@@ -19,7 +19,7 @@ from placement.capacity import CardState, need_of
 from placement.cards import Card, Inventory, Link
 from placement.errors import PlacementError
 from placement.scoring import Policy
-from placement.search import Room, Task, make_plan
+from placement.search import Capacity, Task, make_plan
 from placement.topology import Links
 
 NAME = "placement"
@@ -55,7 +55,7 @@ def run(*, states: int = 1000, brute: int = 200, seeds: int = 200) -> Result:
 @dataclass(frozen=True, slots=True)
 class _Case:
     inventory: Inventory
-    rooms: Sequence[Room]
+    capacities: Sequence[Capacity]
     demand: Demand
 
 
@@ -70,13 +70,13 @@ def draw_case(random: Random) -> _Case:
         }
     inventory = _node(16, kinds)
     busy = random.random() / 2
-    rooms = []
+    capacities = []
     for card in inventory.cards:
         cores = random.randrange(100) if random.random() < busy else CORES_PER_CARD
         memory = _BLOCKS if cores == CORES_PER_CARD else random.randrange(_BLOCKS)
-        rooms.append(_room(card, cores, memory))
+        capacities.append(_room(card, cores, memory))
     cores = random.choice([30, 100, 200, 300, 400, 800])
-    return _Case(inventory, rooms, Demand(cores, random.choice([4, 16])))
+    return _Case(inventory, capacities, Demand(cores, random.choice([4, 16])))
 
 
 def _by_place(one: int, other: int) -> str:
@@ -126,7 +126,9 @@ def _speed(states: int, brute: int) -> tuple[Table, Sequence[Goal]]:
 
 def _decide(case: _Case, links: Links) -> tuple[str, ...]:
     try:
-        plan = make_plan([_task(case.demand, 0)], case.rooms, links=links, policy=Policy.BINPACK)
+        plan = make_plan(
+            [_task(case.demand, 0)], case.capacities, links=links, policy=Policy.BINPACK
+        )
     except PlacementError:
         return ()
     return plan["c0"].cards if plan else ()
@@ -134,7 +136,7 @@ def _decide(case: _Case, links: Links) -> tuple[str, ...]:
 
 def _look_at_all(case: _Case, links: Links) -> tuple[int, int] | None:
     """Give the quality of the best set, by looking at every one."""
-    whole = [room.card.uuid for room in case.rooms if room.card.whole]
+    whole = [room.card.uuid for room in case.capacities if room.card.whole]
     every = (links.quality(found) for found in combinations(whole, case.demand.cards))
     return max(every, default=None)
 
@@ -203,10 +205,10 @@ def _packing(seeds: int) -> tuple[Table, Sequence[Goal]]:
 
 def admit_ours(pod: Sequence[Demand], free: Free, inventory: Inventory, links: Links) -> bool:
     """Place a pod as the agent does: as a whole."""
-    rooms = [_room(card, *free[card.index]) for card in inventory.cards]
+    capacities = [_room(card, *free[card.index]) for card in inventory.cards]
     tasks = [_task(demand, index) for index, demand in enumerate(pod)]
     try:
-        plan = make_plan(tasks, rooms, links=links, policy=Policy.BINPACK)
+        plan = make_plan(tasks, capacities, links=links, policy=Policy.BINPACK)
     except PlacementError:
         return False
     index = {card.uuid: card.index for card in inventory.cards}
@@ -301,10 +303,10 @@ def _node(count: int, kinds: dict[tuple[int, int], str]) -> Inventory:
     )
 
 
-def _room(card: Card, cores: int, memory: int) -> Room:
+def _room(card: Card, cores: int, memory: int) -> Capacity:
     free = {Resource.CORE: cores, Resource.MEMORY: memory}
     places = {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: _BLOCKS}
-    return Room(CardState(card.uuid, card.index, free, places))
+    return Capacity(CardState(card.uuid, card.index, free, places))
 
 
 def _task(demand: Demand, index: int) -> Task:

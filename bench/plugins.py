@@ -1,6 +1,6 @@
 """The two plugins that the node path compares, each a process of its own.
 
-``ours`` is the agent's turnstile with its gRPC server, log and metrics. ``bare`` answers the
+``ours`` is the agent's allocator with its gRPC server, log and metrics. ``bare`` answers the
 same messages with the IDs it was asked about, which is the least a device plugin can do in
 this language.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import TicketBook
@@ -101,11 +101,11 @@ class Echo:
 def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> None:
     """Serve until standard input ends; then tell what was asked of the API."""
     load, names = Load(cards, live, arriving), Names()
-    book, pods, outbox = load.book(), LoadedPods(load.views()), CountingOutbox()
+    book, pods, writer = load.book(), LoadedPods(load.views()), CountingOutbox()
     configure("info")
     calls: Calls = Echo()
     if plugin == "ours":
-        calls = _turnstile(book, pods, outbox, folder / "r.sock", names)
+        calls = _allocator(book, pods, writer, folder / "r.sock", names)
     servers = [
         PluginServer(
             DevicePluginService(resource=resource, book=book, calls=calls),
@@ -116,29 +116,29 @@ def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> Non
     click.echo("serving")
     sys.stdout.flush()
     sys.stdin.read()
-    click.echo(f"{pods.fetched} {outbox.count}")
+    click.echo(f"{pods.fetched} {writer.count}")
     sys.stdout.flush()
     for server in servers:
         server.stop()
 
 
-def _turnstile(
-    book: TicketBook, pods: LoadedPods, outbox: CountingOutbox, record: Path, names: Names
-) -> Turnstile:
+def _allocator(
+    book: TicketBook, pods: LoadedPods, writer: CountingOutbox, record: Path, names: Names
+) -> Allocator:
     inventory = book.inventory
-    turnstile = Turnstile(
+    allocator = Allocator(
         book=book,
         pods=pods,
         record=PodResources(
             record, resources={names.core: Resource.CORE, names.memory: Resource.MEMORY}
         ),
-        outbox=outbox,
-        journal=LogJournal(Metrics()),
+        writer=writer,
+        decision_log=LogJournal(Metrics()),
         answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
     )
-    turnstile.rebuild()
+    allocator.rebuild()
     memory.freeze()
-    return turnstile
+    return allocator
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _MOST_STEPS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """One card as the containers of a pod find it.
 
     Attributes:
@@ -60,20 +60,20 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Assignment:
     """What a plan gives one container: its cards, and the places that it takes afresh."""
 
     cards: tuple[str, ...]
     fresh: Mapping[Resource, Mapping[str, int]]
 
 
-Plan = Mapping[str, Seat]
+Plan = Mapping[str, Assignment]
 """Container name -> what it gets."""
 
 
 def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     tasks: Sequence[Task],
-    rooms: Sequence[Room],
+    capacities: Sequence[Capacity],
     *,
     links: Links,
     policy: Policy,
@@ -84,7 +84,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
 
     Args:
         tasks: the containers in the kubelet's order.
-        rooms: the cards, in any order.
+        capacities: the cards, in any order.
         links: how they are connected.
         policy: which card a share prefers.
         certain: the plan holds whichever places the kubelet hands on where it has a choice
@@ -97,7 +97,9 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     Raises:
         PlacementError: there is none; names the container that cannot be placed.
     """
-    search = _Search(tasks, rooms, links=links, policy=policy, certain=certain, steps=most_steps)
+    search = _Search(
+        tasks, capacities, links=links, policy=policy, certain=certain, steps=most_steps
+    )
     return search.run()
 
 
@@ -114,7 +116,7 @@ class _Search:
     def __init__(  # noqa: PLR0913 -- as make_plan, whose state this is
         self,
         tasks: Sequence[Task],
-        rooms: Sequence[Room],
+        capacities: Sequence[Capacity],
         *,
         links: Links,
         policy: Policy,
@@ -122,7 +124,7 @@ class _Search:
         steps: int,
     ) -> None:
         self._tasks = tasks
-        self._rooms = sorted(rooms, key=lambda room: room.card.index)
+        self._rooms = sorted(capacities, key=lambda room: room.card.index)
         self._place = {room.card.uuid: place for place, room in enumerate(self._rooms)}
         self._links = links
         self._policy = policy
@@ -164,7 +166,7 @@ class _Search:
         name = self._tasks[at].container.name
         return f"{what} of container {name}, with {before} placed{colon}{why}"
 
-    def _rest(self, at: int, state: _State) -> list[Seat] | None:
+    def _rest(self, at: int, state: _State) -> list[Assignment] | None:
         """Place the containers from *at* on; give their seats, ``None`` where there are none."""
         if at == len(self._tasks):
             return []
@@ -184,7 +186,7 @@ class _Search:
             after, fresh = taken
             rest = self._rest(at + 1, after)
             if rest is not None:
-                return [Seat(cards, fresh), *rest]
+                return [Assignment(cards, fresh), *rest]
         if at > self._furthest[0]:
             self._furthest = (at, self._explain(task, state, states, bound))
         self._failed.add(key)

@@ -1,4 +1,4 @@
-"""The turnstile: the order in which the pure decisions are made, and what they are made from.
+"""the allocator: the order in which the pure decisions are made, and what they are made from.
 
 Three calls come in, one per RPC of a device plugin: :meth:`Turnstile.prefer` resolves and
 places, :meth:`Turnstile.allocate` translates, :meth:`Turnstile.prestart` proves. What they
@@ -12,23 +12,29 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from agent.allocator.enforcement import Workshop
+from agent.allocator.enforcement import Enforcement
 from agent.allocator.free_places import free_places
 from agent.allocator.half_served import half_served
 from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, check_free, check_request, check_together, translate
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.ledger_copy import Held, Knowledge, inherit
 from agent.allocator.model.offers import Offers
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Snapshot, identify_entries
-from agent.allocator.model.ports import Enforcer, Journal, Outbox, PodSource, RecordSource
+from agent.allocator.model.podresources import Snapshot, match_entries
+from agent.allocator.model.ports import (
+    AnnotationWriter,
+    DecisionLog,
+    Enforcer,
+    PodSource,
+    RecordSource,
+)
 from agent.allocator.model.tickets import Ticket, TicketBook
 from agent.allocator.owed_annotations import Records
 from agent.allocator.placement_request import Beliefs, Guidance
-from agent.allocator.placer import Seating, at_least, seat
+from agent.allocator.placer import Placement, at_least, seat
 from agent.allocator.proof import (
     add_unbooked,
     believe,
@@ -41,11 +47,11 @@ from agent.allocator.proof import (
     unshown,
     why_unproven,
 )
-from agent.allocator.reservations import Promises, Reservation, claim_of
+from agent.allocator.reservations import Reservation, Reservations, claim_of
 from agent.allocator.resolver.believed import BelievedPods
-from agent.allocator.resolver.pod_index import Roster
+from agent.allocator.resolver.pod_index import PodIndex
 from agent.allocator.resolver.resolve import Ask, Resolution
-from agent.allocator.resolver.resolver import WITNESS_WITHIN, Lookout, Scene
+from agent.allocator.resolver.resolver import WITNESS_WITHIN, CallContext, Resolver
 from agent.allocator.single_flight import SharedRecord
 from agent.errors import Refusal, ResolutionError, Unavailable
 from contract.allocation import Evidence
@@ -65,11 +71,11 @@ class _Placed:
     """Places found for a container, and promised to it."""
 
     reservation: Reservation
-    seating: Seating
+    placement: Placement
     ids: frozenset[str]
 
 
-class Turnstile:
+class Allocator:
     """Settles every call of the kubelet for one node."""
 
     def __init__(  # noqa: PLR0913 -- the collaborators of the whole node, by keyword
@@ -78,8 +84,8 @@ class Turnstile:
         book: TicketBook,
         pods: PodSource,
         record: RecordSource,
-        outbox: Outbox,
-        journal: Journal,
+        writer: AnnotationWriter,
+        decision_log: DecisionLog,
         answer: Callable[[Grant], Answer],
         enforcer: Enforcer | None = None,
         unhealthy: Callable[[str], str] = lambda _uuid: "",
@@ -93,8 +99,8 @@ class Turnstile:
             book: the node's tickets.
             pods: the pods of this node.
             record: the kubelet's own record.
-            outbox: takes finished allocations.
-            journal: takes decisions.
+            writer: takes finished allocations.
+            decision_log: takes decisions.
             answer: turns a grant into an ``Allocate`` answer.
             enforcer: what holds containers to their limits, and adds to answers.
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
@@ -105,7 +111,7 @@ class Turnstile:
         self._book = book
         self._pods = BelievedPods(pods, book)
         self._shared = SharedRecord(record)
-        self._journal = journal
+        self._decision_log = decision_log
         self._answer = answer
         self._links = Links(book.inventory)
         self._unhealthy = unhealthy
@@ -113,28 +119,28 @@ class Turnstile:
         self._strict = strict
         self._lock = threading.Lock()
         self._ledger = Ledger()
-        roster = Roster()
-        self._records = Records(ledger=self._ledger, book=book, roster=roster, outbox=outbox)
-        self._lookout = Lookout(
+        pod_index = PodIndex()
+        self._records = Records(ledger=self._ledger, book=book, pod_index=pod_index, writer=writer)
+        self._resolver = Resolver(
             ledger=self._ledger,
-            roster=roster,
+            pod_index=pod_index,
             pods=self._pods,
             record=record,
-            journal=journal,
+            decision_log=decision_log,
             lock=self._lock,
             on_changed=self._records.tell_of,
         )
-        self._workshop = Workshop(
+        self._enforcement = Enforcement(
             enforcer=enforcer,
             ledger=self._ledger,
             book=book,
-            lookout=self._lookout,
+            resolver=self._resolver,
             record=self._shared,
             lock=self._lock,
         )
-        self._promises = Promises()
-        self._inherited: dict[tuple[Claim, Resource], frozenset[str]] = {}
-        self._unshown: Mapping[tuple[Claim, Resource], Holding] = {}
+        self._reservations = Reservations()
+        self._inherited: dict[tuple[ContainerRef, Resource], frozenset[str]] = {}
+        self._unshown: Mapping[tuple[ContainerRef, Resource], Holding] = {}
         self._offers = Offers(book, aligned=aligned)
 
     # --- the three calls -------------------------------------------------------------
@@ -153,25 +159,25 @@ class Turnstile:
             offered = frozenset(available)
             with self._lock:  # what nobody holds cannot have been given back
                 held = (self._ledger.held(resource) & offered) - frozenset(must)
-                ask = self._lookout.ask(resource, size, must)
-            scene = self._lookout.look(frozenset((resource, each) for each in held), ask=ask)
+                ask = self._resolver.ask(resource, size, must)
+            context = self._resolver.look(frozenset((resource, each) for each in held), ask=ask)
 
             def place() -> _Placed:
-                asker[:] = [self._lookout.resolve(resource, size, must, scene)]
+                asker[:] = [self._resolver.resolve(resource, size, must, context)]
                 return self._place(asker[0], resource, offered, must_tickets)
 
-            placed = self._attempt(place, scene, ask)
+            placed = self._attempt(place, context, ask)
         except Refusal as error:
             self._refused("prefer", asker, resource, size, error)
             raise
-        resolution, seating, ids = placed.reservation.resolution, placed.seating, placed.ids
-        claim = claim_of(resolution)
-        if seating.replaced:
-            self._journal.replaced(claim, seating.replaced, seating.cards)
+        resolution, placement, ids = placed.reservation.resolution, placed.placement, placed.ids
+        ref = claim_of(resolution)
+        if placement.replaced:
+            self._decision_log.replaced(ref, placement.replaced, placement.cards)
         if placed.reservation.view is None:
-            self._journal.unadvised(claim, resource, ids)
-        self._journal.decided("prefer", claim, resource, resolution.evidence, ids)
-        return [str(ticket) for ticket in seating.tickets]
+            self._decision_log.unadvised(ref, resource, ids)
+        self._decision_log.decided("prefer", ref, resource, resolution.evidence, ids)
+        return [str(ticket) for ticket in placement.tickets]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
         """Translate IDs into what their container gets, and book them.
@@ -185,8 +191,8 @@ class Turnstile:
         try:
             tickets = self._book.read(resource, device_ids)
             with self._lock:
-                promised = self._promises.redeem(resource, ids)
-                ask = self._lookout.ask(resource, size, device_ids)
+                promised = self._reservations.redeem(resource, ids)
+                ask = self._resolver.ask(resource, size, device_ids)
             if promised is not None:
                 asker = [promised.resolution]
                 evidence = Evidence.TICKET
@@ -194,26 +200,26 @@ class Turnstile:
                     reservation, grant = promised, self._vet(promised, resource, tickets)
             else:
                 named = frozenset((resource, each) for each in device_ids)
-                scene = self._lookout.look(named=named, ask=ask)
+                context = self._resolver.look(named=named, ask=ask)
 
                 def vet() -> tuple[Reservation, Grant]:
-                    asker[:] = [self._lookout.resolve(resource, size, device_ids, scene)]
+                    asker[:] = [self._resolver.resolve(resource, size, device_ids, context)]
                     return self._vet_any(asker[0], resource, tickets)
 
-                reservation, grant = self._attempt(vet, scene, ask)
+                reservation, grant = self._attempt(vet, context, ask)
                 evidence = reservation.resolution.evidence
-            claim = claim_of(reservation.resolution)
+            ref = claim_of(reservation.resolution)
             # Before anything is booked: where it cannot be made, nothing has happened.
             found = self._answer(grant)
-            made = self._workshop.make(
-                claim, ids, grant, then=lambda: self._book_in(claim, reservation, resource, ids)
+            made = self._enforcement.make(
+                ref, ids, grant, then=lambda: self._book_in(ref, reservation, resource, ids)
             )
         except Refusal as error:
             self._refused("allocate", asker, resource, size, error)
             raise
         if promised is None and reservation.view is None:
-            self._journal.unadvised(claim, resource, ids)
-        self._journal.decided("allocate", claim, resource, evidence, ids)
+            self._decision_log.unadvised(ref, resource, ids)
+        self._decision_log.decided("allocate", ref, resource, evidence, ids)
         return found.plus(made)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -223,44 +229,44 @@ class Turnstile:
             Refusal: what it holds contradicts what it asks for; the start is vetoed.
         """
         ids = frozenset(device_ids)
-        claim: Claim | None = None
+        ref: ContainerRef | None = None
         try:
             with self._lock:
-                claim = proven(self._ledger, resource, ids)
-            if claim is None:
-                claim = self._prove(resource, ids)
-            if claim is not None:
+                ref = proven(self._ledger, resource, ids)
+            if ref is None:
+                ref = self._prove(resource, ids)
+            if ref is not None:
                 with self._lock:
-                    view = self._lookout.know().view(claim.pod)
-                    check_start(self._ledger, self._book, claim, view)
-                    if view is not None and (not view.running or self._promises.unadvised(ids)):
+                    view = self._resolver.know().view(ref.pod)
+                    check_start(self._ledger, self._book, ref, view)
+                    if view is not None and (not view.running or self._reservations.unadvised(ids)):
                         check_wishes(self._book, resource, ids, view)
             if resource is Resource.CORE:
-                self._workshop.start(claim, ids)
+                self._enforcement.start(ref, ids)
         except Refusal as error:
-            self._journal.refused("prestart", claim, resource, len(device_ids), str(error))
+            self._decision_log.refused("prestart", ref, resource, len(device_ids), str(error))
             raise
-        if claim is not None:
-            self._journal.decided("prestart", claim, resource, Evidence.RECORD, ids)
+        if ref is not None:
+            self._decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
 
     # --- keeping up ------------------------------------------------------------------
 
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
-        scene = self._lookout.look()
+        context = self._resolver.look()
         with self._lock:
-            there = set(self._lookout.know().live)
-            if scene.snapshot is not None:
-                there |= self._lookout.reconcile(scene.snapshot).pods
-            self._lookout.admissions.find(there)
-        return scene.snapshot is not None
+            there = set(self._resolver.know().live)
+            if context.snapshot is not None:
+                there |= self._resolver.reconcile(context.snapshot).pods
+            self._resolver.admissions.find(there)
+        return context.snapshot is not None
 
     def knowledge(self) -> Knowledge:
         """Return what the kubelet's record does not tell a successor."""
         with self._lock:
-            claims = self._ledger.claims()
-            held = tuple(Held(claim, kind, dict(held)) for claim, kind, held in claims)
-            return Knowledge(held, *self._lookout.admissions.had_their_turn())
+            refs = self._ledger.refs()
+            held = tuple(Held(ref, kind, dict(held)) for ref, kind, held in refs)
+            return Knowledge(held, *self._resolver.admissions.had_their_turn())
 
     def inherit(self, known: Knowledge) -> None:
         """Take in what a predecessor knew, where the kubelet's record says nothing of it.
@@ -273,12 +279,12 @@ class Turnstile:
                 new = {
                     resource: held
                     for resource, held in each.holdings.items()
-                    if self._inherited.get((each.claim, resource)) != held.ids
+                    if self._inherited.get((each.ref, resource)) != held.ids
                 }
                 inherit(self._ledger, replace(each, holdings=new))
-                self._inherited |= {(each.claim, one): held.ids for one, held in new.items()}
+                self._inherited |= {(each.ref, one): held.ids for one, held in new.items()}
             self._forget_half_served()
-            self._lookout.admissions.inherit(known.passed, known.refused)
+            self._resolver.admissions.inherit(known.passed, known.refused)
 
     def refresh(self, *, owed: bool = True) -> bool:
         """Take in what the kubelet's record shows, on a node where no call comes any more.
@@ -295,63 +301,63 @@ class Turnstile:
         """
         with self._lock:
             # Asked before the record: what is booked from here on may not be in it.
-            gone = self._lookout.gone()
-            if not gone and not (owed and self._unbooked(self._lookout.know())):
+            gone = self._resolver.gone()
+            if not gone and not (owed and self._unbooked(self._resolver.know())):
                 return False
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
         except Unavailable:
             return False
         with self._lock:
-            roster = self._lookout.know()
-            unbooked = self._unbooked(roster)
-            for each in identify_entries(snapshot.pods, roster.views_of, self._ledger.owners):
+            pod_index = self._resolver.know()
+            unbooked = self._unbooked(pod_index)
+            for each in match_entries(snapshot.pods, pod_index.views_of, self._ledger.owners):
                 if each.pod in unbooked:
                     add_unbooked(self._ledger, each)
             released = [
                 self._ledger.release_pod(pod)
                 for pod in gone
                 # One that left the API holds its places until it has left List, too (K20).
-                if is_over(self._ledger, snapshot, pod, roster.shown(pod))
+                if is_over(self._ledger, snapshot, pod, pod_index.shown(pod))
             ]
             released += self._release_guesses(snapshot, gone)
-            self._records.tell_of(roster.owed)
+            self._records.tell_of(pod_index.owed)
         return any(released)
 
-    def _unbooked(self, roster: Roster) -> set[PodId]:
+    def _unbooked(self, pod_index: PodIndex) -> set[PodId]:
         """Return the pods of which the record may show more than is booked.
 
         They wait for their record, or had it from an agent before, and this one could not read
         the kubelet's when it started.
         """
         return {
-            *roster.owed,
-            *(each for each in roster.recorded if not self._ledger.pod_claims(each)),
+            *pod_index.owed,
+            *(each for each in pod_index.recorded if not self._ledger.pod_refs(each)),
         }
 
     def _release_guesses(self, snapshot: Snapshot, gone: Iterable[PodId]) -> list[bool]:
         """Release what was given to a listed pod on a guess, and two looks did not find with it."""
         found = unshown(self._ledger, snapshot, gone)
         again = [key for key, held in found.items() if self._unshown.get(key) is held]
-        for claim, resource in again:
-            self._ledger.release(claim, resource)
+        for ref, resource in again:
+            self._ledger.release(ref, resource)
         self._unshown = found
         return [True for _ in again]
 
     def registered(self) -> None:
         """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
         with self._lock:
-            self._lookout.forget_kubelet()
+            self._resolver.forget_kubelet()
             self._ledger.new_kubelet()
             self._forget_half_served()
             self._offers.registered(self._ledger)
-            self._promises.clear()
+            self._reservations.clear()
         self.refresh()
 
     def _forget_half_served(self) -> None:
         """Forget what init containers hold in part, of which a new kubelet knows nothing."""
-        for claim in half_served(self._ledger, self._lookout.know().view):
-            self._ledger.release_container(claim)
+        for ref in half_served(self._ledger, self._resolver.know().view):
+            self._ledger.release_container(ref)
 
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
@@ -360,25 +366,25 @@ class Turnstile:
             return
         with self._lock:
             # A pod that was served while the API was away is booked by its name alone.
-            self._lookout.know()
+            self._resolver.know()
             if not view.assigned:
                 self._records.tell(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self._lock:
-            hidden = self._lookout.know().hidden
+            hidden = self._resolver.know().hidden
             return free_places(self._ledger, self._book, resource, hidden=hidden)
 
     # --- enforcing -------------------------------------------------------------------
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
         """Give what a running container may use; ``None`` when it holds nothing here."""
-        return self._workshop.entitled(pod_uid, container)
+        return self._enforcement.entitled(pod_uid, container)
 
     def sweep(self) -> None:
         """Let go of what enforcement made for pods that are gone."""
-        self._workshop.sweep()
+        self._enforcement.sweep()
 
     # --- planning --------------------------------------------------------------------
 
@@ -396,13 +402,13 @@ class Turnstile:
             return Guidance()
         return Guidance(view.wishes, view.chosen, self._strict)
 
-    def _attempt(self, attempt: Callable[[], _Found], scene: Scene, ask: Ask) -> _Found:
+    def _attempt(self, attempt: Callable[[], _Found], context: CallContext, ask: Ask) -> _Found:
         """Settle a call, and where nobody can be asking, once more after another look."""
         try:
             with self._lock:
                 return attempt()
         except ResolutionError:
-            self._lookout.look_closer(scene, ask)
+            self._resolver.look_closer(context, ask)
         with self._lock:
             return attempt()
 
@@ -420,18 +426,18 @@ class Turnstile:
         refusal: Refusal | None = None
         self._offers.heard(resource, offered, self._ledger, self._unhealthy)
         for each in (asker, *asker.rivals):
-            view = self._lookout.roster.view(each.pod)
+            view = self._resolver.pod_index.view(each.pod)
             try:
-                seating = self._seat(each, view, resource, offered, must)
+                placement = self._seat(each, view, resource, offered, must)
             except Refusal as error:
                 refusal = refusal or error
             else:
-                ids = frozenset(str(ticket) for ticket in seating.tickets)
+                ids = frozenset(str(ticket) for ticket in placement.tickets)
                 reservation = Reservation(each, view)
                 if each is not asker:
-                    self._lookout.admissions.settle_instead(each.pod)
-                self._promises.make(resource, ids, reservation, seating.plan)
-                return _Placed(reservation, seating, ids)
+                    self._resolver.admissions.settle_instead(each.pod)
+                self._reservations.make(resource, ids, reservation, placement.plan)
+                return _Placed(reservation, placement, ids)
         assert refusal is not None  # noqa: S101 -- there is one asker at least
         raise refusal
 
@@ -442,7 +448,7 @@ class Turnstile:
         resource: Resource,
         offered: AbstractSet[str],
         must: Sequence[Ticket],
-    ) -> Seating:
+    ) -> Placement:
         container = asker.container
         if view is None:
             container = at_least(container, self._book)
@@ -459,10 +465,12 @@ class Turnstile:
             policy=self._policy_for(view),
             available=offered,
             must=must,
-            plan=self._promises.plan(asker.pod),
+            plan=self._reservations.plan(asker.pod),
             beliefs=Beliefs(
-                tuple(self._lookout.roster.hidden),
-                self._promises.reserved(asker, live=self._lookout.roster.live, ledger=self._ledger),
+                tuple(self._resolver.pod_index.hidden),
+                self._reservations.reserved(
+                    asker, live=self._resolver.pod_index.live, ledger=self._ledger
+                ),
                 self._offers.kept_back(resource, self._ledger),
             ),
             guidance=self._guided(view),
@@ -481,13 +489,13 @@ class Turnstile:
 
         Where several may have been asking, nobody is refused in another's name.
         """
-        claim = claim_of(asker[0]) if asker and not asker[0].rivals else None
+        ref = claim_of(asker[0]) if asker and not asker[0].rivals else None
         if asker:
             certain = asker[0].evidence is not Evidence.ORDER
-            self._lookout.rejected(claim_of(asker[0]), certain=certain)
+            self._resolver.rejected(claim_of(asker[0]), certain=certain)
             with self._lock:
-                self._promises.drop(asker[0].pod)
-        self._journal.refused(call, claim, resource, size, str(error))
+                self._reservations.drop(asker[0].pod)
+        self._decision_log.refused(call, ref, resource, size, str(error))
 
     # --- booking ---------------------------------------------------------------------
 
@@ -497,14 +505,14 @@ class Turnstile:
         """Find whose of the containers that may be asking these places can be; lock held."""
         refusal: Refusal | None = None
         for each in (asker, *asker.rivals):
-            reservation = Reservation(each, self._lookout.roster.view(each.pod))
+            reservation = Reservation(each, self._resolver.pod_index.view(each.pod))
             try:
                 grant = self._vet(reservation, resource, tickets)
             except Refusal as error:
                 refusal = refusal or error
             else:
                 if each is not asker:
-                    self._lookout.admissions.settle_instead(each.pod)
+                    self._resolver.admissions.settle_instead(each.pod)
                 return reservation, grant
         assert refusal is not None  # noqa: S101 -- there is one asker at least
         raise refusal
@@ -514,15 +522,15 @@ class Turnstile:
     ) -> Grant:
         """Check that these places can be this container's; lock held."""
         resolution = reservation.resolution
-        claim = claim_of(resolution)
+        ref = claim_of(resolution)
         ids = [str(ticket) for ticket in tickets]
         check_free(
             resource,
-            [each for each in ids if self._ledger.taken(resource, each, but_reusable_by=claim.pod)],
+            [each for each in ids if self._ledger.taken(resource, each, but_reusable_by=ref.pod)],
         )
         grant = translate(resource, tickets)
         check_request(resolution.container.demand, grant)
-        other = grant_of(self._ledger, self._book, claim, resource.other)
+        other = grant_of(self._ledger, self._book, ref, resource.other)
         if resource is Resource.CORE:
             check_together(grant, other)
         else:
@@ -530,50 +538,50 @@ class Turnstile:
         return grant
 
     def _book_in(
-        self, claim: Claim, reservation: Reservation, resource: Resource, ids: frozenset[str]
+        self, ref: ContainerRef, reservation: Reservation, resource: Resource, ids: frozenset[str]
     ) -> None:
         """Book places that were vetted, and tell the API once that is all of its pod's."""
         resolution = reservation.resolution
         holding = Holding(ids, resolution.evidence, answered=True)
         with self._lock:
-            self._lookout.answered(claim)
-            self._ledger.record(claim, resolution.container.kind, resource, holding)
+            self._resolver.answered(ref)
+            self._ledger.record(ref, resolution.container.kind, resource, holding)
             self._offers.answered(self._ledger)
-            self._promises.fulfilled(claim.pod, self._ledger)
+            self._reservations.fulfilled(ref.pod, self._ledger)
             if reservation.view is None:
-                self._promises.note_unadvised(ids, self._ledger)
+                self._reservations.note_unadvised(ids, self._ledger)
             self._records.tell(reservation.view, parts=True)
 
     # --- proving ---------------------------------------------------------------------
 
-    def _prove(self, resource: Resource, ids: frozenset[str]) -> Claim | None:
+    def _prove(self, resource: Resource, ids: frozenset[str]) -> ContainerRef | None:
         """Ask the kubelet's record who holds *ids*, and believe it."""
         with self._lock:
             guessed = self._ledger.find(resource, ids)
         try:
             snapshot = self._shared.list(within=PROOF_WITHIN)
         except Unavailable as error:
-            self._journal.unproven(guessed[0] if guessed else None, ids, str(error))
+            self._decision_log.unproven(guessed[0] if guessed else None, ids, str(error))
             return None
         with self._lock:
-            views_of = self._lookout.know().views_of
+            views_of = self._resolver.know().views_of
             found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
             if found is None:
                 sure = [each for each in guessed if not self._by_order(each, resource)]
-                listed = identify_entries(snapshot.pods, views_of, self._ledger.owners)
+                listed = match_entries(snapshot.pods, views_of, self._ledger.owners)
                 check_unshared(listed, resource, ids, sure)
                 reason = why_unproven(self._ledger, guessed)
-                self._journal.unproven(guessed[0] if guessed else None, ids, reason)
+                self._decision_log.unproven(guessed[0] if guessed else None, ids, reason)
                 return None
-            claim, held = found
-            wrong = believe(self._ledger, claim, held)
-            if wrong or claim not in guessed:
-                self._records.tell_of({claim.pod, *(each.guessed.pod for each in wrong)})
+            ref, held = found
+            wrong = believe(self._ledger, ref, held)
+            if wrong or ref not in guessed:
+                self._records.tell_of({ref.pod, *(each.guessed.pod for each in wrong)})
         for correction in wrong:
-            self._journal.corrected(correction)
-        return claim
+            self._decision_log.corrected(correction)
+        return ref
 
-    def _by_order(self, claim: Claim, resource: Resource) -> bool:
-        """Tell whether it was merely guessed that *claim* got what it is booked for."""
-        held = self._ledger.holding(claim, resource)
+    def _by_order(self, ref: ContainerRef, resource: Resource) -> bool:
+        """Tell whether it was merely guessed that *ref* got what it is booked for."""
+        held = self._ledger.holding(ref, resource)
         return held is not None and held.evidence is Evidence.ORDER

@@ -1,7 +1,7 @@
-"""What enforcement needs of the turnstile: who may use what, what to make and what to sweep away.
+"""What enforcement needs of the allocator: who may use what, what to make and what to sweep away.
 
 One pod after the other is given something; what is made on disk for it is not swept away
-before it is booked. The turnstile's lock is not held while something is made.
+before it is booked. the allocator's lock is not held while something is made.
 """
 
 import threading
@@ -11,18 +11,18 @@ from dataclasses import replace
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement, entitlement, recorded
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import TicketBook, card_of
-from agent.allocator.resolver.resolver import WITNESS_WITHIN, Lookout
+from agent.allocator.resolver.resolver import WITNESS_WITHIN, Resolver
 from agent.errors import Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
 
-class Workshop:
+class Enforcement:
     """Puts an enforcer to work on what the ledger says."""
 
     def __init__(  # noqa: PLR0913 -- its owner's collaborators, by keyword
@@ -31,7 +31,7 @@ class Workshop:
         enforcer: Enforcer | None,
         ledger: Ledger,
         book: TicketBook,
-        lookout: Lookout,
+        resolver: Resolver,
         record: RecordSource,
         lock: threading.Lock,
     ) -> None:
@@ -39,15 +39,15 @@ class Workshop:
         self._enforcer = enforcer
         self._ledger = ledger
         self._book = book
-        self._lookout = lookout
+        self._resolver = resolver
         self._record = record
         self._lock = lock
         self._making = threading.Lock()
         # Of init containers that nobody has recorded: what they must have got.
-        self._deduced: dict[Claim, Entitlement] = {}
+        self._deduced: dict[ContainerRef, Entitlement] = {}
 
     def make(
-        self, claim: Claim, ids: frozenset[str], grant: Grant, *, then: Callable[[], None]
+        self, ref: ContainerRef, ids: frozenset[str], grant: Grant, *, then: Callable[[], None]
     ) -> Answer:
         """Make what a container will find; *then* book it.
 
@@ -58,11 +58,11 @@ class Workshop:
             then()
             return Answer()
         with self._making:
-            answer = self._enforcer.answer(claim, ids, grant)
+            answer = self._enforcer.answer(ref, ids, grant)
             then()
         return answer
 
-    def start(self, claim: Claim | None, ids: frozenset[str]) -> None:
+    def start(self, ref: ContainerRef | None, ids: frozenset[str]) -> None:
         """Make ready for the container that is about to start with these core places.
 
         Where nothing is proven (ordinary init containers are in no record) it is a container
@@ -74,12 +74,12 @@ class Workshop:
         if self._enforcer is None:
             return
         with self._lock:
-            candidates = self._candidates(claim, ids)
+            candidates = self._candidates(ref, ids)
         about = self._enforcer.which(candidates) if len(candidates) > 1 else None
         about = about or next(iter(candidates), None)
         if about is not None and not about.core_ids:
             with self._lock:
-                self._deduced[about.claim] = about
+                self._deduced[about.ref] = about
         self._enforcer.start(ids, about)
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
@@ -90,12 +90,10 @@ class Workshop:
             container: its name.
         """
         with self._lock:
-            self._lookout.know()
+            self._resolver.know()
             for pod in self._pods(pod_uid):
-                claim = Claim(pod, container)
-                about = (
-                    self._entitlement(claim) or self._recorded(claim) or self._deduced.get(claim)
-                )
+                ref = ContainerRef(pod, container)
+                about = self._entitlement(ref) or self._recorded(ref) or self._deduced.get(ref)
                 if about is not None:
                     return about
         return None
@@ -115,36 +113,36 @@ class Workshop:
         listed = {PodId(each.namespace, each.name, "") for each in snapshot.pods}
         with self._making:
             with self._lock:
-                known = self._lookout.know().known
-                booked = {claim.pod for claim, _, _ in self._ledger.claims()}
-                for claim in [each for each in self._deduced if each.pod not in known | booked]:
-                    del self._deduced[claim]
+                known = self._resolver.know().known
+                booked = {ref.pod for ref, _, _ in self._ledger.refs()}
+                for ref in [each for each in self._deduced if each.pod not in known | booked]:
+                    del self._deduced[ref]
             self._enforcer.keep(known | booked | listed)
 
     def _pods(self, runtime_uid: str) -> list[PodId]:
         """Give the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
-        known = self._lookout.roster.by_runtime_uid(runtime_uid)
-        booked = {claim.pod for claim, _, _ in self._ledger.claims()}
+        known = self._resolver.pod_index.by_runtime_uid(runtime_uid)
+        booked = {ref.pod for ref, _, _ in self._ledger.refs()}
         return sorted({*known, *(pod for pod in booked if pod.uid == runtime_uid)})
 
-    def _candidates(self, claim: Claim | None, ids: frozenset[str]) -> list[Entitlement]:
+    def _candidates(self, ref: ContainerRef | None, ids: frozenset[str]) -> list[Entitlement]:
         """Give who may be starting with these core places, in the order in which they start."""
         holders = self._ledger.find(Resource.CORE, ids)
-        pods = {claim.pod} if claim is not None else {each.pod for each in holders}
+        pods = {ref.pod} if ref is not None else {each.pod for each in holders}
         if not pods:  # an init container's, handed on to one that has more
             owners = {self._ledger.owners.get((Resource.CORE, each)) for each in ids}
             pods = {each for each in owners if each is not None} if None not in owners else set()
         if len(pods) != 1:
             return []
         (pod,) = pods
-        view = self._lookout.roster.view(pod)
+        view = self._resolver.pod_index.view(pod)
         if view is None:
             names = [each.container for each in holders if each.pod == pod]
         else:
             names = [each.name for each in view.demand.containers]
         cards = {card_of(each) for each in ids}
         found = []
-        for each in (Claim(pod, name) for name in names):
+        for each in (ContainerRef(pod, name) for name in names):
             about = self._entitlement(each)
             if about is None:  # an init container that an earlier agent served may have had them
                 about = self._recorded(each) or self._unrecorded(each, cards)
@@ -155,28 +153,28 @@ class Workshop:
             found.append(about)
         return found
 
-    def _unrecorded(self, claim: Claim, cards: set[str]) -> Entitlement | None:
+    def _unrecorded(self, ref: ContainerRef, cards: set[str]) -> Entitlement | None:
         """Return what an init container must have got on *cards*, if nobody has recorded it.
 
         An agent that was killed may not have come to record it, and ``List`` never shows it (K4).
         """
-        view = self._lookout.roster.view(claim.pod)
-        container = view.demand.of(claim.container) if view is not None else None
+        view = self._resolver.pod_index.view(ref.pod)
+        container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
-        if view.running or claim.container in view.recorded:
+        if view.running or ref.container in view.recorded:
             return None
         demand, ordered = container.demand, tuple(self._book.in_order(cards))
         made = Allocation(ordered, demand.cores, demand.memory, Evidence.ORDER)
-        return recorded(self._book, claim, replace(view, recorded={claim.container: made}))
+        return recorded(self._book, ref, replace(view, recorded={ref.container: made}))
 
-    def _recorded(self, claim: Claim) -> Entitlement | None:
-        view = self._lookout.roster.view(claim.pod)
-        container = view.demand.of(claim.container) if view is not None else None
+    def _recorded(self, ref: ContainerRef) -> Entitlement | None:
+        view = self._resolver.pod_index.view(ref.pod)
+        container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
-        return recorded(self._book, claim, view)
+        return recorded(self._book, ref, view)
 
-    def _entitlement(self, claim: Claim) -> Entitlement | None:
-        view = self._lookout.roster.view(claim.pod)
-        return entitlement(self._ledger, self._book, claim, view)
+    def _entitlement(self, ref: ContainerRef) -> Entitlement | None:
+        view = self._resolver.pod_index.view(ref.pod)
+        return entitlement(self._ledger, self._book, ref, view)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.tickets import TicketBook, card_of, per_card
 from contract.demand import ContainerKind
@@ -58,8 +58,8 @@ def _held_by(pod: PodId, resource: Resource, ledger: Ledger) -> set[str]:
     """Give every place of *resource* that any container of *pod* holds."""
     return {
         device_id
-        for claim in ledger.pod_claims(pod)
-        if (held := ledger.holding(claim, resource)) is not None
+        for ref in ledger.pod_refs(pod)
+        if (held := ledger.holding(ref, resource)) is not None
         for device_id in held.ids
     }
 
@@ -73,8 +73,8 @@ def left_over(
     """
     left = {
         ticket
-        for claim in ledger.pod_claims(pod)
-        if (held := ledger.holding(claim, resource)) is not None
+        for ref in ledger.pod_refs(pod)
+        if (held := ledger.holding(ref, resource)) is not None
         for ticket in book.read(resource, held.ids)
         if not ledger.taken(resource, str(ticket), but_reusable_by=pod)
     }
@@ -92,7 +92,7 @@ def _beyond_book(view: PodView, resource: Resource, ledger: Ledger) -> Counter[s
     reusable: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     for container in view.demand.containers:
-        held = ledger.holding(Claim(view.id, container.name), resource)
+        held = ledger.holding(ContainerRef(view.id, container.name), resource)
         if held is not None:
             count = Counter(map(card_of, held.ids))
         else:

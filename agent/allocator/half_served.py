@@ -7,14 +7,14 @@ start. ``List`` never shows an ordinary init container (fact K4), so it cannot t
 
 from collections.abc import Callable
 
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.resolver.unseen_inits import is_unseen
 from contract.demand import CORES_PER_CARD, ContainerKind
 from contract.resource import Resource, count_of
 
 
-def half_served(ledger: Ledger, view_of: Callable[[PodId], PodView | None]) -> list[Claim]:
+def half_served(ledger: Ledger, view_of: Callable[[PodId], PodView | None]) -> list[ContainerRef]:
     """Return the ordinary init containers that hold only a part and that nothing came after.
 
     Containers are served in order (fact K1): one that is followed by another had all of it, though
@@ -25,30 +25,30 @@ def half_served(ledger: Ledger, view_of: Callable[[PodId], PodView | None]) -> l
         view_of: what the API tells, or told, of a pod.
     """
     return [
-        claim
-        for claim, kind, held in ledger.claims()
+        ref
+        for ref, kind, held in ledger.refs()
         if kind is ContainerKind.INIT
         and not any(each.answered for each in held.values())
-        and _lacks(ledger, claim, view_of(claim.pod))
+        and _lacks(ledger, ref, view_of(ref.pod))
     ]
 
 
-def _lacks(ledger: Ledger, claim: Claim, view: PodView | None) -> bool:
+def _lacks(ledger: Ledger, ref: ContainerRef, view: PodView | None) -> bool:
     """Tell whether a container holds only a part and is the last of its pod that holds anything."""
-    others = [each for each in ledger.pod_claims(claim.pod) if each != claim]
+    others = [each for each in ledger.pod_refs(ref.pod) if each != ref]
     counts = {
-        resource: len(held.ids) if (held := ledger.holding(claim, resource)) is not None else 0
+        resource: len(held.ids) if (held := ledger.holding(ref, resource)) is not None else 0
         for resource in Resource
     }
-    if view is None or is_unseen(claim.container):
+    if view is None or is_unseen(ref.container):
         # Neither is asked for without the other, but for whole cards.
         whole = counts[Resource.CORE] >= CORES_PER_CARD
         return not all(counts.values()) and not whole and not others
     names = [each.name for each in view.demand.containers]
-    container = view.demand.of(claim.container)
+    container = view.demand.of(ref.container)
     if container is None:
         return False
-    later = names[names.index(claim.container) + 1 :]
+    later = names[names.index(ref.container) + 1 :]
     return any(
         count_of(container.demand, resource) and not counts[resource] for resource in Resource
     ) and not any(each.container in later for each in others)

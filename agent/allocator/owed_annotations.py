@@ -5,26 +5,28 @@ from collections.abc import Set as AbstractSet
 from agent.allocator.model.allocations import allocations_of, is_news, served_inits
 from agent.allocator.model.ledger import Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.ports import Outbox
+from agent.allocator.model.ports import AnnotationWriter
 from agent.allocator.model.tickets import TicketBook
-from agent.allocator.resolver.pod_index import Roster
+from agent.allocator.resolver.pod_index import PodIndex
 from agent.errors import GrantError
 
 
 class Records:
-    """Hands what is news to the outbox; its owner's lock is held, so in the order it was made."""
+    """Hand what is news to the annotation writer, in the order in which it was decided."""
 
-    def __init__(self, *, ledger: Ledger, book: TicketBook, roster: Roster, outbox: Outbox) -> None:
-        """Read off *ledger* and put into *outbox*."""
+    def __init__(
+        self, *, ledger: Ledger, book: TicketBook, pod_index: PodIndex, writer: AnnotationWriter
+    ) -> None:
+        """Read off *ledger* and put into *writer*."""
         self._ledger = ledger
         self._book = book
-        self._roster = roster
-        self._outbox = outbox
+        self._pod_index = pod_index
+        self._writer = writer
 
     def tell_of(self, pods: AbstractSet[PodId]) -> None:
         """Hand on what is complete of *pods*."""
         for pod in sorted(pods):
-            self.tell(self._roster.view(pod))
+            self.tell(self._pod_index.view(pod))
 
     def tell(self, view: PodView | None, *, parts: bool = False) -> None:
         """Hand on what a pod got, once that is complete and its record does not show it.
@@ -35,7 +37,7 @@ class Records:
                 Nobody else knows (fact K4): written now, an agent that is killed before the
                 pod is complete has not forgotten it.
         """
-        if view is None or self._roster.has_departed(view.id):
+        if view is None or self._pod_index.has_departed(view.id):
             return  # nobody is there to be written to
         try:
             found = allocations_of(self._ledger, self._book, view)
@@ -44,4 +46,4 @@ class Records:
         if (not found or not is_news(found, view.recorded)) and parts:
             found = served_inits(self._ledger, self._book, view)
         if found and is_news(found, view.recorded):
-            self._outbox.put(view, found)
+            self._writer.put(view, found)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.free_places import free_places, left_over
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.offers import Kept
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Ticket, TicketBook, per_card
@@ -16,7 +16,7 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardState, Need, need_of, why_not
-from placement.search import Plan, Room, Task
+from placement.search import Capacity, Plan, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Beliefs:
         yield Beliefs(trusting=True)
 
 
-class Chooser:
+class CallPlacement:
     """What one call is decided on."""
 
     def __init__(  # noqa: PLR0913 -- the state of agent.allocator.placer.seat
         self,
         *,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         book: TicketBook,
         ledger: Ledger,
@@ -82,9 +82,9 @@ class Chooser:
         offer: Mapping[str, int],
         must: Sequence[Ticket],
     ) -> None:
-        """Look on behalf of *claim*, which is asked for *resource*; see ``seat``."""
-        self.pod = claim.pod
-        self._claim = claim
+        """Look on behalf of *ref*, which is asked for *resource*; see ``seat``."""
+        self.pod = ref.pod
+        self._claim = ref
         self._resource = resource
         self._book = book
         self._ledger = ledger
@@ -101,11 +101,11 @@ class Chooser:
 
     def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
         """Give what a container asks for and does not hold."""
-        claim = Claim(self._claim.pod, container.name)
+        ref = ContainerRef(self._claim.pod, container.name)
         return frozenset(
             each
             for each in Resource
-            if count_of(container.demand, each) and self._ledger.holding(claim, each) is None
+            if count_of(container.demand, each) and self._ledger.holding(ref, each) is None
         )
 
     def task(self, container: ContainerDemand, plan: Plan | None = None) -> Task:
@@ -117,7 +117,9 @@ class Chooser:
             each: holding
             for each in Resource
             if each not in lacking
-            and (holding := self._ledger.holding(Claim(self._claim.pod, container.name), each))
+            and (
+                holding := self._ledger.holding(ContainerRef(self._claim.pod, container.name), each)
+            )
         }
         # Given out already: it need not fit again, and the rest must follow it.
         need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
@@ -153,8 +155,8 @@ class Chooser:
         planned = plan.get(task.container.name) if plan else None
         if plan is None or planned is None:
             return None
-        claim, other = Claim(self.pod, task.container.name), self._resource.other
-        if self._ledger.holding(claim, self._resource) is not None:
+        ref, other = ContainerRef(self.pod, task.container.name), self._resource.other
+        if self._ledger.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*task.fixed, *task.must}
         if other in task.lacking:
@@ -174,7 +176,7 @@ class Chooser:
         offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
         return [replace(tasks[0], offer=(self._resource, offer)), *tasks[1:]]
 
-    def rooms(self, beliefs: Beliefs, *, alone: bool) -> list[Room]:
+    def capacities(self, beliefs: Beliefs, *, alone: bool) -> list[Capacity]:
         """Give the cards as the pod finds them.
 
         Args:
@@ -209,7 +211,7 @@ class Chooser:
                 else left_over(self._claim.pod, each, self._book, self._ledger)
             )
         return [
-            Room(
+            Capacity(
                 state,
                 {each: left[each][state.uuid] for each in Resource if left[each].get(state.uuid)},
             )

@@ -6,23 +6,23 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from agent.allocator.free_places import offered_by_card, within_reach
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import Ticket, TicketBook
-from agent.allocator.placement_request import NO_GUIDANCE, Beliefs, Chooser, Guidance
+from agent.allocator.placement_request import NO_GUIDANCE, Beliefs, CallPlacement, Guidance
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource, count_of
 from placement import errors
 from placement.scoring import Policy
-from placement.search import Plan, Room, Task, make_plan
+from placement.search import Capacity, Plan, Task, make_plan
 from placement.topology import Links
 
 _NO_BELIEFS = Beliefs()
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class Placement:
     """Where a container is placed.
 
     Attributes:
@@ -39,7 +39,7 @@ class Seating:
 
 
 def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
-    claim: Claim,
+    ref: ContainerRef,
     container: ContainerDemand,
     pod: PodDemand,
     resource: Resource,
@@ -55,11 +55,11 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     beliefs: Beliefs = _NO_BELIEFS,
     guidance: Guidance = NO_GUIDANCE,
     sure: bool = True,
-) -> Seating:
+) -> Placement:
     """Choose cards and places for one container, so that its pod's later ones find some too.
 
     Args:
-        claim: whose places these will be.
+        ref: whose places these will be.
         container: what it asks for.
         pod: its whole pod, to look ahead.
         resource: which resource is asked for.
@@ -79,10 +79,10 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     Raises:
         PlacementError: nothing fits; names the container that cannot be placed.
     """
-    offered = within_reach(claim.pod, resource, available, ledger)
+    offered = within_reach(ref.pod, resource, available, ledger)
     offer = offered_by_card(resource, offered, book, ledger)
-    chooser = Chooser(
-        claim=claim,
+    call = CallPlacement(
+        ref=ref,
         resource=resource,
         book=book,
         ledger=ledger,
@@ -92,11 +92,11 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         must=must,
     )
     try:
-        task = chooser.task(container, plan)
-        found = chooser.planned(task, plan)
+        task = call.task(container, plan)
+        found = call.planned(task, plan)
         if found is None:
-            tasks = [task, *_tasks_after(container, pod, chooser, sure=sure)]
-            found = _find_plan(chooser, tasks, beliefs, links=links, policy=policy, sure=sure)
+            tasks = [task, *_tasks_after(container, pod, call, sure=sure)]
+            found = _find_plan(call, tasks, beliefs, links=links, policy=policy, sure=sure)
     except errors.PlacementError as error:
         raise PlacementError(str(error)) from error
     cards = found[container.name].cards
@@ -104,20 +104,20 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     tickets = pick(container.demand, resource, cards, free=within, must=must)
     first = resource.other in task.lacking or not count_of(container.demand, resource.other)
     replaced = task.chosen if first and task.chosen and set(task.chosen) != {*cards} else ()
-    return Seating(cards, tickets, found, replaced)
+    return Placement(cards, tickets, found, replaced)
 
 
 def _tasks_after(
-    container: ContainerDemand, pod: PodDemand, chooser: Chooser, *, sure: bool
+    container: ContainerDemand, pod: PodDemand, call: CallPlacement, *, sure: bool
 ) -> list[Task]:
     """Say what is to be found for the containers after this one."""
     # By name: what it asks for may have been raised.
     at = next(at for at, each in enumerate(pod.containers) if each.name == container.name)
     tasks: list[Task] = []
     for each in pod.containers[at + 1 :]:
-        if chooser.lacking(each):
+        if call.lacking(each):
             try:
-                tasks.append(chooser.task(each))
+                tasks.append(call.task(each))
             except errors.PlacementError as error:
                 if sure:
                     raise errors.PlacementError(f"container {each.name}: {error}") from error
@@ -126,7 +126,7 @@ def _tasks_after(
 
 
 def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
-    chooser: Chooser,
+    call: CallPlacement,
     tasks: Sequence[Task],
     beliefs: Beliefs,
     *,
@@ -135,28 +135,30 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
     sure: bool,
 ) -> Plan:
     """Plan with all that is believed, then with less of it; first for the whole pod."""
-    hidden = tuple(each for each in beliefs.hidden if each.id != chooser.pod)
+    hidden = tuple(each for each in beliefs.hidden if each.id != call.pod)
     beliefs = replace(beliefs, hidden=hidden)
     inits = any(each.container.kind is ContainerKind.INIT for each in tasks)
     refusal: errors.PlacementError | None = None
     for together in (tasks, tasks[:1]):
-        tried: list[tuple[list[Room], list[Task]]] = []
+        tried: list[tuple[list[Capacity], list[Task]]] = []
         for less in beliefs.fewer():
-            rooms = chooser.rooms(less, alone=len(together) == 1)
-            given = chooser.limited(together, less)
-            if (rooms, given) in tried:
+            capacities = call.capacities(less, alone=len(together) == 1)
+            given = call.limited(together, less)
+            if (capacities, given) in tried:
                 continue
-            tried.append((rooms, given))
+            tried.append((capacities, given))
             for certain in (True, False):
                 try:
-                    found = make_plan(given, rooms, links=links, policy=policy, certain=certain)
+                    found = make_plan(
+                        given, capacities, links=links, policy=policy, certain=certain
+                    )
                 except errors.PlacementError as error:
                     refusal = error if certain else refusal
                 else:
                     if found is not None:
                         return found
                     refusal = None  # given up, which says nothing
-                if not inits and not any(room.left for room in rooms):
+                if not inits and not any(room.left for room in capacities):
                     break
         if refusal is not None and (sure or len(tasks) == 1):
             raise refusal
@@ -181,7 +183,7 @@ def planned_for(pod: PodId, plan: Plan, ledger: Ledger) -> Mapping[Resource, Map
     counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
     for name, planned in plan.items():
         for resource, fresh in planned.fresh.items():
-            if ledger.holding(Claim(pod, name), resource) is None:
+            if ledger.holding(ContainerRef(pod, name), resource) is None:
                 counts[resource].update(fresh)
     return counts
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.grant import check_free, check_request, check_together, translate
-from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.podresources import Identified, Snapshot, identify_entries
+from agent.allocator.model.podresources import MatchedPod, Snapshot, match_entries
 from agent.allocator.model.tickets import TicketBook
 from agent.errors import GrantError
 from contract.allocation import Evidence
@@ -19,12 +19,12 @@ from contract.resource import Resource, count_of
 _NOTHING: frozenset[str] = frozenset()
 
 
-def proven(ledger: Ledger, resource: Resource, ids: frozenset[str]) -> Claim | None:
+def proven(ledger: Ledger, resource: Resource, ids: frozenset[str]) -> ContainerRef | None:
     """Give the container that the kubelet's record has already shown to hold *ids*."""
-    for claim in ledger.find(resource, ids):
-        held = ledger.holding(claim, resource)
+    for ref in ledger.find(resource, ids):
+        held = ledger.holding(ref, resource)
         if held is not None and held.proven:
-            return claim
+            return ref
     return None
 
 
@@ -35,7 +35,7 @@ def holder(
     *,
     views_of: Callable[[Key], Sequence[PodView]],
     owners: Mapping[tuple[Resource, str], PodId],
-) -> tuple[Claim, Mapping[Resource, frozenset[str]]] | None:
+) -> tuple[ContainerRef, Mapping[Resource, frozenset[str]]] | None:
     """Find the container that ``List`` shows holding exactly *ids*, and all it holds.
 
     Args:
@@ -52,22 +52,25 @@ def holder(
         if container.held.get(resource) == ids
     }
     entries = [entry for entry in snapshot.pods if entry.key in keys] if keys else []
-    for each in identify_entries(entries, views_of, owners):
+    for each in match_entries(entries, views_of, owners):
         for container in each.listed.containers:
             if container.held.get(resource) == ids:
-                return Claim(each.pod, container.name), container.held
+                return ContainerRef(each.pod, container.name), container.held
     return None
 
 
-def why_unproven(ledger: Ledger, guessed: Sequence[Claim]) -> str:
+def why_unproven(ledger: Ledger, guessed: Sequence[ContainerRef]) -> str:
     """Say why the kubelet's record, though it could be had, shows nobody."""
-    if any(ledger.kind(claim) is ContainerKind.INIT for claim in guessed):
+    if any(ledger.kind(ref) is ContainerKind.INIT for ref in guessed):
         return "ordinary init containers are not in the kubelet's record"
     return "the kubelet's record shows nobody holding exactly these"
 
 
 def check_unshared(
-    listed: Sequence[Identified], resource: Resource, ids: frozenset[str], guessed: Sequence[Claim]
+    listed: Sequence[MatchedPod],
+    resource: Resource,
+    ids: frozenset[str],
+    guessed: Sequence[ContainerRef],
 ) -> None:
     """Veto an ordinary init container whose places another pod's container holds too (K15).
 
@@ -88,7 +91,9 @@ def check_unshared(
     check_free(resource, others)
 
 
-def _may_be_of(each: Identified, resource: Resource, size: int, guessed: Sequence[Claim]) -> bool:
+def _may_be_of(
+    each: MatchedPod, resource: Resource, size: int, guessed: Sequence[ContainerRef]
+) -> bool:
     """Tell whether the container about to start may be an ordinary init container of a pod.
 
     Its places go on to the later containers of that pod (K7). Whoever has ended holds nothing.
@@ -96,7 +101,7 @@ def _may_be_of(each: Identified, resource: Resource, size: int, guessed: Sequenc
     if each.view is None or each.view.terminal:
         return True
     if guessed:
-        return any(claim.pod.key == each.pod.key for claim in guessed)
+        return any(ref.pod.key == each.pod.key for ref in guessed)
     return any(
         one.kind is ContainerKind.INIT and count_of(one.demand, resource) == size
         for one in each.view.demand.containers
@@ -104,7 +109,7 @@ def _may_be_of(each: Identified, resource: Resource, size: int, guessed: Sequenc
 
 
 def believe(
-    ledger: Ledger, claim: Claim, held: Mapping[Resource, frozenset[str]]
+    ledger: Ledger, ref: ContainerRef, held: Mapping[Resource, frozenset[str]]
 ) -> list[Correction]:
     """Book all that a container holds by the kubelet's record, and to no other container.
 
@@ -116,28 +121,26 @@ def believe(
     wrong: list[Correction] = []
     for resource, ids in sorted(held.items()):
         guessed = ledger.find(resource, ids)
-        if claim in guessed:
-            ledger.prove(claim, resource)
+        if ref in guessed:
+            ledger.prove(ref, resource)
             continue
         for each in guessed:
             if ledger.kind(each) is not ContainerKind.INIT:
-                wrong.append(Correction(resource, ids, each, claim))
+                wrong.append(Correction(resource, ids, each, ref))
                 ledger.release(each, resource)
-        ledger.give_way(claim, resource, ids)
-        ledger.record(
-            claim, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True)
-        )
+        ledger.give_way(ref, resource, ids)
+        ledger.record(ref, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True))
     return wrong
 
 
-def add_unbooked(ledger: Ledger, each: Identified) -> None:
+def add_unbooked(ledger: Ledger, each: MatchedPod) -> None:
     """Book what ``List`` shows a pod holding where nobody has booked any of it."""
     for container in each.listed.containers:
-        claim = Claim(each.pod, container.name)
+        ref = ContainerRef(each.pod, container.name)
         for resource, ids in sorted(container.held.items()):
-            if ledger.holding(claim, resource) is None and ledger.held(resource).isdisjoint(ids):
+            if ledger.holding(ref, resource) is None and ledger.held(resource).isdisjoint(ids):
                 holding = Holding(ids, Evidence.RECORD, proven=True)
-                ledger.record(claim, ContainerKind.MAIN, resource, holding)
+                ledger.record(ref, ContainerKind.MAIN, resource, holding)
 
 
 def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:
@@ -159,9 +162,9 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
     shown = {each for entry in listed for each in entry.each_held()}
     holdings = [
         (resource, held)
-        for claim in ledger.pod_claims(pod)
+        for ref in ledger.pod_refs(pod)
         for resource in Resource
-        if (held := ledger.holding(claim, resource)) is not None
+        if (held := ledger.holding(ref, resource)) is not None
     ]
     booked = {(resource, each) for resource, held in holdings for each in held.ids}
     proven = any(held.proven for _, held in holdings)
@@ -170,7 +173,7 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
 
 def unshown(
     ledger: Ledger, snapshot: Snapshot, pods: Iterable[PodId]
-) -> dict[tuple[Claim, Resource], Holding]:
+) -> dict[tuple[ContainerRef, Resource], Holding]:
     """Find what was guessed to be these pods' and ``List`` does not show, but for init containers.
 
     Args:
@@ -180,25 +183,25 @@ def unshown(
     """
     shown = {each for entry in snapshot.pods for each in entry.each_held()}
     return {
-        (claim, resource): held
+        (ref, resource): held
         for pod in pods
-        for claim in ledger.pod_claims(pod)
-        if ledger.kind(claim) is not ContainerKind.INIT
+        for ref in ledger.pod_refs(pod)
+        if ledger.kind(ref) is not ContainerKind.INIT
         for resource in Resource
-        if (held := ledger.holding(claim, resource)) is not None
+        if (held := ledger.holding(ref, resource)) is not None
         and not held.proven
         and all((resource, each) not in shown for each in held.ids)
     }
 
 
-def check_start(ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None) -> None:
+def check_start(ledger: Ledger, book: TicketBook, ref: ContainerRef, view: PodView | None) -> None:
     """Veto a container whose devices contradict each other or its request.
 
     Raises:
         GrantError: saying what contradicts what.
     """
-    container = view.demand.of(claim.container) if view is not None else None
-    grants = {resource: grant_of(ledger, book, claim, resource) for resource in Resource}
+    container = view.demand.of(ref.container) if view is not None else None
+    grants = {resource: grant_of(ledger, book, ref, resource) for resource in Resource}
     if container is not None:
         for grant in grants.values():
             if grant is not None:

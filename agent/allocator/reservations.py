@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.placer import planned_for
 from agent.allocator.resolver.resolve import Resolution
@@ -28,13 +28,13 @@ class Reservation:
     view: PodView | None
 
 
-def claim_of(resolution: Resolution) -> Claim:
+def claim_of(resolution: Resolution) -> ContainerRef:
     """Return the container that was found to be asking."""
-    return Claim(resolution.pod, resolution.container.name)
+    return ContainerRef(resolution.pod, resolution.container.name)
 
 
-class Promises:
-    """What the turnstile has promised, the newest so many of it."""
+class Reservations:
+    """What the allocator has promised, the newest so many of it."""
 
     def __init__(self) -> None:
         """Promise nothing."""

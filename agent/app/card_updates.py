@@ -21,7 +21,7 @@ class CardNews:
         self,
         *,
         node: str,
-        board: HealthBoard,
+        health_feed: HealthBoard,
         metrics: Metrics,
         tell: Callable[[Notice], None],
         poke: Callable[[], None],
@@ -30,7 +30,7 @@ class CardNews:
 
         Args:
             node: the node's name.
-            board: what the kubelet is shown.
+            health_feed: what the kubelet is shown.
             metrics: the gauges and counters.
             tell: takes an Event.
             poke: told that the inventory has changed.
@@ -38,7 +38,7 @@ class CardNews:
         # The kubelet writes its own Events so: the node's name stands for its UID, and
         # ``kubectl describe node`` looks for both.
         self._node = Subject("Node", "", node, node)
-        self._board = board
+        self._board = health_feed
         self._metrics = metrics
         self._tell = tell
         self._poke = poke

@@ -78,7 +78,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Works:
+class Lifecycle:
     """What keeps an enforcer going: threads, sockets.
 
     Attributes:
@@ -101,7 +101,7 @@ class Works:
 class Upkeep:
     """Starts an enforcer's works, again and again while the disk does not let it."""
 
-    def __init__(self, works: Works, injector: Injector) -> None:
+    def __init__(self, works: Lifecycle, injector: Injector) -> None:
         """Look after *works*, and the spec that *injector* has written."""
         self._works = works
         self._injector = injector
@@ -158,14 +158,14 @@ class Upkeep:
             self._open, self.problem = True, ""
 
 
-def outfit(
+def set_up_containers(
     settings: Settings,
     inventory: Inventory,
     *,
     driver: Callable[[], str],
     entitled: "Entitled",
     on_registered: Callable[[str], None] = lambda _result: None,
-) -> tuple[Enforcer, Works]:
+) -> tuple[Enforcer, Lifecycle]:
     """Make the enforcer that the settings name, and what keeps it going.
 
     Args:
@@ -197,7 +197,7 @@ def outfit(
             vcuda.close()
             cri.close()
 
-        return vcuda, Works(
+        return vcuda, Lifecycle(
             vcuda.open,
             lambda: vcuda.alive,
             close,
@@ -213,5 +213,5 @@ def outfit(
             library_dir=settings.hami_library_dir,
             block=settings.memory_block,
         )
-        return hami, Works(hami.open)
-    return NoEnforcement(), Works()
+        return hami, Lifecycle(hami.open)
+    return NoEnforcement(), Lifecycle()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.ledger_copy import Knowledge
 from agent.app.container_setup import Upkeep
 from agent.errors import HandoverError
@@ -45,10 +45,10 @@ class Serving:
     def __init__(  # noqa: PLR0913 -- all that changes hands, by keyword
         self,
         *,
-        turnstile: Turnstile,
+        allocator: Allocator,
         gate: CallGate,
         registrar: Registrar,
-        outbox: PatchQueue,
+        writer: PatchQueue,
         upkeep: Upkeep,
         synced: threading.Event,
         stop: threading.Event,
@@ -60,10 +60,10 @@ class Serving:
         """Prepare; nothing is started.
 
         Args:
-            turnstile: decides.
-            gate: before the turnstile; closed, it is opened when the ledger is loaded.
+            allocator: decides.
+            gate: before the allocator; closed, it is opened when the ledger is loaded.
             registrar: serves and registers with the kubelet.
-            outbox: writes allocations to pods.
+            writer: writes allocations to pods.
             upkeep: of what enforcement needs.
             synced: whether the node's pods are known.
             stop: set when the agent ends.
@@ -72,10 +72,10 @@ class Serving:
             on_released: told when what an ended pod held has become free.
             on_tick: called every few seconds while this agent serves.
         """
-        self._turnstile = turnstile
+        self._allocator = allocator
         self._gate = gate
         self._registrar = registrar
-        self._outbox = outbox
+        self._writer = writer
         self._upkeep = upkeep
         self._synced = synced
         self._stop = stop
@@ -130,7 +130,7 @@ class Serving:
         if self._begun:
             return
         self._begun = True
-        self._spawn("outbox", self._outbox.run)
+        self._spawn("outbox", self._writer.run)
         self._spawn("refresher", lambda: self._keep_up(known))
         self._spawn("registrar", lambda: self._registrar.run(self._stop))
 
@@ -138,10 +138,10 @@ class Serving:
         """Load the ledger, let calls be answered, then keep it true."""
         self._wait_synced()
         try:
-            self._turnstile.rebuild()
+            self._allocator.rebuild()
             if self._registrar.kubelet not in (None, known.kubelet):
                 known = known.for_another_kubelet()
-            self._turnstile.inherit(known)
+            self._allocator.inherit(known)
             self._upkeep.tick()
         finally:  # whatever became of it: the kubelet's calls have no deadline of their own
             self._loaded.set()
@@ -163,13 +163,13 @@ class Serving:
             with self._changing:
                 if self._paused:
                     continue
-                if self._turnstile.refresh(owed=tick % often == 0):
+                if self._allocator.refresh(owed=tick % often == 0):
                     self._on_released()
                 if tick % often == 0:
                     self._upkeep.tick()
                     self._on_tick()
                 if tick % (often * _SWEEP_EVERY) == 0 and self._synced.is_set():
-                    self._turnstile.sweep()
+                    self._allocator.sweep()
 
     # --- taking over ---------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Serving:
 
     def note(self, known: Knowledge) -> None:
         """Learn what the predecessor has answered meanwhile."""
-        self._turnstile.inherit(known)
+        self._allocator.inherit(known)
 
     def hold(self, connections: Sequence[int]) -> None:
         """Keep the kubelet's connections open."""
@@ -212,7 +212,7 @@ class Serving:
 
     def knowledge(self) -> Knowledge:
         """Return what the kubelet's record does not tell."""
-        return replace(self._turnstile.knowledge(), kubelet=self._registrar.kubelet)
+        return replace(self._allocator.knowledge(), kubelet=self._registrar.kubelet)
 
     def go_on(self, after: Callable[[], None]) -> None:
         """Answer calls again, *after* being called before each answer."""
@@ -238,7 +238,7 @@ class Serving:
 
         What cannot be written now is made again by the successor.
         """
-        if not self._outbox.wait_empty(_WRITE_SECONDS):
+        if not self._writer.wait_empty(_WRITE_SECONDS):
             log.warning("allocations left to the successor")
         self._upkeep.settle(_SERVED_SECONDS)
 

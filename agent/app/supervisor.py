@@ -1,6 +1,6 @@
 """Puts the agent together, runs its threads, and ends them.
 
-What is made of the cards (places, the turnstile, what the kubelet talks to) can only be
+What is made of the cards (places, the allocator, what the kubelet talks to) can only be
 made once they are known, which on a node whose driver comes late is long after the start:
 until then the agent lives, says why it is not ready, and keeps looking.
 """
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import TicketBook
 from agent.app.card_updates import CardNews
-from agent.app.container_setup import Injector, Upkeep, outfit
+from agent.app.container_setup import Injector, Upkeep, set_up_containers
 from agent.app.serving import Serving
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
@@ -57,8 +57,8 @@ class _Desk:
     """What can be made once the cards are known."""
 
     inventory: Inventory
-    outbox: PatchQueue
-    turnstile: Turnstile
+    writer: PatchQueue
+    allocator: Allocator
     registrar: Registrar
     upkeep: Upkeep
     serving: Serving
@@ -127,7 +127,7 @@ class Agent:
             rules=Rules(settings.recovery_quiet, settings.application_xids),
             observer=CardNews(
                 node=settings.node_name,
-                board=self._board,
+                health_feed=self._board,
                 metrics=self._metrics,
                 tell=self._tell,
                 poke=self._inventory.poke,
@@ -182,7 +182,7 @@ class Agent:
         self._events.stop()
         self._inventory.stop()
         if self._desk is not None:
-            self._desk.outbox.stop()
+            self._desk.writer.stop()
             self._desk.upkeep.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self._threads)):
@@ -195,7 +195,7 @@ class Agent:
 
     def pending(self) -> int:
         """Count the allocations that are not written yet."""
-        return self._desk.outbox.pending() if self._desk is not None else 0
+        return self._desk.writer.pending() if self._desk is not None else 0
 
     # --- once the cards are known ------------------------------------------------------
 
@@ -247,26 +247,26 @@ class Agent:
         settings, names = self._settings, self._settings.names
         book = _open_book(inventory, settings)
         injector = Injector(settings, inventory)
-        enforcer, works = outfit(
+        enforcer, works = set_up_containers(
             settings,
             inventory,
             driver=self._driver,
             entitled=self._entitled,
             on_registered=lambda result: self._metrics.registrations.labels(result).inc(),
         )
-        outbox = PatchQueue(
+        writer = PatchQueue(
             api=self._api,
             names=names,
             indices={card.uuid: card.index for card in inventory.cards},
             on_result=self._patched,
         )
-        journal = LogJournal(self._metrics, tell=self._tell_refusal)
-        turnstile = Turnstile(
+        decision_log = LogJournal(self._metrics, tell=self._tell_refusal)
+        allocator = Allocator(
             book=book,
             pods=self._pods,
             record=self._record,
-            outbox=outbox,
-            journal=journal,
+            writer=writer,
+            decision_log=decision_log,
             answer=injector.answer,
             enforcer=enforcer,
             unhealthy=self._watch.unhealthy,
@@ -276,14 +276,14 @@ class Agent:
         )
 
         # Inside the gate: a refusal that waits to be answered is a call under way.
-        gate = CallGate(PacedCalls(turnstile, wait=self._stop.wait))
+        gate = CallGate(PacedCalls(allocator, wait=self._stop.wait))
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
                 resource=resource,
                 book=book,
                 calls=gate,
-                board=self._board,
+                health_feed=self._board,
                 numa=settings.numa,
             )
 
@@ -293,22 +293,22 @@ class Agent:
                 Endpoint(names.core, "vcore", service(Resource.CORE)),
                 Endpoint(names.memory, "vmemory", service(Resource.MEMORY)),
             ),
-            on_new_kubelet=turnstile.registered,
+            on_new_kubelet=allocator.registered,
             on_gap=self._metrics.unregistered.observe,
         )
         upkeep = Upkeep(works, injector)
         serving = Serving(
-            turnstile=turnstile,
+            allocator=allocator,
             gate=gate,
             registrar=registrar,
-            outbox=outbox,
+            writer=writer,
             upkeep=upkeep,
             synced=self._pods.synced,
             stop=self._stop,
             spawn=self._spawn,
             on_loaded=self._inventory.poke,
             on_released=self._inventory.poke,
-            on_tick=journal.tick,
+            on_tick=decision_log.tick,
         )
         log.info(
             "cards",
@@ -319,7 +319,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Desk(inventory, outbox, turnstile, registrar, upkeep, serving)
+        return _Desk(inventory, writer, allocator, registrar, upkeep, serving)
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -327,7 +327,7 @@ class Agent:
         # Before there is a desk nothing is booked: the first look at the kubelet's record
         # finds every pod that is known by then.
         if self._desk is not None:
-            self._desk.turnstile.catch_up(view)
+            self._desk.allocator.catch_up(view)
 
     def _patched(self, result: str) -> None:
         self._metrics.patches.labels(result).inc()
@@ -335,7 +335,7 @@ class Agent:
 
     def _entitled(self, pod_uid: str, container: str) -> Entitlement | None:
         desk = self._desk
-        return desk.turnstile.entitled(pod_uid, container) if desk is not None else None
+        return desk.allocator.entitled(pod_uid, container) if desk is not None else None
 
     def _driver(self) -> str:
         found = self._watch.status.discovery
@@ -356,7 +356,7 @@ class Agent:
             desk.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
-            free={resource: desk.turnstile.free(resource) for resource in Resource},
+            free={resource: desk.allocator.free(resource) for resource in Resource},
         )
 
     def _tell(self, notice: Notice) -> None:
@@ -364,10 +364,10 @@ class Agent:
         if not self._succession.another_serves:
             self._events.put(notice)
 
-    def _tell_refusal(self, call: str, claim: Claim, reason: str) -> None:
-        pod = claim.pod
+    def _tell_refusal(self, call: str, ref: ContainerRef, reason: str) -> None:
+        pod = ref.pod
         word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
-        message = f"container {claim.container}: {reason}"
+        message = f"container {ref.container}: {reason}"
         self._tell(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
 
     # --- pages -------------------------------------------------------------------------

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class HealthSnapshot:
     """What stood on the board at one moment.
 
     Attributes:
-        edition: counts the changes; what is read later has no smaller one.
+        version: counts the changes; what is read later has no smaller one.
         unhealthy: UUIDs of the cards whose places are not to be given out.
     """
 
-    edition: int = 0
+    version: int = 0
     unhealthy: frozenset[str] = field(default=frozenset())
 
 
@@ -27,10 +27,10 @@ class HealthBoard:
     def __init__(self) -> None:
         """Show every card healthy."""
         self._changed = threading.Condition()
-        self._showing = Showing()
+        self._showing = HealthSnapshot()
 
     @property
-    def showing(self) -> Showing:
+    def showing(self) -> HealthSnapshot:
         """What stands there now."""
         return self._showing
 
@@ -40,7 +40,7 @@ class HealthBoard:
             before = self._showing
             unhealthy = before.unhealthy - {uuid} if healthy else before.unhealthy | {uuid}
             if unhealthy != before.unhealthy:
-                self._showing = Showing(before.edition + 1, unhealthy)
+                self._showing = HealthSnapshot(before.version + 1, unhealthy)
                 self._changed.notify_all()
 
     def wake(self) -> None:
@@ -48,18 +48,18 @@ class HealthBoard:
         with self._changed:
             self._changed.notify_all()
 
-    def after(self, edition: int, *, leave: Callable[[], bool]) -> Showing | None:
-        """Wait until something later than *edition* stands there.
+    def after(self, version: int, *, leave: Callable[[], bool]) -> HealthSnapshot | None:
+        """Wait until something later than *version* stands there.
 
         Changes that came one upon the other are shown as one.
 
         Args:
-            edition: the last one that was read.
+            version: the last one that was read.
             leave: whether to give up; asked after every :meth:`wake`.
 
         Returns:
             What stands there, or ``None`` when it gave up.
         """
         with self._changed:
-            self._changed.wait_for(lambda: leave() or self._showing.edition > edition)
+            self._changed.wait_for(lambda: leave() or self._showing.version > version)
             return None if leave() else self._showing

@@ -54,7 +54,7 @@ from pathlib import Path
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.errors import EnforcementError
@@ -100,7 +100,7 @@ class HamiCore:
         """
         self._tickets.clean()
 
-    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
         """Give the compute limit of a share, or the memory limit.
 
         Raises:
@@ -108,7 +108,7 @@ class HamiCore:
         """
         if grant.resource is Resource.MEMORY:
             return self._loaded().plus(Answer(self._memory(grant)))
-        made = self._tickets.make(ids, claim.pod)
+        made = self._tickets.make(ids, ref.pod)
         shared = Answer(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
         if grant.places >= CORES_PER_CARD:
             return shared  # whole cards: what is capped, if anything, is memory
@@ -126,7 +126,7 @@ class HamiCore:
                 whose the places are.
         """
         if entitlement is not None:
-            self._renew(self._tickets.ensure(ids, entitlement.claim.pod))
+            self._renew(self._tickets.ensure(ids, entitlement.ref.pod))
         elif (found := self._tickets.find(ids)) is not None:
             self._renew(found)
         else:

@@ -5,14 +5,14 @@ from collections.abc import Collection, Sequence
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 
 
 class NoEnforcement:
     """Visibility only."""
 
-    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:  # noqa: ARG002 -- Enforcer's
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:  # noqa: ARG002 -- Enforcer's
         """Add nothing."""
         return Answer()
 

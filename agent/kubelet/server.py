@@ -1,4 +1,4 @@
-"""The device plugin's gRPC server: messages in, turnstile, messages out."""
+"""The device plugin's gRPC server: messages in, allocator, messages out."""
 
 import logging
 import threading
@@ -56,7 +56,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         resource: Resource,
         book: TicketBook,
         calls: Calls,
-        board: HealthBoard | None = None,
+        health_feed: HealthBoard | None = None,
         numa: bool = False,
     ) -> None:
         """Serve *resource* from *book*.
@@ -65,14 +65,14 @@ class DevicePluginService(rpc.DevicePluginServicer):
             resource: what is served.
             book: its places.
             calls: what answers the calls.
-            board: tells which cards are unhealthy; none is when it is left out.
+            health_feed: tells which cards are unhealthy; none is when it is left out.
             numa: whether places say on which NUMA node they are (K23).
         """
         self._numa = numa
         self._resource = resource
         self._book = book
         self._calls = calls
-        self._board = board or HealthBoard()
+        self._board = health_feed or HealthBoard()
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self._streams = 0
@@ -137,7 +137,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             yield api.ListAndWatchResponse(
                 devices=devices(self._book, self._resource, showing.unhealthy, numa=self._numa)
             )
-            later = self._board.after(showing.edition, leave=leave)
+            later = self._board.after(showing.version, leave=leave)
             if later is None:
                 return
             showing = later

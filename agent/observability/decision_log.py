@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.tickets import summarize
 from agent.observability.folding import Folding
 from agent.observability.metrics import Metrics
@@ -21,7 +21,7 @@ class _Refused:
     """One refusal."""
 
     call: str
-    claim: Claim | None
+    ref: ContainerRef | None
     resource: Resource
     size: int
     reason: str
@@ -29,7 +29,7 @@ class _Refused:
     @property
     def kind(self) -> tuple[str, Resource, int, str, str]:
         """What equal refusals have in common; authors see the Events of their namespace."""
-        namespace = self.claim.pod.namespace if self.claim else ""
+        namespace = self.ref.pod.namespace if self.ref else ""
         return self.call, self.resource, self.size, self.reason, namespace
 
 
@@ -40,7 +40,7 @@ class LogJournal:
         self,
         metrics: Metrics,
         *,
-        tell: Callable[[str, Claim, str], None] = lambda _call, _claim, _reason: None,
+        tell: Callable[[str, ContainerRef, str], None] = lambda _call, _claim, _reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Count in *metrics*.
@@ -58,7 +58,7 @@ class LogJournal:
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
@@ -68,7 +68,7 @@ class LogJournal:
         log.info(
             call,
             extra={
-                **_named(claim),
+                **_named(ref),
                 "resource": resource.value,
                 "evidence": evidence.value,
                 "count": len(ids),
@@ -77,11 +77,11 @@ class LogJournal:
         )
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         """A call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
-        refused = _Refused(call, claim, resource, size, reason)
+        refused = _Refused(call, ref, resource, size, reason)
         with self._lock:
             times = self._folding.add(refused.kind, refused)
         if times:
@@ -96,27 +96,27 @@ class LogJournal:
 
     def _write(self, refused: _Refused, times: int) -> None:
         """Write a refusal down, or so many equal ones, of which it is the last."""
-        claim, reason = refused.claim, refused.reason
+        ref, reason = refused.ref, refused.reason
         log.warning(
             "refused",
             extra={
                 "call": refused.call,
-                **_named(claim),
+                **_named(ref),
                 "resource": refused.resource.value,
                 "count": refused.size,
                 "reason": reason,
                 "times": times,
             },
         )
-        if claim is not None and claim.pod.uid:
+        if ref is not None and ref.pod.uid:
             more = f" (the last of {times} such refusals)" if times > 1 else ""
-            self._tell(refused.call, claim, f"{reason}{more}")
+            self._tell(refused.call, ref, f"{reason}{more}")
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """The cards that a scheduler chose did not fit; others were taken."""
         log.warning(
             "replaced a scheduler's choice",
-            extra={**_named(claim), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
+            extra={**_named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
         )
 
     def corrected(self, correction: Correction) -> None:
@@ -132,23 +132,23 @@ class LogJournal:
             },
         )
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """A container starts without proof."""
         self._metrics.unproven.inc()
         log.info(
             "unproven",
-            extra={**_named(claim), "ids": summarize(ids), "reason": reason},
+            extra={**_named(ref), "ids": summarize(ids), "reason": reason},
         )
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Places were chosen while the wishes of the pod's author were not known."""
         self._metrics.unadvised.inc()
         log.warning(
             "chosen without wishes",
             extra={
-                "pod": str(claim.pod),
-                "uid": claim.pod.uid,
-                "container": claim.container,
+                "pod": str(ref.pod),
+                "uid": ref.pod.uid,
+                "container": ref.container,
                 "resource": resource.value,
                 "ids": summarize(ids),
             },
@@ -160,8 +160,8 @@ class LogJournal:
         log.warning("no witness", extra={"reason": reason})
 
 
-def _named(claim: Claim | None) -> dict[str, str]:
+def _named(ref: ContainerRef | None) -> dict[str, str]:
     """Return the fields that name a container; empty where it is not known."""
-    if claim is None:
+    if ref is None:
         return {"pod": "", "uid": "", "container": ""}
-    return {"pod": str(claim.pod), "uid": claim.pod.uid, "container": claim.container}
+    return {"pod": str(ref.pod), "uid": ref.pod.uid, "container": ref.container}

@@ -1,4 +1,4 @@
-"""The agent: its turnstile and its pod cache, started and killed at will.
+"""The agent: its allocator and its pod cache, started and killed at will.
 
 The cache follows its watch in a thread of its own, as in the agent; but that thread moves only
 when it is told to, and whoever tells it waits until it has come to rest again.
@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import Journal, RecordSource
+from agent.allocator.model.ports import DecisionLog, RecordSource
 from agent.allocator.model.tickets import TicketBook
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
@@ -133,7 +133,7 @@ class Host:
         book: TicketBook,
         api: Api,
         record: RecordSource,
-        journal: Journal,
+        decision_log: DecisionLog,
         unhealthy: Callable[[str], str],
         clock: Callable[[], float],
         guarded: Callable[[str, Callable[[], object]], None],
@@ -143,12 +143,12 @@ class Host:
         self._book = book
         self._api = api
         self._record = record
-        self._journal = journal
+        self._decision_log = decision_log
         self._unhealthy = unhealthy
         self._clock = clock
         self.watch: Watch | None = None
         self.shown: set[str] = set()  # UIDs of the pods that this agent was ever shown
-        self.turnstile: Turnstile
+        self.allocator: Allocator
 
     def start(self) -> None:
         """Start an agent in the place of the one there is; registering is left to the caller."""
@@ -157,25 +157,25 @@ class Host:
         self._api.patches.clear()
         watch = Watch(self._api, self._clock)
         self.watch = watch
-        turnstile = Turnstile(
+        allocator = Allocator(
             book=self._book,
             pods=watch.cache,
             record=self._record,
-            outbox=self._api,
-            journal=self._journal,
+            writer=self._api,
+            decision_log=self._decision_log,
             answer=lambda _grant: Answer(),
             unhealthy=self._unhealthy,
         )
-        self.turnstile = turnstile
+        self.allocator = allocator
         watch.start()  # before there is a desk nothing is booked, and nobody is told
         self.shown = {each.id.uid for each in watch.cache.views()}
 
         def changed(view: PodView) -> None:
             self.shown.add(view.id.uid)
-            self._guarded("catch up", lambda: turnstile.catch_up(view))
+            self._guarded("catch up", lambda: allocator.catch_up(view))
 
         watch.cache.subscribe(changed)
-        turnstile.rebuild()
+        allocator.rebuild()
 
     def stop(self) -> None:
         """End it."""

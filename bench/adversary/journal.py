@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from contract.allocation import Evidence
 from contract.resource import Resource
 
@@ -14,24 +14,24 @@ class Said:
 
     Attributes:
         word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven`` or ``blind``.
-        claim: which container it named.
+        ref: which container it named.
         evidence: by what, where it decided.
         text: the rest, for people.
     """
 
     word: str
-    claim: Claim | None
+    ref: ContainerRef | None
     evidence: Evidence | None = None
     text: str = ""
 
     def __str__(self) -> str:
         """Write on one line."""
-        return " ".join(filter(None, (self.word, str(self.claim), self.evidence, self.text)))
+        return " ".join(filter(None, (self.word, str(self.ref), self.evidence, self.text)))
 
 
 @dataclass
 class Memory:
-    """A ``Journal`` that keeps what was said since it was last asked."""
+    """A ``DecisionLog`` that keeps what was said since it was last asked."""
 
     said: list[Said] = field(default_factory=list)
 
@@ -43,36 +43,36 @@ class Memory:
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
         """Keep a decision."""
-        self.said.append(Said("decided", claim, evidence, f"{call} {len(ids)} {resource}"))
+        self.said.append(Said("decided", ref, evidence, f"{call} {len(ids)} {resource}"))
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         """Keep a refusal."""
-        self.said.append(Said("refused", claim, None, f"{call} {size} {resource}: {reason}"))
+        self.said.append(Said("refused", ref, None, f"{call} {size} {resource}: {reason}"))
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Keep that other cards were taken than chosen."""
-        self.said.append(Said("replaced", claim, None, f"{chosen} by {cards}"))
+        self.said.append(Said("replaced", ref, None, f"{chosen} by {cards}"))
 
     def corrected(self, correction: Correction) -> None:
         """Keep a correction."""
         text = f"it was {correction.proven}, {len(correction.ids)} {correction.resource}"
         self.said.append(Said("corrected", correction.guessed, None, text))
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """Keep that a container starts without proof."""
-        self.said.append(Said("unproven", claim, None, f"{len(ids)}: {reason}"))
+        self.said.append(Said("unproven", ref, None, f"{len(ids)}: {reason}"))
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Keep that places were chosen without the author's wishes."""
-        self.said.append(Said("unadvised", claim, None, f"{resource}: {len(ids)}"))
+        self.said.append(Said("unadvised", ref, None, f"{resource}: {len(ids)}"))
 
     def blind(self, reason: str) -> None:
         """Keep that there was no record to be had."""
@@ -83,5 +83,5 @@ class Memory:
         if word.startswith("_"):
             raise AttributeError(word)
         return lambda *args, **_kwargs: self.said.append(
-            Said(word, next((each for each in args if isinstance(each, Claim)), None))
+            Said(word, next((each for each in args if isinstance(each, ContainerRef)), None))
         )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.tickets import card_of
 from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
@@ -88,7 +88,7 @@ class Judge:
         self.verdicts: Counter[str] = Counter()
         self.evidence: Counter[str] = Counter()
         self.step = 0
-        self._guesses: dict[tuple[str, str, Resource], Claim] = {}
+        self._guesses: dict[tuple[str, str, Resource], ContainerRef] = {}
         self._pods: dict[str, Pod] = {}
 
     def meet(self, pod: Pod) -> None:
@@ -112,7 +112,7 @@ class Judge:
         for each in call.said:
             if each.word == "corrected":
                 self.verdicts["corrected"] += 1
-            if each.word not in ("decided", "refused", "replaced") or each.claim is None:
+            if each.word not in ("decided", "refused", "replaced") or each.ref is None:
                 continue
             if each.evidence is not None:
                 self.evidence[each.evidence.value] += 1
@@ -131,7 +131,7 @@ class Judge:
                 self.find("wrong", f"{call}: {each}")
             else:
                 self.verdicts["guessed wrongly"] += 1
-                self._guesses[call.place] = each.claim
+                self._guesses[call.place] = each.ref
             if not right:
                 another = True
                 self._bystander(call, each)
@@ -147,8 +147,8 @@ class Judge:
         """
         return (
             said.evidence is Evidence.TICKET
-            and said.claim is not None
-            and said.claim == self._guesses.get(call.place)
+            and said.ref is not None
+            and said.ref == self._guesses.get(call.place)
         )
 
     def _earlier_alike(self, call: Call, said: Said) -> bool:
@@ -156,11 +156,11 @@ class Judge:
 
         Where the watch has not told of a pod, only a GET in every call could tell the two apart.
         """
-        claim = said.claim
-        before = self._pods.get(claim.pod.uid) if claim is not None else None
-        if claim is None or before is None or call.known or claim.pod.key != call.pod.key:
+        ref = said.ref
+        before = self._pods.get(ref.pod.uid) if ref is not None else None
+        if ref is None or before is None or call.known or ref.pod.key != call.pod.key:
             return False
-        container = next((each for each in before.containers if each.name == claim.container), None)
+        container = next((each for each in before.containers if each.name == ref.container), None)
         return (
             said.word == "decided"
             and container is not None
@@ -172,27 +172,27 @@ class Judge:
     @staticmethod
     def _a_guess(call: Call, said: Said) -> bool:
         """Tell whether more than one container could have been asking, for all that is known."""
-        if said.claim is None or said.word == "refused":
+        if said.ref is None or said.word == "refused":
             return False
-        pod = said.claim.pod
+        pod = said.ref.pod
         return pod.uid in call.ended or (call.halves and pod.uid in call.pod.uids)
 
     @staticmethod
     def right(call: Call, said: Said) -> bool:
         """Tell whether the container named is the one that a call is for."""
-        claim = said.claim
-        if claim is None or claim.container not in {call.container.name, *call.alike}:
+        ref = said.ref
+        if ref is None or ref.container not in {call.container.name, *call.alike}:
             return False
         # The agent knows no UID of a pod that only the kubelet has left.
         uids = {*call.pod.uids, ""}
-        return claim.pod.key == call.pod.key and claim.pod.uid in uids
+        return ref.pod.key == call.pod.key and ref.pod.uid in uids
 
     def _bystander(self, call: Call, said: Said) -> None:
-        claim = said.claim
-        pod = self._pods.get(claim.pod.uid) if claim is not None else None
-        if claim is None or pod is None:
+        ref = said.ref
+        pod = self._pods.get(ref.pod.uid) if ref is not None else None
+        if ref is None or pod is None:
             return
-        if not any(each.name == claim.container and each.asks for each in pod.containers):
+        if not any(each.name == ref.container and each.asks for each in pod.containers):
             self.find("bystander", f"{call}: {said}")
 
     # --- places ---------------------------------------------------------------------------

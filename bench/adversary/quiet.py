@@ -48,7 +48,7 @@ def _check_free(world: World) -> None:
     over = world.devices.books.keys() - set(world.kubelet.active())
     unlisted = over - {each.pod.uid for each in world.kubelet.listed()}
     for resource in Resource:
-        told = world.host.turnstile.free(resource)
+        told = world.host.allocator.free(resource)
         most, least = _free(world, resource, but=over), _free(world, resource, but=unlisted)
         for card in world.cards:
             if not least[card] <= told[card] <= most[card]:
@@ -73,7 +73,7 @@ def _check_known(world: World) -> None:
             held = world.devices.of(known.pod.uid, container.name).get(Resource.CORE)
             if held is None or container.kind is ContainerKind.INIT:
                 continue
-            found = world.host.turnstile.entitled(known.pod.uid, container.name)
+            found = world.host.allocator.entitled(known.pod.uid, container.name)
             if found is None or found.core_ids != held:
                 world.judge.find("unknown", f"{known.pod.uid} {container.name}: {found}")
 

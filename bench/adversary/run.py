@@ -62,7 +62,7 @@ def run(
     """
     random = Random(seed)  # noqa: S311 -- is to be repeatable
     level = log.level
-    log.setLevel(logging.CRITICAL + 1)  # what it logs by the thousand is in its journal, too
+    log.setLevel(logging.CRITICAL + 1)  # what it logs by the thousand is in its decision log, too
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
     faults = Faults(world, random)

@@ -41,7 +41,7 @@ def _lets_start(
     world.trace(f"-> PreStart {call}")
     before, world.proving = world.memory.take(), True  # it may come in the middle of a call
     try:
-        world.host.turnstile.prestart(resource, sorted(ids))
+        world.host.allocator.prestart(resource, sorted(ids))
     except Refusal as error:
         world.trace(f"   vetoed: {error}")
         wished = all(pod.wished(card_of(each)) for each in ids)

@@ -56,7 +56,7 @@ class World:
             book=self.book,
             api=self.api,
             record=self.kubelet,
-            journal=self.memory,
+            decision_log=self.memory,
             unhealthy=lambda uuid: "xid" if uuid in self.ill else "",
             clock=lambda: self.now,
             guarded=self.guarded,
@@ -84,12 +84,12 @@ class World:
     def register(self) -> None:
         """Let the agent register with the kubelet."""
         self.devices.connected = True
-        self.guarded("registered", self.host.turnstile.registered)
+        self.guarded("registered", self.host.allocator.registered)
 
     def refresh(self) -> None:
         """Let the agent look after what has ended and what it owes."""
         self.now += 1.0
-        self.guarded("refresh", self.host.turnstile.refresh)
+        self.guarded("refresh", self.host.allocator.refresh)
 
     def guarded(self, what: str, do: Callable[[], object]) -> None:
         """Do what a thread of the agent does; it must not end by an exception."""
@@ -130,7 +130,7 @@ class World:
         available, must = list(offer.available), list(offer.must)
         return self._settle(
             call,
-            lambda: self.host.turnstile.prefer(offer.resource, available, must, offer.size),
+            lambda: self.host.allocator.prefer(offer.resource, available, must, offer.size),
             lambda: could_run(self, call, offer),
         )
 
@@ -141,7 +141,7 @@ class World:
         held = self.held_by_others(pod, container, resource)
         self._settle(
             call,
-            lambda: self.host.turnstile.allocate(resource, ids),
+            lambda: self.host.allocator.allocate(resource, ids),
             lambda: not held.intersection(ids),
         )
         other = self.devices.of(pod.uid, container.name).get(resource.other, frozenset())

@@ -1,10 +1,10 @@
-"""What the agent of a node in this process says: a journal that remembers."""
+"""What the agent of a node in this process says: a decision log that remembers."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from contract.allocation import Evidence
 from contract.resource import Resource
 
@@ -14,7 +14,7 @@ class Said:
     """One decision of the agent."""
 
     at_ms: float
-    claim: Claim
+    ref: ContainerRef
     resource: Resource
     evidence: Evidence
     ids: frozenset[str]
@@ -22,18 +22,18 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One refusal of the agent; *claim* is ``None`` where it found nobody asking."""
+    """One refusal of the agent; *ref* is ``None`` where it found nobody asking."""
 
     at_ms: float
     call: str
-    claim: Claim | None
+    ref: ContainerRef | None
     resource: Resource
     size: int
     reason: str
 
 
 class Diary:
-    """A :class:`agent.allocator.model.ports.Journal` that remembers and counts."""
+    """A :class:`agent.allocator.model.ports.DecisionLog` that remembers and counts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -44,7 +44,7 @@ class Diary:
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
@@ -52,16 +52,16 @@ class Diary:
         """A call was settled."""
         self.counts[f"{call} by {evidence.value}"] += 1
         if call == "allocate":
-            self.said.append(Said(self._clock(), claim, resource, evidence, frozenset(ids)))
+            self.said.append(Said(self._clock(), ref, resource, evidence, frozenset(ids)))
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         """A call was refused."""
         self.counts[f"{call} refused"] += 1
-        self.refusals.append(Refused(self._clock(), call, claim, resource, size, reason))
+        self.refusals.append(Refused(self._clock(), call, ref, resource, size, reason))
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
         """A scheduler's choice did not fit."""
         self.counts["replaced"] += 1
 
@@ -69,11 +69,11 @@ class Diary:
         """A guess was wrong."""
         self.counts["corrected"] += 1
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:  # noqa: ARG002 -- the Protocol's
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:  # noqa: ARG002 -- the Protocol's
         """A container started without proof."""
         self.counts["unproven"] += 1
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:  # noqa: ARG002 -- the Protocol's
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:  # noqa: ARG002 -- the Protocol's
         """Places were chosen while the wishes of the pod's author were not known."""
         self.counts["unadvised"] += 1
 

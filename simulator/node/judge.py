@@ -69,7 +69,7 @@ def judge(
     if said is None:
         return Admission(resource, event, Verdict.WRONG, None, "the agent said nothing")
     # The agent knows no UID of a pod that only the kubelet has left.
-    same = said.claim.pod.key == (event.namespace, event.pod)
-    same = same and said.claim.pod.uid in (event.pod_uid, mirrors.get(event.pod_uid), "")
-    right = same and said.claim.container == event.container
+    same = said.ref.pod.key == (event.namespace, event.pod)
+    same = same and said.ref.pod.uid in (event.pod_uid, mirrors.get(event.pod_uid), "")
+    right = same and said.ref.container == event.container
     return Admission(resource, event, Verdict.RIGHT if right else Verdict.WRONG, said.evidence)

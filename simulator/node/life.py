@@ -4,8 +4,8 @@ import socket
 import threading
 from dataclasses import dataclass
 
-from agent.allocator.allocator import Turnstile
-from agent.app.container_setup import Works
+from agent.allocator.allocator import Allocator
+from agent.app.container_setup import Lifecycle
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
 from simulator.node.mortal import Death, MortalOutbox
@@ -15,17 +15,17 @@ from simulator.node.mortal import Death, MortalOutbox
 class AgentLife:
     """One run of the agent, from its start to its end."""
 
-    turnstile: Turnstile
+    allocator: Allocator
     registrar: Registrar
     channel: PodResources
-    outbox: MortalOutbox
+    writer: MortalOutbox
     death: Death
-    works: Works
+    works: Lifecycle
     thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Read the ledger off the kubelet's record, then let the kubelet in."""
-        self.turnstile.rebuild()
+        self.allocator.rebuild()
         self.works.open()
         self.thread = threading.Thread(
             target=self.registrar.run, args=(self.death.stop,), daemon=True

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import grpc
 
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import Journal, Outbox
+from agent.allocator.model.ports import AnnotationWriter, DecisionLog
 from agent.allocator.model.tickets import TicketBook
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.server import Calls, DevicePluginService
@@ -86,68 +86,68 @@ class Death:
 
 
 class MortalJournal:
-    """A :class:`agent.allocator.model.ports.Journal` that a dead agent writes nothing into."""
+    """A :class:`agent.allocator.model.ports.DecisionLog` that a dead agent writes nothing into."""
 
-    def __init__(self, journal: Journal, death: Death) -> None:
-        self._journal = journal
+    def __init__(self, decision_log: DecisionLog, death: Death) -> None:
+        self._decision_log = decision_log
         self._death = death
 
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
         """A call was settled."""
         if not self._death.dead.is_set():
-            self._journal.decided(call, claim, resource, evidence, ids)
+            self._decision_log.decided(call, ref, resource, evidence, ids)
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         """A call was refused."""
         if not self._death.dead.is_set():
-            self._journal.refused(call, claim, resource, size, reason)
+            self._decision_log.refused(call, ref, resource, size, reason)
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """A scheduler's choice did not fit."""
         if not self._death.dead.is_set():
-            self._journal.replaced(claim, chosen, cards)
+            self._decision_log.replaced(ref, chosen, cards)
 
     def corrected(self, correction: Correction) -> None:
         """A guess was wrong."""
         if not self._death.dead.is_set():
-            self._journal.corrected(correction)
+            self._decision_log.corrected(correction)
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """A container started without proof."""
         if not self._death.dead.is_set():
-            self._journal.unproven(claim, ids, reason)
+            self._decision_log.unproven(ref, ids, reason)
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Places were chosen while the wishes of the pod's author were not known."""
         if not self._death.dead.is_set():
-            self._journal.unadvised(claim, resource, ids)
+            self._decision_log.unadvised(ref, resource, ids)
 
     def blind(self, reason: str) -> None:
         """The record could not be had."""
         if not self._death.dead.is_set():
-            self._journal.blind(reason)
+            self._decision_log.blind(reason)
 
 
 class MortalOutbox:
-    """A :class:`agent.allocator.model.ports.Outbox` whose queue dies with the agent.
+    """A :class:`agent.allocator.model.ports.AnnotationWriter` whose queue dies with the agent.
 
     Args:
-        outbox: where the API server is.
+        writer: where the API server is.
         death: of the agent.
         waits: keep everything until :meth:`write`, as a queue does that has not come to it.
     """
 
-    def __init__(self, outbox: Outbox, death: Death, *, waits: bool) -> None:
-        self._outbox = outbox
+    def __init__(self, writer: AnnotationWriter, death: Death, *, waits: bool) -> None:
+        self._writer = writer
         self._death = death
         self._waits = waits
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class MortalOutbox:
         if self._death.dead.is_set():
             return
         if not self._waits:
-            self._outbox.put(view, allocations)
+            self._writer.put(view, allocations)
             return
         with self._lock:
             self._waiting[view.id.uid] = view, allocations
@@ -169,7 +169,7 @@ class MortalOutbox:
             waiting, self._waiting = list(self._waiting.values()), {}
         if not self._death.dead.is_set():
             for each in waiting:
-                self._outbox.put(*each)
+                self._writer.put(*each)
 
 
 class MortalService(DevicePluginService):

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import TicketBook
-from agent.app.container_setup import Works
+from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
@@ -217,7 +217,7 @@ class Node:
     def write_patches(self) -> None:
         """Let the agent write the allocations that wait, see ``NodeOptions.patches_wait``."""
         if self._agent is not None:
-            self._agent.outbox.write()
+            self._agent.writer.write()
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet and start it again; it gets all pods anew as one batch (fact K11)."""
@@ -309,7 +309,7 @@ class Node:
         wrong = []
         for name, resource in self._resources.items():
             taken = {i for each in self.kubelet.record() if each.resource == name for i in each.ids}
-            counted = {} if self._agent is None else self._agent.turnstile.free(resource)
+            counted = {} if self._agent is None else self._agent.allocator.free(resource)
             for card, places in self._book.by_card(resource).items():
                 free = len(places - taken)
                 if counted.get(card) != free:
@@ -321,44 +321,44 @@ class Node:
     def start_agent(self) -> None:
         """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
         death = Death(self._options.agent_hook)
-        outbox = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
+        writer = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
         channel = PodResources(self._socket, resources=self._resources)
         record: RecordSource = channel if self._options.witness else NoRecord()
-        enforcer, works = self._enforcer(lambda: turnstile)
-        turnstile = Turnstile(
+        enforcer, works = self._enforcer(lambda: allocator)
+        allocator = Allocator(
             book=self._book,
             pods=self.pods,
             record=self._options.record(record),
-            outbox=outbox,
-            journal=MortalJournal(self._options.journal(self.diary), death),
+            writer=writer,
+            decision_log=MortalJournal(self._options.decision_log(self.diary), death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
             aligned=self._options.numa,
         )
-        self.pods.subscribe(turnstile.catch_up)
+        self.pods.subscribe(allocator.catch_up)
         registrar = Registrar(
             plugin_dir=self._plugins,
             endpoints=[
-                Endpoint(name, f"v{resource}", self._service(turnstile, resource, death))
+                Endpoint(name, f"v{resource}", self._service(allocator, resource, death))
                 for name, resource in self._resources.items()
             ],
-            on_new_kubelet=turnstile.registered,
+            on_new_kubelet=allocator.registered,
         )
-        self._agent = AgentLife(turnstile, registrar, channel, outbox, death, works)
+        self._agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self._agent.start()
 
-    def _enforcer(self, turnstile: Callable[[], Turnstile]) -> tuple[Enforcer | None, Works]:
+    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer | None, Lifecycle]:
         if not self._options.limits:
-            return None, Works()
+            return None, Lifecycle()
         vcuda = Vcuda(
             state_dir=self.state,
             peers=Cgroups(),
             runtime=Cri(self.state.parent / "cri.sock"),  # nobody listens: nothing is run here
-            entitled=lambda uid, container: turnstile().entitled(uid, container),
+            entitled=lambda uid, container: allocator().entitled(uid, container),
             hardware=Hardware(lambda _uuid: "", lambda: "", BLOCK),
         )
-        return vcuda, Works(vcuda.open, lambda: vcuda.alive, vcuda.close)
+        return vcuda, Lifecycle(vcuda.open, lambda: vcuda.alive, vcuda.close)
 
     def wrong_limits(self) -> list[str]:
         """Name every running container that finds other limits than its own."""
@@ -375,8 +375,8 @@ class Node:
     def sweep_limits(self) -> None:
         """Let the agent remove what it made for pods that are gone."""
         if self._agent is not None:
-            self._agent.turnstile.refresh()
-            self._agent.turnstile.sweep()
+            self._agent.allocator.refresh()
+            self._agent.allocator.sweep()
 
     def wait_until_offered(self) -> None:
         """Wait until the kubelet can give both resources.
@@ -402,12 +402,12 @@ class Node:
             time.sleep(_POLL_S)
 
     def _service(
-        self, turnstile: Turnstile, resource: Resource, death: Death
+        self, allocator: Allocator, resource: Resource, death: Death
     ) -> Callable[[], DevicePluginService]:
         return lambda: MortalService(
             resource=resource,
             book=self._book,
-            calls=turnstile,
+            calls=allocator,
             death=death,
             numa=self._options.numa,
         )

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from agent.allocator.model.ports import Journal, RecordSource
+from agent.allocator.model.ports import DecisionLog, RecordSource
 from placement.scoring import Policy
 from simulator.node.mortal import AgentHook, no_hook
 
 Rewire = Callable[[RecordSource], RecordSource]
 """Puts something between the agent and the kubelet's record."""
 
-Retell = Callable[[Journal], Journal]
+Retell = Callable[[DecisionLog], DecisionLog]
 """Puts something between the agent and the diary."""
 
 Anything = TypeVar("Anything")
@@ -34,7 +34,7 @@ class NodeOptions:
         witness: whether the agent can ask ``List``.
         record: puts a fault between the agent and ``List``.
         list_rate, list_burst: the kubelet's limit on ``List`` (fact K5).
-        journal: puts something between the agent and the diary.
+        decision_log: puts something between the agent and the diary.
         boot: whether kubelet and agent are started at once; a test may want to do it itself.
         cache_behind: how many pods the agent's watch is behind the kubelet.
         patches_wait: whether allocations stay in the agent's queue until
@@ -54,7 +54,7 @@ class NodeOptions:
     record: Rewire = as_it_is
     list_rate: float = 100.0
     list_burst: int = 10
-    journal: Retell = as_it_is
+    decision_log: Retell = as_it_is
     boot: bool = True
     cache_behind: int = 0
     patches_wait: bool = False

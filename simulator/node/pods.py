@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class PodsInMemory:
-    """A ``PodSource`` and ``Outbox``: an API server, and a watch of it.
+    """A ``PodSource`` and ``AnnotationWriter``: an API server, and a watch of it.
 
     The API server has the truth; the watch may be behind it, and tells what it knows.
     """
@@ -54,7 +54,7 @@ class PodsInMemory:
                 self._told.pop(uid, None)
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
-        """Be the outbox: what is recorded on a pod shows in it from now on."""
+        """Be the annotation writer: what is recorded on a pod shows in it from now on."""
         complete = is_complete(view.demand, allocations)
         self._change(view.id.uid, assigned=complete, recorded=allocations)
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from hypothesis import settings
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified, ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod, MatchedPod, Snapshot
 from agent.allocator.model.tickets import TicketBook
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
@@ -102,11 +102,11 @@ def snapshot(*pods: ListedPod) -> Snapshot:
     return Snapshot(pods)
 
 
-def identified(pod: PodView | PodId, entry: ListedPod) -> Identified:
+def identified(pod: PodView | PodId, entry: ListedPod) -> MatchedPod:
     """A listed entry, identified; only the kubelet knows a pod given by its identity alone."""
     if isinstance(pod, PodView):
-        return Identified(pod.id, entry, pod)
-    return Identified(pod, entry, None)
+        return MatchedPod(pod.id, entry, pod)
+    return MatchedPod(pod, entry, None)
 
 
 def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
@@ -142,8 +142,8 @@ def hold(
     *,
     kind: ContainerKind = MAIN,
     evidence: Evidence = Evidence.WITNESS,
-) -> Claim:
+) -> ContainerRef:
     """Book *held* to a container; gives its claim."""
-    claim = Claim(pod, name)
-    ledger.record(claim, kind, resource, Holding(held, evidence))
-    return claim
+    ref = ContainerRef(pod, name)
+    ledger.record(ref, kind, resource, Holding(held, evidence))
+    return ref

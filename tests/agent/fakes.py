@@ -1,4 +1,4 @@
-"""Fakes of everything the turnstile and the adapters meet: one per Protocol, and a kubelet."""
+"""Fakes of everything the allocator and the adapters meet: one per Protocol, and a kubelet."""
 
 import itertools
 import json
@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import grpc
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.tickets import TicketBook
@@ -226,16 +226,16 @@ class FakeEnforcer:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.made: list[tuple[Claim, frozenset[str], Grant]] = []
+        self.made: list[tuple[ContainerRef, frozenset[str], Grant]] = []
         self.started: list[tuple[frozenset[str], Entitlement | None]] = []
         self.kept: list[set[PodId]] = []
         self.asked: list[list[str]] = []
         self.chosen = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
         self._fail()
-        self.made.append((claim, ids, grant))
+        self.made.append((ref, ids, grant))
         self.meanwhile()
         return Answer({"LIMIT": str(grant.places)}, mounts=(Mount("/etc/limit", "/host"),))
 
@@ -244,7 +244,7 @@ class FakeEnforcer:
         self.started.append((ids, entitlement))
 
     def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        self.asked.append([each.claim.container for each in candidates])
+        self.asked.append([each.ref.container for each in candidates])
         return candidates[self.chosen]
 
     def keep(self, pods: Collection[PodId]) -> None:
@@ -256,7 +256,7 @@ class FakeEnforcer:
 
 
 class FakeOutbox:
-    """A :class:`agent.allocator.model.ports.Outbox` that remembers."""
+    """A :class:`agent.allocator.model.ports.AnnotationWriter` that remembers."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[PodView, dict[str, Allocation]]] = []
@@ -271,46 +271,50 @@ class FakeOutbox:
 
 @dataclass
 class FakeJournal:
-    """A :class:`agent.allocator.model.ports.Journal` that remembers."""
+    """A :class:`agent.allocator.model.ports.DecisionLog` that remembers."""
 
-    decisions: list[tuple[str, Claim, Resource, Evidence, frozenset[str]]] = field(
+    decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = field(
         default_factory=list
     )
     refusals: list[tuple[str, Resource, int, str]] = field(default_factory=list)
-    refused_claims: list[Claim | None] = field(default_factory=list)
+    refused_claims: list[ContainerRef | None] = field(default_factory=list)
     corrections: list[Correction] = field(default_factory=list)
     replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
-    unproven_starts: list[tuple[Claim | None, frozenset[str], str]] = field(default_factory=list)
-    unadvised_choices: list[tuple[Claim, Resource, frozenset[str]]] = field(default_factory=list)
+    unproven_starts: list[tuple[ContainerRef | None, frozenset[str], str]] = field(
+        default_factory=list
+    )
+    unadvised_choices: list[tuple[ContainerRef, Resource, frozenset[str]]] = field(
+        default_factory=list
+    )
     blinds: list[str] = field(default_factory=list)
 
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        self.decisions.append((call, claim, resource, evidence, frozenset(ids)))
+        self.decisions.append((call, ref, resource, evidence, frozenset(ids)))
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         self.refusals.append((call, resource, size, reason))
-        self.refused_claims.append(claim)
+        self.refused_claims.append(ref)
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        self.replacements.append((claim.container, tuple(chosen), tuple(cards)))
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
+        self.replacements.append((ref.container, tuple(chosen), tuple(cards)))
 
     def corrected(self, correction: Correction) -> None:
         self.corrections.append(correction)
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
-        self.unproven_starts.append((claim, frozenset(ids), reason))
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
+        self.unproven_starts.append((ref, frozenset(ids), reason))
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
-        self.unadvised_choices.append((claim, resource, frozenset(ids)))
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
+        self.unadvised_choices.append((ref, resource, frozenset(ids)))
 
     def blind(self, reason: str) -> None:
         self.blinds.append(reason)
@@ -319,7 +323,7 @@ class FakeJournal:
         """The evidence of every decision of one kind of call, in order."""
         return [each[3] for each in self.decisions if each[0] == call]
 
-    def claims(self, call: str) -> list[str]:
+    def refs(self, call: str) -> list[str]:
         """``pod/container`` of every decision of one kind of call, in order."""
         return [
             f"{each[1].pod.name}/{each[1].container}" for each in self.decisions if each[0] == call
@@ -330,7 +334,7 @@ class FakeJournal:
 
 
 class Node:
-    """A turnstile with fakes around it, and the bookkeeping of a kubelet that calls it.
+    """A allocator with fakes around it, and the bookkeeping of a kubelet that calls it.
 
     What the kubelet does is facts K2 to K4 and K7, spelled out in :meth:`serve`.
     """
@@ -360,14 +364,14 @@ class Node:
 
     def restart_agent(self) -> None:
         """Put a new agent in the old one's place; pods and the kubelet's record stay."""
-        self.outbox, self.journal = FakeOutbox(), FakeJournal()
+        self.writer, self.decision_log = FakeOutbox(), FakeJournal()
         self.grants: list[Grant] = []
-        self.turnstile = Turnstile(
+        self.allocator = Allocator(
             book=self.book,
             pods=self.pods,
             record=self.record,
-            outbox=self.outbox,
-            journal=self.journal,
+            writer=self.writer,
+            decision_log=self.decision_log,
             answer=self._answer,
             enforcer=self.enforcer,
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
@@ -410,7 +414,7 @@ class Node:
     ) -> list[str]:
         """Ask for a preference as the kubelet does: what is available includes *must*."""
         available = [*(among or self.free[resource]), *must]
-        return self.turnstile.prefer(resource, available, must, size)
+        return self.allocator.prefer(resource, available, must, size)
 
     def serve(self, view: PodView, container: ContainerDemand, resource: Resource) -> list[str]:
         """Make the calls for one resource of one container, and book what was answered."""
@@ -423,7 +427,7 @@ class Node:
             chosen = [*reusable, *self.free[resource]]
         else:
             chosen = self.prefer(resource, size, reusable)
-        self.turnstile.allocate(resource, chosen)
+        self.allocator.allocate(resource, chosen)
         self.took(view, container, resource, chosen)
         return chosen
 
@@ -453,7 +457,7 @@ class Node:
         for resource in Resource:
             held = self.got.get((view.id, container, resource))
             if held:
-                self.turnstile.prestart(resource, held)
+                self.allocator.prestart(resource, held)
 
     def cards(self, view: PodView, container: str = "main") -> list[str]:
         """The cards a container got, by both resources, each once."""

@@ -31,30 +31,30 @@ LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
 
 
 class WholeNode(Node):
-    """A node whose turnstile writes with the real queue and the real journal."""
+    """A node whose allocator writes with the real queue and the real decision log."""
 
     def restart_agent(self) -> None:
         super().restart_agent()
         self.queue = PatchQueue(
             api=FakePatchApi(), names=NAMES, indices={f"GPU-{each}": each for each in range(2)}
         )
-        self.outbox.put = self.queue.put  # type: ignore[method-assign]
-        self.turnstile._journal = LogJournal(Metrics())
+        self.writer.put = self.queue.put  # type: ignore[method-assign]
+        self.allocator._decision_log = LogJournal(Metrics())
 
     def live(self, view: PodView) -> None:
         """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""
         self.bind(view)
-        self.turnstile.catch_up(view)
+        self.allocator.catch_up(view)
         with suppress(Refusal):
             self.admit(view)
             for container in view.demand.containers:
                 self.start(view, container.name)
-        self.turnstile.refresh()
-        self.turnstile.catch_up(view)
+        self.allocator.refresh()
+        self.allocator.catch_up(view)
         for resource in Resource:
-            self.turnstile.free(resource)
+            self.allocator.free(resource)
         for container in view.demand.containers:
-            self.turnstile.entitled(view.id.uid, container.name)
+            self.allocator.entitled(view.id.uid, container.name)
 
 
 def test_a_record_of_a_card_that_this_node_lacks_is_not_believed() -> None:
@@ -66,8 +66,8 @@ def test_a_record_of_a_card_that_this_node_lacks_is_not_believed() -> None:
     view = parse_pod(manifest, NAMES)
     node.bind(view)
     node.admit(view)
-    node.turnstile.refresh()
-    node.turnstile.catch_up(view)
+    node.allocator.refresh()
+    node.allocator.catch_up(view)
     assert {"GPU-0", "GPU-1"} >= {*node.cards(view, "c0"), *node.cards(view, "c1")} > set()
     patch = node.queue._patches[view.id]
     written = json.loads(patch["metadata"]["annotations"][NAMES.gpu_allocation])
@@ -225,8 +225,8 @@ def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
         node.live(parse_pod(_pod(number, each), NAMES))
     if restarted:
         node.restart_agent()
-        node.turnstile.rebuild()
-        node.turnstile.registered()
+        node.allocator.rebuild()
+        node.allocator.registered()
         for view in node.pods.views():
-            node.turnstile.catch_up(view)
+            node.allocator.catch_up(view)
         node.live(parse_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.allocator import Turnstile
-from agent.allocator.model.ledger import Claim
+from agent.allocator.allocator import Allocator
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import PlacementError
 from bench.adversary.api import Api
@@ -214,7 +214,7 @@ def test_an_agent_that_refuses_what_fits_is_found(monkeypatch: pytest.MonkeyPatc
     def refuse(*_args: object) -> NoReturn:
         raise PlacementError("no card fits")
 
-    monkeypatch.setattr(Turnstile, "prefer", refuse)
+    monkeypatch.setattr(Allocator, "prefer", refuse)
     findings = run(1, active_only=True, rounds=3).findings
     assert "refused" in {each.kind for each in findings}
 
@@ -232,8 +232,8 @@ def test_whom_the_agent_names_is_compared_with_whom_the_call_is_for(
 ) -> None:
     judge, call = a_call()
     name, container, evidence = said
-    claim = Claim(PodId("default", name, f"u-{name}"), container)
-    call.said = [Said("decided", claim, evidence)]
+    ref = ContainerRef(PodId("default", name, f"u-{name}"), container)
+    call.said = [Said("decided", ref, evidence)]
     judge.named(call)
     assert {each.kind for each in judge.findings} == kinds
 
@@ -241,7 +241,7 @@ def test_whom_the_agent_names_is_compared_with_whom_the_call_is_for(
 def test_a_container_of_a_pod_that_the_agent_was_never_shown_is_no_witness() -> None:
     judge, call = a_call()
     call.known = False
-    call.said = [Said("decided", Claim(PodId("default", "p", ""), "c"), Evidence.WITNESS)]
+    call.said = [Said("decided", ContainerRef(PodId("default", "p", ""), "c"), Evidence.WITNESS)]
     judge.named(call)
     assert [each.kind for each in judge.findings] == ["witness"]
 
@@ -249,14 +249,14 @@ def test_a_container_of_a_pod_that_the_agent_was_never_shown_is_no_witness() -> 
 def test_the_ticket_of_an_excused_guess_is_no_finding_and_that_of_another_is() -> None:
     judge, call = a_call()
     call.ended = {"u-q"}
-    claim = Claim(PodId("default", "q", "u-q"), "c")
+    ref = ContainerRef(PodId("default", "q", "u-q"), "c")
     for word in (Evidence.ORDER, Evidence.TICKET):
-        call.said = [Said("decided", claim, word)]
+        call.said = [Said("decided", ref, word)]
         assert judge.named(call)
     assert judge.findings == []
     assert judge.excused.total() == 1
     call.ended = set()
-    call.said = [Said("decided", Claim(claim.pod, "d"), Evidence.TICKET)]
+    call.said = [Said("decided", ContainerRef(ref.pod, "d"), Evidence.TICKET)]
     judge.named(call)
     assert {each.kind for each in judge.findings} == {"wrong", "bystander"}
 
@@ -267,7 +267,7 @@ def test_an_earlier_pod_of_the_name_is_as_good_if_it_asks_and_wishes_the_same() 
         earlier = Pod("default", "p", uid, (a_share(),), 0, annotations=wishes)
         judge.meet(earlier)
         call.known = False
-        call.said = [Said("decided", Claim(PodId("default", "p", uid), "c"), Evidence.ORDER)]
+        call.said = [Said("decided", ContainerRef(PodId("default", "p", uid), "c"), Evidence.ORDER)]
         judge.named(call)
     assert [each.kind for each in judge.findings] == ["wrong"]
 
@@ -275,7 +275,7 @@ def test_an_earlier_pod_of_the_name_is_as_good_if_it_asks_and_wishes_the_same() 
 def test_without_list_a_wrong_guess_is_no_finding() -> None:
     judge, call = a_call()
     call.seen = False
-    call.said = [Said("decided", Claim(PodId("default", "q", "u-q"), "c"), Evidence.ORDER)]
+    call.said = [Said("decided", ContainerRef(PodId("default", "q", "u-q"), "c"), Evidence.ORDER)]
     assert judge.named(call)
     assert judge.findings == []
 
@@ -301,6 +301,6 @@ def test_an_agent_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: object) -> NoReturn:
         raise KeyError("GPU-elsewhere")
 
-    monkeypatch.setattr(Turnstile, "allocate", fail)
+    monkeypatch.setattr(Allocator, "allocate", fail)
     findings = run(1, active_only=True, rounds=3).findings
     assert {each.kind for each in findings} >= {"failed"}

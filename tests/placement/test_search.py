@@ -12,7 +12,7 @@ from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
 from placement.errors import PlacementError
 from placement.scoring import Policy
-from placement.search import Plan, Room, Seat, Task, make_plan
+from placement.search import Assignment, Capacity, Plan, Task, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container, patient
@@ -28,7 +28,7 @@ def room(
     left: tuple[int, int] = (0, 0),
     unhealthy: str = "",
     excluded: str = "",
-) -> Room:
+) -> Capacity:
     state = CardState(
         f"GPU-{index}",
         index,
@@ -37,7 +37,7 @@ def room(
         unhealthy,
         excluded,
     )
-    return Room(state, {CORE: left[0], MEMORY: left[1]})
+    return Capacity(state, {CORE: left[0], MEMORY: left[1]})
 
 
 def pod(*containers: tuple[Any, ...], **first: Any) -> list[Task]:
@@ -49,11 +49,13 @@ def pod(*containers: tuple[Any, ...], **first: Any) -> list[Task]:
     return [replace(tasks[0], **first), *tasks[1:]]
 
 
-def planned(tasks: Sequence[Task], rooms: Sequence[Room], **given: Any) -> dict[str, list[int]]:
+def planned(
+    tasks: Sequence[Task], capacities: Sequence[Capacity], **given: Any
+) -> dict[str, list[int]]:
     """Plan; gives the cards' indices by container."""
     found = make_plan(
         tasks,
-        rooms,
+        capacities,
         links=given.pop("links", LINKS),
         policy=given.pop("policy", Policy.BINPACK),
         **given,
@@ -65,9 +67,9 @@ def planned(tasks: Sequence[Task], rooms: Sequence[Room], **given: Any) -> dict[
     }
 
 
-def refusal(tasks: Sequence[Task], rooms: Sequence[Room], **given: Any) -> str:
+def refusal(tasks: Sequence[Task], capacities: Sequence[Capacity], **given: Any) -> str:
     with pytest.raises(PlacementError) as caught:
-        planned(tasks, rooms, **given)
+        planned(tasks, capacities, **given)
     return str(caught.value)
 
 
@@ -81,20 +83,20 @@ def test_containers_add_up() -> None:
 
 def test_the_first_is_put_elsewhere_when_a_later_one_would_find_no_place() -> None:
     """Alone, the share of 30 would take card 0, and the one of 50 fit nowhere."""
-    rooms = [room(0, 50, 4), room(1, 40, 9)]
-    assert planned(pod((30, 2)), rooms) == {"c0": [0]}
-    assert planned(pod((30, 2), (50, 2)), rooms) == {"c0": [1], "c1": [0]}
+    capacities = [room(0, 50, 4), room(1, 40, 9)]
+    assert planned(pod((30, 2)), capacities) == {"c0": [0]}
+    assert planned(pod((30, 2), (50, 2)), capacities) == {"c0": [1], "c1": [0]}
 
 
 def test_shares_leave_room_for_the_whole_cards_after_them() -> None:
-    rooms = [room(0, 70, 3), room(1), room(2)]
-    assert planned(pod((20, 3), (50, 3), (100, 0)), rooms) == {"c0": [0], "c1": [1], "c2": [2]}
+    capacities = [room(0, 70, 3), room(1), room(2)]
+    assert planned(pod((20, 3), (50, 3), (100, 0)), capacities) == {"c0": [0], "c1": [1], "c2": [2]}
 
 
 def test_whole_cards_of_less_memory_are_left_to_who_needs_less() -> None:
-    rooms = [room(0, memory=10), room(1, memory=4), room(2, memory=10)]
-    assert planned(pod((100, 2), (200, 20)), rooms) == {"c0": [1], "c1": [0, 2]}
-    assert planned(pod((100, 2), (100, 4), (100, 8)), rooms) == {
+    capacities = [room(0, memory=10), room(1, memory=4), room(2, memory=10)]
+    assert planned(pod((100, 2), (200, 20)), capacities) == {"c0": [1], "c1": [0, 2]}
+    assert planned(pod((100, 2), (100, 4), (100, 8)), capacities) == {
         "c0": [0],
         "c1": [1],
         "c2": [2],
@@ -103,16 +105,16 @@ def test_whole_cards_of_less_memory_are_left_to_who_needs_less() -> None:
 
 def test_whole_cards_are_the_best_connected() -> None:
     links = Links(Inventory(tuple(map(card, range(4))), (Link((1, 3), "NV4"),)))
-    rooms = [room(index) for index in range(4)]
-    assert planned(pod((200, 0), (100, 0)), rooms, links=links) == {"c0": [1, 3], "c1": [0]}
-    assert planned(pod((100, 0), (200, 0)), rooms, links=links) == {"c0": [0], "c1": [1, 3]}
+    capacities = [room(index) for index in range(4)]
+    assert planned(pod((200, 0), (100, 0)), capacities, links=links) == {"c0": [1, 3], "c1": [0]}
+    assert planned(pod((100, 0), (200, 0)), capacities, links=links) == {"c0": [0], "c1": [1, 3]}
 
 
 def test_a_plan_says_what_is_taken_afresh() -> None:
     found = make_plan(pod((50, 4, INIT), (60, 3)), [room(0)], links=LINKS, policy=Policy.BINPACK)
     assert found == {
-        "c0": Seat(("GPU-0",), {CORE: {"GPU-0": 50}, MEMORY: {"GPU-0": 4}}),
-        "c1": Seat(("GPU-0",), {CORE: {"GPU-0": 10}, MEMORY: {"GPU-0": 0}}),
+        "c0": Assignment(("GPU-0",), {CORE: {"GPU-0": 50}, MEMORY: {"GPU-0": 4}}),
+        "c1": Assignment(("GPU-0",), {CORE: {"GPU-0": 10}, MEMORY: {"GPU-0": 0}}),
     }
 
 
@@ -149,8 +151,8 @@ def test_an_init_container_goes_where_those_fit_that_are_handed_its_places(
 
 
 def test_a_container_that_is_handed_nothing_may_go_elsewhere() -> None:
-    rooms = [room(0, 60, 4), room(1)]
-    assert planned(pod((50, 4, INIT), (60, 4), (30, 9)), rooms) == {
+    capacities = [room(0, 60, 4), room(1)]
+    assert planned(pod((50, 4, INIT), (60, 4), (30, 9)), capacities) == {
         "c0": [0],
         "c1": [0],
         "c2": [1],
@@ -158,16 +160,16 @@ def test_a_container_that_is_handed_nothing_may_go_elsewhere() -> None:
 
 
 def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
-    rooms = [room(0), room(1, 20, 2, left=(10, 1))]
-    assert planned(pod((30, 2)), rooms) == {"c0": [1]}
-    assert "GPU-1: 30 of 31 cores free" in refusal(pod((31, 2)), rooms)
+    capacities = [room(0), room(1, 20, 2, left=(10, 1))]
+    assert planned(pod((30, 2)), capacities) == {"c0": [1]}
+    assert "GPU-1: 30 of 31 cores free" in refusal(pod((31, 2)), capacities)
 
 
 def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> None:
     """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
-    rooms = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
-    assert "places of 2 cards must be taken" in refusal(pod((50, 2)), rooms)
-    assert planned(pod((50, 2)), rooms, certain=False) == {"c0": [0]}
+    capacities = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
+    assert "places of 2 cards must be taken" in refusal(pod((50, 2)), capacities)
+    assert planned(pod((50, 2)), capacities, certain=False) == {"c0": [0]}
 
 
 # --- what a container is bound to ----------------------------------------------------
@@ -199,8 +201,8 @@ def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
 
 
 def test_unhealthy_and_excluded_cards_are_not_taken() -> None:
-    rooms = [room(0, unhealthy="Xid 79"), room(1, excluded="nouse-gpu-type"), room(2, 40)]
-    assert refusal(pod((50, 2)), rooms) == (
+    capacities = [room(0, unhealthy="Xid 79"), room(1, excluded="nouse-gpu-type"), room(2, 40)]
+    assert refusal(pod((50, 2)), capacities) == (
         "no card fits 50 cores and 2 memory blocks: 0 of 1 cards found; "
         "GPU-0: unhealthy (Xid 79); GPU-1: excluded by nouse-gpu-type; GPU-2: 40 of 50 cores free"
     )
@@ -210,18 +212,18 @@ def test_unhealthy_and_excluded_cards_are_not_taken() -> None:
 
 
 def test_what_a_scheduler_chose_is_taken_where_it_fits() -> None:
-    rooms = [room(0, 60), room(1), room(2)]
-    assert planned(pod((50, 2), chosen=("GPU-2",)), rooms) == {"c0": [2]}
-    assert planned(pod((200, 2), chosen=("GPU-2", "GPU-1")), rooms) == {"c0": [1, 2]}
-    assert planned(pod((200, 2), chosen=("GPU-2", "GPU-0")), rooms) == {"c0": [1, 2]}
-    assert planned(pod((50, 2), chosen=("GPU-2", "GPU-1")), rooms) == {"c0": [0]}
-    assert planned(pod((50, 2), chosen=("card 9",)), rooms) == {"c0": [0]}
+    capacities = [room(0, 60), room(1), room(2)]
+    assert planned(pod((50, 2), chosen=("GPU-2",)), capacities) == {"c0": [2]}
+    assert planned(pod((200, 2), chosen=("GPU-2", "GPU-1")), capacities) == {"c0": [1, 2]}
+    assert planned(pod((200, 2), chosen=("GPU-2", "GPU-0")), capacities) == {"c0": [1, 2]}
+    assert planned(pod((50, 2), chosen=("GPU-2", "GPU-1")), capacities) == {"c0": [0]}
+    assert planned(pod((50, 2), chosen=("card 9",)), capacities) == {"c0": [0]}
 
 
 def test_a_choice_gives_way_to_the_pods_other_containers_unless_it_is_strict() -> None:
-    rooms, first = [room(0, 50), room(1, 60)], {"chosen": ("GPU-0",)}
-    assert planned(pod((20, 2), (50, 2), **first), rooms) == {"c0": [0], "c1": [1]}
-    assert planned(pod((20, 2), (60, 2), (45, 2), **first), [rooms[0], room(1, 90)]) == {
+    capacities, first = [room(0, 50), room(1, 60)], {"chosen": ("GPU-0",)}
+    assert planned(pod((20, 2), (50, 2), **first), capacities) == {"c0": [0], "c1": [1]}
+    assert planned(pod((20, 2), (60, 2), (45, 2), **first), [capacities[0], room(1, 90)]) == {
         "c0": [1],
         "c1": [1],
         "c2": [0],
@@ -253,10 +255,10 @@ def test_a_refusal_names_the_container_that_cannot_be_placed() -> None:
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
-    tasks, rooms = pod((60, 2), (60, 2)), [room(0), room(1)]
+    tasks, capacities = pod((60, 2), (60, 2)), [room(0), room(1)]
     given: Mapping[str, Any] = {"links": LINKS, "policy": Policy.BINPACK}
-    assert make_plan(tasks, rooms, most_steps=2, **given) is not None
-    assert make_plan(tasks, rooms, most_steps=1, **given) is None
+    assert make_plan(tasks, capacities, most_steps=2, **given) is not None
+    assert make_plan(tasks, capacities, most_steps=1, **given) is None
 
 
 # --- whatever comes ------------------------------------------------------------------
@@ -277,9 +279,11 @@ _rooms = st.lists(
 )
 
 
-def _check(plan: Plan, containers: Sequence[ContainerDemand], rooms: Sequence[Room]) -> None:
+def _check(
+    plan: Plan, containers: Sequence[ContainerDemand], capacities: Sequence[Capacity]
+) -> None:
     """Never over capacity, never a split share, never memory beside the cores."""
-    used = dict.fromkeys(((room.card.uuid, each) for room in rooms for each in Resource), 0)
+    used = dict.fromkeys(((room.card.uuid, each) for room in capacities for each in Resource), 0)
     for asked in containers:
         seat = plan[asked.name]
         assert len(set(seat.cards)) == len(seat.cards) == asked.demand.cards
@@ -287,7 +291,7 @@ def _check(plan: Plan, containers: Sequence[ContainerDemand], rooms: Sequence[Ro
             assert set(fresh) == set(seat.cards)
             for uuid, count in fresh.items():
                 used[uuid, resource] += count
-    for each in rooms:
+    for each in capacities:
         for resource in Resource:
             assert used[each.card.uuid, resource] <= each.card.free[resource]
 
@@ -296,14 +300,14 @@ def _check(plan: Plan, containers: Sequence[ContainerDemand], rooms: Sequence[Ro
 @given(_containers, _rooms, st.sampled_from(Policy), st.data())
 def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     containers: list[tuple[Any, ...]],
-    rooms: list[tuple[int, int, bool]],
+    capacities: list[tuple[int, int, bool]],
     policy: Policy,
     data: st.DataObject,
 ) -> None:
     tasks = pod(*containers)
     given_rooms = [
         room(index, cores, memory, unhealthy="lost" if ill else "")
-        for index, (cores, memory, ill) in enumerate(rooms)
+        for index, (cores, memory, ill) in enumerate(capacities)
     ]
     asked = [task.container for task in tasks]
     healthy = [each.card for each in given_rooms if not each.card.unhealthy]
@@ -329,6 +333,6 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
 
 def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:
     """Cards that are alike are tried once: 17 shares on 16 cards are 16! ways otherwise."""
-    rooms = [room(index, 70, 10) for index in range(16)]
+    capacities = [room(index, 70, 10) for index in range(16)]
     tasks = pod(*[(60, 1)] * 17)
-    assert " of container c16, with c0, c1, " in refusal(tasks, rooms)
+    assert " of container c16, with c0, c1, " in refusal(tasks, capacities)

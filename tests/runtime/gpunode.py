@@ -147,9 +147,9 @@ class GpuNode:
         """Have the agent do now what it does every minute: remove what was for pods now gone."""
         assert self._agent is not None
         assert self._agent._desk is not None
-        turnstile = self._agent._desk.turnstile
-        turnstile.refresh()
-        turnstile.sweep()
+        allocator = self._agent._desk.allocator
+        allocator.refresh()
+        allocator.sweep()
 
     # --- pods --------------------------------------------------------------------------
 

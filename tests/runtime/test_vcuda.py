@@ -32,16 +32,16 @@ def node(make_node: MakeNode) -> GpuNode:
     return make_node(2, enforcement=Enforcement.VCUDA)
 
 
-def register(inside: Inside, socket: str = SOCKET, **claims: str) -> None:
+def register(inside: Inside, socket: str = SOCKET, **refs: str) -> None:
     """Register as a process of the container does that connects to *socket*."""
     with inside.speaking_to(socket) as near:
-        call(near, **claims)
+        call(near, **refs)
 
 
-def call(socket: Path, **claims: str) -> None:
+def call(socket: Path, **refs: str) -> None:
     options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        request = pb.VDeviceRequest(**claims)
+        request = pb.VDeviceRequest(**refs)
         rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=20)
 
 
@@ -120,7 +120,7 @@ def test_root_in_a_container_cannot_write_there(node: GpuNode) -> None:
 class Form:
     """One of the two ways in which vcuda-controller asks, and where it then reads."""
 
-    claims: dict[str, str]
+    refs: dict[str, str]
     folder: str
 
 
@@ -140,7 +140,7 @@ def test_registering_from_inside_writes_limits_and_the_host_pids(node: GpuNode) 
         assert inside.main_pid() in stay
         with inside.speaking_to(SOCKET) as near:
             everybody = inside.host_pids()
-            call(near, **form.claims)
+            call(near, **form.refs)
             assert stay < pids(inside, form.folder) <= everybody
         assert limits(inside, form.folder) == of_share(uid, 30, 8)
 
@@ -148,7 +148,7 @@ def test_registering_from_inside_writes_limits_and_the_host_pids(node: GpuNode) 
 def test_who_claims_to_be_another_is_refused_at_its_own_door(node: GpuNode) -> None:
     uid, other_uid = node.admit("a", (30, 8)), node.admit("b", (30, 8))
     inside, other = node.start("a", uid), node.start("b", other_uid)
-    for claims in (
+    for refs in (
         {"pod_uid": other_uid},
         {"container_name": "c1"},
         {"container_id": other.id},
@@ -156,7 +156,7 @@ def test_who_claims_to_be_another_is_refused_at_its_own_door(node: GpuNode) -> N
         {"bus_id": bus_id(1)},
     ):
         with refused():
-            register(inside, **claims)
+            register(inside, **refs)
     assert inside.list(ETC) == other.list(ETC) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
@@ -167,14 +167,14 @@ def test_another_container_is_refused_though_it_has_the_directory(node: GpuNode)
     register(inside)
     thief_uid = node.admit("b", (30, 8))
     thief = node.start("b", thief_uid, volumes={STOLEN: files_on_host(node, uid)})
-    for claims in (
+    for refs in (
         {},
         {"pod_uid": thief_uid, "container_name": "c0"},
         {"pod_uid": uid, "container_name": "c0"},
         {"pod_uid": uid, "container_id": inside.id, "bus_id": bus_id(0)},
     ):
         with refused():
-            register(thief, f"{STOLEN}/vcuda.sock", **claims)
+            register(thief, f"{STOLEN}/vcuda.sock", **refs)
     plain = node.run_without_cards("plain", volumes={STOLEN: files_on_host(node, uid)})
     with refused(grpc.StatusCode.FAILED_PRECONDITION):  # nobody knows that it holds anything
         register(plain, f"{STOLEN}/vcuda.sock", pod_uid=uid, container_name="c0")
@@ -194,9 +194,9 @@ def test_a_link_in_the_directory_is_not_followed(node: GpuNode, tmp_path: Path) 
     victim.mkdir()
     inside = node.start("a", uid, volumes={"/own": files_on_host(node, uid)})
     inside.sh(f"ln -s {victim} /own/{inside.id} && ln -sf {victim}/pids.config /own/pids.config")
-    for claims in ({"container_id": inside.id}, {"container_name": "c0"}):
+    for refs in ({"container_id": inside.id}, {"container_name": "c0"}):
         with contextlib.suppress(grpc.RpcError):
-            register(inside, **claims)
+            register(inside, **refs)
     assert list(victim.iterdir()) == []
 
 

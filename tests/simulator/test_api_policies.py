@@ -202,8 +202,8 @@ def test_a_binding_may_warn_or_only_note(server: ApiServer) -> None:
 def test_a_policy_knows_who_asks(server: ApiServer) -> None:
     by_name = {"expression": "request.userInfo.username == 'chooser'", "message": "not you"}
     server.apply(policy(by_name), binding())
-    with ApiClient(server.url, user="chooser") as chooser, ApiClient(server.url) as admin:
-        chooser.create(PODS, pod())
+    with ApiClient(server.url, user="chooser") as call, ApiClient(server.url) as admin:
+        call.create(PODS, pod())
         assert _refused(admin).message.endswith("not you")
 
 

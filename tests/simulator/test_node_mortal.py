@@ -14,7 +14,7 @@ GOT = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
 
 
 class Written:
-    """A :class:`agent.allocator.model.ports.Outbox`."""
+    """A :class:`agent.allocator.model.ports.AnnotationWriter`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -26,15 +26,15 @@ class Written:
 @pytest.mark.parametrize("waits", [False, True])
 def test_what_a_killed_agent_has_not_written_is_never_written(waits: bool) -> None:
     written, death = Written(), Death(no_hook)
-    outbox = MortalOutbox(written, death, waits=waits)
-    outbox.put(make_pod("a", asks(30, 8)), GOT)
+    writer = MortalOutbox(written, death, waits=waits)
+    writer.put(make_pod("a", asks(30, 8)), GOT)
     assert written.names == ([] if waits else ["default/a"])
-    outbox.write()
+    writer.write()
     assert written.names == ["default/a"]
-    outbox.put(make_pod("b", asks(30, 8)), GOT)
+    writer.put(make_pod("b", asks(30, 8)), GOT)
     death.come()
-    outbox.put(make_pod("c", asks(30, 8)), GOT)
-    outbox.write()
+    writer.put(make_pod("c", asks(30, 8)), GOT)
+    writer.write()
     assert written.names == (["default/a"] if waits else ["default/a", "default/b"])
 
 

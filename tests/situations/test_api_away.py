@@ -16,7 +16,7 @@ import pytest
 from agent.app import serving
 from agent.app.supervisor import Agent
 from agent.injection.inject import Injection
-from agent.kubernetes_api import annotation_writer as outbox
+from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
 from agent.kubernetes_api import pods
 from agent.settings import Settings
@@ -202,7 +202,7 @@ def site(
 ) -> Iterator[Site]:
     caplog.set_level(logging.INFO, "agent")
     monkeypatch.setattr(pods, "_BACKOFF_SECONDS", (0.02, 0.1))
-    monkeypatch.setattr(outbox, "_BACKOFF_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(writer, "_BACKOFF_SECONDS", (0.02, 0.1))
     monkeypatch.setattr(serving, "_SYNC_SECONDS", 0.1)
     with short_dir() as folder:
         made = Site(folder, server, caplog)

@@ -253,9 +253,9 @@ def booked(node: Node) -> dict[str, Books]:
     assert node._agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, Books] = {}
-    for claim, _, holdings in node._agent.turnstile._ledger.claims():
+    for ref, _, holdings in node._agent.allocator._ledger.refs():
         for resource, holding in holdings.items():
-            found.setdefault(claim.pod.uid, {})[claim.container, names[resource]] = holding.ids
+            found.setdefault(ref.pod.uid, {})[ref.container, names[resource]] = holding.ids
     return found
 
 

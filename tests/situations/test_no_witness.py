@@ -11,8 +11,8 @@ import pytest
 
 import agent.allocator.allocator
 import agent.allocator.resolver.resolver
-from agent.allocator.model.ledger import Claim, Correction
-from agent.allocator.model.ports import Journal
+from agent.allocator.model.ledger import ContainerRef, Correction
+from agent.allocator.model.ports import DecisionLog
 from agent.errors import Unavailable
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
@@ -145,9 +145,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Told:
-    """Tells the diary and the agent's real journal, and keeps why the record was missed."""
+    """Tells the diary and the agent's real decision log, and keeps why the record was missed."""
 
-    diary: Journal
+    diary: DecisionLog
     metrics: Metrics
     reasons: list[str] = field(default_factory=list)
 
@@ -157,35 +157,35 @@ class Told:
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
         for each in self._both:
-            each.decided(call, claim, resource, evidence, ids)
+            each.decided(call, ref, resource, evidence, ids)
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         for each in self._both:
-            each.refused(call, claim, resource, size, reason)
+            each.refused(call, ref, resource, size, reason)
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         for each in self._both:
-            each.replaced(claim, chosen, cards)
+            each.replaced(ref, chosen, cards)
 
     def corrected(self, correction: Correction) -> None:
         for each in self._both:
             each.corrected(correction)
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         for each in self._both:
-            each.unproven(claim, ids, reason)
+            each.unproven(ref, ids, reason)
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         for each in self._both:
-            each.unadvised(claim, resource, ids)
+            each.unadvised(ref, resource, ids)
 
     def blind(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -274,13 +274,13 @@ def some_pods() -> list[Json]:
 def test_order_takes_over_and_says_so(way: Way) -> None:
     metrics, tellers = Metrics(), []
 
-    def tell(diary: Journal) -> Journal:
+    def tell(diary: DecisionLog) -> DecisionLog:
         tellers.append(Told(diary, metrics))
         return tellers[-1]
 
     pods = some_pods()
     uids = [uid_of(each) for each in pods]
-    with blind(way, cards=4, journal=tell) as (node, _):
+    with blind(way, cards=4, decision_log=tell) as (node, _):
         for each in pods:
             node.admit([each])
         assert_right(node, *uids)

@@ -63,7 +63,7 @@ def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) ->
         uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
         node.settle()
         assert verdicts(node, uid) == ["right"] * 4
-        assert {each.claim.pod.uid for each in node.diary.said} == {""}
+        assert {each.ref.pod.uid for each in node.diary.said} == {""}
         # What it asks for is not known: called a guess, though nobody else can be asking.
         assert node.diary.counts["prefer by order"] == 4
         assert node.diary.counts["prefer by witness"] == 0
@@ -114,7 +114,7 @@ def test_a_static_pod_whose_mirror_comes_during_its_admission_is_one_pod(seed: i
         node.settle()
         [mirror] = steps
         assert verdicts(node, uid) == ["right"] * 4
-        assert {each.claim.pod.uid for each in node.diary.said} == {"", mirror}
+        assert {each.ref.pod.uid for each in node.diary.said} == {"", mirror}
         assert evidence_of(node, mirror) == {WITNESSED: 2}
         assert_next_is_right(node)
 
@@ -297,7 +297,7 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         node.kubelet.restart_container("default", "old", "c0")
         wait_for(lambda: node.diary.refusals)
         refusal = node.diary.refusals[0]
-        assert (refusal.call, str(refusal.claim)) == ("prestart", "default/old container c0")
+        assert (refusal.call, str(refusal.ref)) == ("prestart", "default/old container c0")
         assert refusal.reason.startswith('device ID "vcuda-')
         assert refusal.reason.endswith(
             "is not <card uuid>::<place>: it was not given out by this agent"

@@ -189,8 +189,8 @@ def test_an_exact_fit_that_is_split_is_refused_with_the_split_named(seed: int, n
             assert refusal.reason.startswith(
                 f"no card fits {asked[0]} cores and 8 memory blocks: 0 of 1 cards found; "
             )
-        assert refusal.claim is not None
-        assert refusal.claim.pod.uid == "uid-split"
+        assert refusal.ref is not None
+        assert refusal.ref.pod.uid == "uid-split"
         node.admit([a_pod("next", gpu("c0", 30, 8))])
         assert_right(node, *(f"uid-{each}" for each in fillers), "uid-next")
         assert_sound(node)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agent.allocator.model.grant import Grant, translate
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.tickets import TicketBook
 from contract.allocation import Allocation, Evidence
@@ -12,13 +12,15 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 
 
-def grant_of(ledger: Ledger, book: TicketBook, claim: Claim, resource: Resource) -> Grant | None:
-    """Translate what *claim* holds of *resource*; ``None`` when it holds none.
+def grant_of(
+    ledger: Ledger, book: TicketBook, ref: ContainerRef, resource: Resource
+) -> Grant | None:
+    """Translate what *ref* holds of *resource*; ``None`` when it holds none.
 
     Raises:
         GrantError: what it holds makes no sense.
     """
-    held = ledger.holding(claim, resource)
+    held = ledger.holding(ref, resource)
     return None if held is None else translate(resource, book.read(resource, held.ids))
 
 
@@ -69,7 +71,7 @@ def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
     """Tell whether a container after *init* holds something."""
     after = view.demand.containers[view.demand.containers.index(init) + 1 :]
     return any(
-        ledger.holding(Claim(view.id, each.name), resource)
+        ledger.holding(ContainerRef(view.id, each.name), resource)
         for each in after
         for resource in Resource
     )
@@ -78,11 +80,11 @@ def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
 def _allocation(
     ledger: Ledger, book: TicketBook, pod: PodId, container: ContainerDemand
 ) -> Allocation | None:
-    claim = Claim(pod, container.name)
+    ref = ContainerRef(pod, container.name)
     holdings = {
         resource: held
         for resource in Resource
-        if (held := ledger.holding(claim, resource)) is not None
+        if (held := ledger.holding(ref, resource)) is not None
     }
     wanted = {each for each in Resource if count_of(container.demand, each)}
     if not wanted or set(holdings) != wanted:

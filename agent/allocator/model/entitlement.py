@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import TicketBook
 from agent.errors import GrantError
@@ -17,7 +17,7 @@ class Entitlement:
     """What one container may use.
 
     Attributes:
-        claim: which container.
+        ref: which container.
         core_ids: the core places it holds: its tickets; empty where only what they were is
             known: an ordinary init container that an earlier agent served (fact K4).
         cores: these, card by card.
@@ -27,7 +27,7 @@ class Entitlement:
         runtime_uid: the UID by which the container runtime knows the pod, where that is told.
     """
 
-    claim: Claim
+    ref: ContainerRef
     core_ids: frozenset[str]
     cores: Grant
     memory: Grant | None
@@ -37,46 +37,46 @@ class Entitlement:
     @property
     def uid(self) -> str:
         """The UID by which the container runtime knows the pod; empty while nobody knows any."""
-        return self.runtime_uid or self.claim.pod.uid
+        return self.runtime_uid or self.ref.pod.uid
 
 
 def entitlement(
-    ledger: Ledger, book: TicketBook, claim: Claim, view: PodView | None
+    ledger: Ledger, book: TicketBook, ref: ContainerRef, view: PodView | None
 ) -> Entitlement | None:
-    """Read off the ledger what *claim* may use; ``None`` when it holds no cores.
+    """Read off the ledger what *ref* may use; ``None`` when it holds no cores.
 
     Args:
         ledger: who holds what.
         book: the node's tickets.
-        claim: which container.
+        ref: which container.
         view: its pod, where the API has shown it.
     """
-    held = ledger.holding(claim, Resource.CORE)
+    held = ledger.holding(ref, Resource.CORE)
     if held is None:
         return None
     try:
-        cores = grant_of(ledger, book, claim, Resource.CORE)
-        memory = grant_of(ledger, book, claim, Resource.MEMORY)
+        cores = grant_of(ledger, book, ref, Resource.CORE)
+        memory = grant_of(ledger, book, ref, Resource.MEMORY)
     except GrantError:  # of a card that this node no longer has
         return None
     if cores is None:
         return None
     limit = view.wishes.core_limit if view is not None else None
     runtime_uid = view.runtime_uid if view is not None else ""
-    return Entitlement(claim, held.ids, cores, memory, limit, runtime_uid)
+    return Entitlement(ref, held.ids, cores, memory, limit, runtime_uid)
 
 
-def recorded(book: TicketBook, claim: Claim, view: PodView) -> Entitlement | None:
+def recorded(book: TicketBook, ref: ContainerRef, view: PodView) -> Entitlement | None:
     """Read off a pod's own record what one of its containers may use.
 
     For ordinary init containers, which an agent that has just started knows by it alone (K4).
 
     Args:
         book: the node's tickets.
-        claim: which container.
+        ref: which container.
         view: its pod.
     """
-    found = view.recorded.get(claim.container)
+    found = view.recorded.get(ref.container)
     if found is None or any(book.inventory.card(uuid) is None for uuid in found.cards):
         return None
     demand = Demand(found.cores, found.memory_blocks)
@@ -90,7 +90,7 @@ def recorded(book: TicketBook, claim: Claim, view: PodView) -> Entitlement | Non
         if blocks
     ]
     return Entitlement(
-        claim,
+        ref,
         frozenset(),
         Grant(Resource.CORE, tuple(map(Share, cards, cores))),
         Grant(Resource.MEMORY, tuple(memory)) if memory else None,

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.podresources import Identified
+from agent.allocator.model.podresources import MatchedPod
 from agent.allocator.model.tickets import card_of
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
 
-class Claim(NamedTuple):
+class ContainerRef(NamedTuple):
     """A container of a pod; a tuple for the reason that :class:`PodId` is one."""
 
     pod: PodId
@@ -57,11 +57,11 @@ class Correction:
 
     resource: Resource
     ids: frozenset[str]
-    guessed: Claim
-    proven: Claim
+    guessed: ContainerRef
+    proven: ContainerRef
 
 
-_NO_CLAIMS: frozenset[Claim] = frozenset()
+_NO_CLAIMS: frozenset[ContainerRef] = frozenset()
 
 
 class Ledger:
@@ -69,10 +69,10 @@ class Ledger:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._kinds: dict[Claim, ContainerKind] = {}
-        self._holdings: dict[Claim, dict[Resource, Holding]] = {}
+        self._kinds: dict[ContainerRef, ContainerKind] = {}
+        self._holdings: dict[ContainerRef, dict[Resource, Holding]] = {}
         self._owners: dict[tuple[Resource, str], PodId] = {}
-        self._by_pod: dict[PodId, set[Claim]] = {}
+        self._by_pod: dict[PodId, set[ContainerRef]] = {}
         self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
         self._counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
         self._changed: set[PodId] = set()
@@ -114,33 +114,33 @@ class Ledger:
         changed, self._changed = self._changed, set()
         return changed
 
-    def claims(self) -> Iterator[tuple[Claim, ContainerKind, Mapping[Resource, Holding]]]:
+    def refs(self) -> Iterator[tuple[ContainerRef, ContainerKind, Mapping[Resource, Holding]]]:
         """Walk all containers that hold something, sorted."""
-        for claim in sorted(self._holdings):
-            yield claim, self._kinds[claim], self._holdings[claim]
+        for ref in sorted(self._holdings):
+            yield ref, self._kinds[ref], self._holdings[ref]
 
-    def holding(self, claim: Claim, resource: Resource) -> Holding | None:
-        """Give what *claim* holds of *resource*."""
-        return self._holdings.get(claim, {}).get(resource)
+    def holding(self, ref: ContainerRef, resource: Resource) -> Holding | None:
+        """Give what *ref* holds of *resource*."""
+        return self._holdings.get(ref, {}).get(resource)
 
-    def pod_claims(self, pod: PodId) -> list[Claim]:
+    def pod_refs(self, pod: PodId) -> list[ContainerRef]:
         """Give the containers of *pod* that hold something, sorted."""
         return sorted(self._by_pod.get(pod, ()))
 
-    def find(self, resource: Resource, ids: frozenset[str]) -> list[Claim]:
+    def find(self, resource: Resource, ids: frozenset[str]) -> list[ContainerRef]:
         """Find the containers that hold exactly *ids*; several after a reuse (fact K7)."""
         owner = self._owners.get((resource, next(iter(ids), "")))
         if owner is None:
             return []
         return [
-            claim
-            for claim in self.pod_claims(owner)
-            if (held := self.holding(claim, resource)) is not None and held.ids == ids
+            ref
+            for ref in self.pod_refs(owner)
+            if (held := self.holding(ref, resource)) is not None and held.ids == ids
         ]
 
-    def kind(self, claim: Claim) -> ContainerKind:
+    def kind(self, ref: ContainerRef) -> ContainerKind:
         """Give the kind of a container that holds something."""
-        return self._kinds[claim]
+        return self._kinds[ref]
 
     def taken(self, resource: Resource, device_id: str, *, but_reusable_by: PodId) -> bool:
         """Tell whether a place is out of reach for a new container of *but_reusable_by*.
@@ -154,40 +154,40 @@ class Ledger:
             return True
         return any(
             device_id in held.ids
-            for claim in self.pod_claims(owner)
-            if self._kinds[claim] is not ContainerKind.INIT
-            and (held := self.holding(claim, resource)) is not None
+            for ref in self.pod_refs(owner)
+            if self._kinds[ref] is not ContainerKind.INIT
+            and (held := self.holding(ref, resource)) is not None
         )
 
     def record(
-        self, claim: Claim, kind: ContainerKind, resource: Resource, holding: Holding
+        self, ref: ContainerRef, kind: ContainerKind, resource: Resource, holding: Holding
     ) -> None:
         """Book *holding*, in place of what the container held of *resource* before."""
-        self._drop(claim, resource)
-        self._changed.add(claim.pod)
+        self._drop(ref, resource)
+        self._changed.add(ref.pod)
         if holding.answered:
-            self._known.add(claim.pod)
+            self._known.add(ref.pod)
             if self._listed is not None:
-                self._listed.add(claim.pod)
-        self._kinds[claim] = kind
-        self._holdings.setdefault(claim, {})[resource] = holding
-        self._by_pod.setdefault(claim.pod, set()).add(claim)
+                self._listed.add(ref.pod)
+        self._kinds[ref] = kind
+        self._holdings.setdefault(ref, {})[resource] = holding
+        self._by_pod.setdefault(ref.pod, set()).add(ref)
         for device_id in holding.ids:
-            self._owners[resource, device_id] = claim.pod
+            self._owners[resource, device_id] = ref.pod
         fresh = holding.ids - self._held[resource]
         self._held[resource] |= fresh
         self._counts[resource].update(map(card_of, fresh))
 
-    def prove(self, claim: Claim, resource: Resource) -> None:
+    def prove(self, ref: ContainerRef, resource: Resource) -> None:
         """Note that the kubelet's record shows this holding; what was guessed is known now."""
-        held = self._holdings[claim][resource]
+        held = self._holdings[ref][resource]
         if held.proven and held.evidence is not Evidence.ORDER:
             return
         guessed = held.evidence is Evidence.ORDER
         evidence = Evidence.RECORD if guessed else held.evidence
-        self._holdings[claim][resource] = replace(held, evidence=evidence, proven=True)
+        self._holdings[ref][resource] = replace(held, evidence=evidence, proven=True)
         if guessed:
-            self._changed.add(claim.pod)
+            self._changed.add(ref.pod)
 
     def new_kubelet(self) -> None:
         """Take in that the plugin has registered anew: nothing was answered to this kubelet."""
@@ -198,38 +198,38 @@ class Ledger:
                 if held.answered:
                     holdings[resource] = replace(held, answered=False)
 
-    def release(self, claim: Claim, resource: Resource) -> None:
+    def release(self, ref: ContainerRef, resource: Resource) -> None:
         """Forget what a container holds of one resource."""
-        self._drop(claim, resource)
+        self._drop(ref, resource)
 
-    def release_container(self, claim: Claim) -> None:
+    def release_container(self, ref: ContainerRef) -> None:
         """Forget one container."""
-        for resource in tuple(self._holdings.get(claim, ())):
-            self._drop(claim, resource)
+        for resource in tuple(self._holdings.get(ref, ())):
+            self._drop(ref, resource)
 
     def release_pod(self, pod: PodId) -> bool:
         """Forget a pod; tell whether it held anything."""
-        claims = self.pod_claims(pod)
-        for claim in claims:
-            self.release_container(claim)
-        return bool(claims)
+        refs = self.pod_refs(pod)
+        for ref in refs:
+            self.release_container(ref)
+        return bool(refs)
 
     def release_unproven(self, pod: PodId) -> None:
         """Forget what containers of *pod* were given by a guess that no record has proven."""
-        for claim in self.pod_claims(pod):
-            for resource, held in tuple(self._holdings[claim].items()):
+        for ref in self.pod_refs(pod):
+            for resource, held in tuple(self._holdings[ref].items()):
                 if not held.proven:
-                    self._drop(claim, resource)
+                    self._drop(ref, resource)
 
     def release_inits(self, pod: PodId) -> None:
         """Forget what the ordinary init containers of *pod* hold."""
-        for claim in self.pod_claims(pod):
-            if self._kinds[claim] is ContainerKind.INIT:
-                self.release_container(claim)
+        for ref in self.pod_refs(pod):
+            if self._kinds[ref] is ContainerKind.INIT:
+                self.release_container(ref)
 
     def reconcile(  # noqa: PLR0913 -- what one call of the kubelet brings, by keyword
         self,
-        identified: Sequence[Identified],
+        identified: Sequence[MatchedPod],
         *,
         resting: AbstractSet[PodId] = frozenset(),
         finished: AbstractSet[PodId] = frozenset(),
@@ -258,7 +258,7 @@ class Ledger:
         Returns:
             The guesses that turned out wrong.
         """
-        truth: dict[tuple[Claim, Resource], frozenset[str]] = {}
+        truth: dict[tuple[ContainerRef, Resource], frozenset[str]] = {}
         listed = {*resting, *(each.pod for each in identified)}
         present = (listed | live) - finished
         # What is booked already need not be booked again.
@@ -272,21 +272,21 @@ class Ledger:
             for container in each.listed.containers:
                 for resource, ids in container.held.items():
                     if ids:
-                        truth[Claim(each.pod, container.name), resource] = ids
+                        truth[ContainerRef(each.pod, container.name), resource] = ids
         # A pod that is listed without a UID is none of those that the API shows.
         strangers = {each.pod.key for each in identified if not each.pod.uid}
         self.adopt_names({each for each in present if each.key not in strangers})
         self._take_back(offered, named, listed)
         corrections = self._corrections(truth, settled)
         self._forget_unseen(truth, present, listed, settled)
-        for (claim, resource), ids in sorted(truth.items()):
-            held = self.holding(claim, resource)
+        for (ref, resource), ids in sorted(truth.items()):
+            held = self.holding(ref, resource)
             if held is not None and held.ids == ids:
-                self.prove(claim, resource)
+                self.prove(ref, resource)
             else:
-                self.give_way(claim, resource, ids)
-                kind = self._kinds.get(claim, ContainerKind.MAIN)
-                self.record(claim, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
+                self.give_way(ref, resource, ids)
+                kind = self._kinds.get(ref, ContainerKind.MAIN)
+                self.record(ref, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
         self._known = {pod for pod in self._known if pod in live or pod in self._by_pod} | listed
         self._listed = listed
         return corrections
@@ -297,21 +297,21 @@ class Ledger:
         Raises:
             AssertionError: one does not hold.
         """
-        seen: dict[tuple[Resource, str], Claim] = {}
-        for claim, kind, holdings in self.claims():
+        seen: dict[tuple[Resource, str], ContainerRef] = {}
+        for ref, kind, holdings in self.refs():
             for resource, held in holdings.items():
                 for device_id in held.ids:
                     owner = self._owners.get((resource, device_id))
-                    if owner != claim.pod:
-                        raise AssertionError(f"{device_id} is {owner}'s and {claim}'s")
+                    if owner != ref.pod:
+                        raise AssertionError(f"{device_id} is {owner}'s and {ref}'s")
                     other = seen.get((resource, device_id))
                     if kind is not ContainerKind.INIT:
                         if other is not None:
-                            raise AssertionError(f"{device_id} is {other}'s and {claim}'s")
-                        seen[resource, device_id] = claim
+                            raise AssertionError(f"{device_id} is {other}'s and {ref}'s")
+                        seen[resource, device_id] = ref
         held_places = {
             (resource, device_id)
-            for _, _, holdings in self.claims()
+            for _, _, holdings in self.refs()
             for resource, held in holdings.items()
             for device_id in held.ids
         }
@@ -320,48 +320,46 @@ class Ledger:
 
     def adopt_names(self, present: AbstractSet[PodId]) -> None:
         """Give the UID to what was booked by name alone, once the API has told it."""
-        nameless = [
-            claim for pod, claims in self._by_pod.items() if not pod.uid for claim in claims
-        ]
+        nameless = [ref for pod, refs in self._by_pod.items() if not pod.uid for ref in refs]
         if not nameless:
             return
         # One that has a booking of its own is another pod of the same name.
         by_key = {pod.key: pod for pod in sorted(present) if pod.uid and pod not in self._by_pod}
-        for claim in sorted(nameless):
-            pod = by_key.get(claim.pod.key)
+        for ref in sorted(nameless):
+            pod = by_key.get(ref.pod.key)
             if pod is not None:
                 for pods in (self._known, self._listed or set()):
-                    if claim.pod in pods:
+                    if ref.pod in pods:
                         pods.add(pod)
-                kind, holdings = self._kinds[claim], dict(self._holdings[claim])
-                self.release_container(claim)
+                kind, holdings = self._kinds[ref], dict(self._holdings[ref])
+                self.release_container(ref)
                 for resource, held in holdings.items():
-                    self.record(Claim(pod, claim.container), kind, resource, held)
+                    self.record(ContainerRef(pod, ref.container), kind, resource, held)
 
     def hand_over(self, pod: PodId, to: PodId) -> None:
         """Book all that is booked to *pod* to another pod: they were taken for each other."""
-        for claim in self.pod_claims(pod):
-            kind, holdings = self._kinds[claim], dict(self._holdings[claim])
-            self.release_container(claim)
+        for ref in self.pod_refs(pod):
+            kind, holdings = self._kinds[ref], dict(self._holdings[ref])
+            self.release_container(ref)
             for resource, held in holdings.items():
-                self.record(Claim(to, claim.container), kind, resource, held)
+                self.record(ContainerRef(to, ref.container), kind, resource, held)
 
-    def agrees(self, entry: Identified) -> bool:
+    def agrees(self, entry: MatchedPod) -> bool:
         """Tell whether the book has exactly what ``List`` shows of a pod, and as proven.
 
         Of ordinary init containers ``List`` says nothing (K4), whatever is booked for them.
         """
         booked = {
-            claim
-            for claim in self._by_pod.get(entry.pod, _NO_CLAIMS)
-            if self._kinds[claim] is not ContainerKind.INIT
+            ref
+            for ref in self._by_pod.get(entry.pod, _NO_CLAIMS)
+            if self._kinds[ref] is not ContainerKind.INIT
         }
         shown = 0
         for container in entry.listed.containers:
             if not container.held:
                 continue
-            claim = Claim(entry.pod, container.name)
-            holdings = self._holdings[claim] if claim in booked else {}
+            ref = ContainerRef(entry.pod, container.name)
+            holdings = self._holdings[ref] if ref in booked else {}
             if holdings.keys() != container.held.keys():
                 return False
             for resource, ids in container.held.items():
@@ -373,9 +371,9 @@ class Ledger:
 
     def take_back(self, pod: PodId, free: AbstractSet[tuple[Resource, str]]) -> None:
         """Release the containers of *pod* that hold any of these places, which are free."""
-        for claim in self.pod_claims(pod):
-            if self._given_back(claim, free):
-                self.release_container(claim)
+        for ref in self.pod_refs(pod):
+            if self._given_back(ref, free):
+                self.release_container(ref)
 
     def _take_back(
         self,
@@ -398,88 +396,88 @@ class Ledger:
             if pod not in listed:
                 self.take_back(pod, either)
                 continue
-            for claim in self.pod_claims(pod):
-                if self._kinds[claim] is ContainerKind.INIT:
-                    for resource in self._given_back(claim, offered):
-                        if not self._holdings[claim][resource].answered:
-                            self._drop(claim, resource)
+            for ref in self.pod_refs(pod):
+                if self._kinds[ref] is ContainerKind.INIT:
+                    for resource in self._given_back(ref, offered):
+                        if not self._holdings[ref][resource].answered:
+                            self._drop(ref, resource)
 
-    def _given_back(self, claim: Claim, free: AbstractSet[tuple[Resource, str]]) -> list[Resource]:
-        """Tell of which resources *claim* has booked places that are free."""
+    def _given_back(
+        self, ref: ContainerRef, free: AbstractSet[tuple[Resource, str]]
+    ) -> list[Resource]:
+        """Tell of which resources *ref* has booked places that are free."""
         return [
             resource
-            for resource, held in self._holdings[claim].items()
+            for resource, held in self._holdings[ref].items()
             if any((resource, device_id) in free for device_id in held.ids)
         ]
 
     def _corrections(
         self,
-        truth: Mapping[tuple[Claim, Resource], frozenset[str]],
+        truth: Mapping[tuple[ContainerRef, Resource], frozenset[str]],
         settled: AbstractSet[PodId],
     ) -> list[Correction]:
         found = []
-        for (claim, resource), ids in sorted(truth.items()):
+        for (ref, resource), ids in sorted(truth.items()):
             for guessed in self.find(resource, ids):
-                wrong = guessed != claim and self._kinds[guessed] is not ContainerKind.INIT
+                wrong = guessed != ref and self._kinds[guessed] is not ContainerKind.INIT
                 wrong = wrong and guessed.pod not in settled
                 if wrong and truth.get((guessed, resource)) != ids:
-                    found.append(Correction(resource, ids, guessed, claim))
+                    found.append(Correction(resource, ids, guessed, ref))
         return found
 
-    def give_way(self, claim: Claim, resource: Resource, ids: frozenset[str]) -> None:
-        """Forget whom else the book has for places that the record shows with *claim*.
+    def give_way(self, ref: ContainerRef, resource: Resource, ids: frozenset[str]) -> None:
+        """Forget whom else the book has for places that the record shows with *ref*.
 
         That is a pod which is not listed yet and was guessed while there was no witness.
         """
         pods = {self._owners[key] for each in ids if (key := (resource, each)) in self._owners}
         for pod in sorted(pods):
-            for other in self.pod_claims(pod):
-                handed_on = pod == claim.pod and self._kinds[other] is ContainerKind.INIT
+            for other in self.pod_refs(pod):
+                handed_on = pod == ref.pod and self._kinds[other] is ContainerKind.INIT
                 held = self.holding(other, resource)
                 if held is not None and not handed_on and not held.ids.isdisjoint(ids):
                     self._drop(other, resource)
 
     def _forget_unseen(
         self,
-        truth: Mapping[tuple[Claim, Resource], frozenset[str]],
+        truth: Mapping[tuple[ContainerRef, Resource], frozenset[str]],
         present: AbstractSet[PodId],
         listed: AbstractSet[PodId],
         settled: AbstractSet[PodId],
     ) -> None:
         unsettled = [
-            claim for pod, claims in self._by_pod.items() if pod not in settled for claim in claims
+            ref for pod, refs in self._by_pod.items() if pod not in settled for ref in refs
         ]
-        for claim in unsettled:
-            for resource in tuple(self._holdings.get(claim, ())):
-                held = self._holdings[claim][resource]
-                if self._kinds[claim] is ContainerKind.INIT or claim.pod not in listed:
-                    keep = claim.pod in present
+        for ref in unsettled:
+            for resource in tuple(self._holdings.get(ref, ())):
+                held = self._holdings[ref][resource]
+                if self._kinds[ref] is ContainerKind.INIT or ref.pod not in listed:
+                    keep = ref.pod in present
                 else:
-                    keep = truth.get((claim, resource)) == held.ids
+                    keep = truth.get((ref, resource)) == held.ids
                 if not keep:
-                    self._drop(claim, resource)
+                    self._drop(ref, resource)
 
-    def _drop(self, claim: Claim, resource: Resource) -> None:
-        held = self._holdings.get(claim, {}).pop(resource, None)
+    def _drop(self, ref: ContainerRef, resource: Resource) -> None:
+        held = self._holdings.get(ref, {}).pop(resource, None)
         if held is None:
             return
-        self._changed.add(claim.pod)
-        if not self._holdings[claim]:
-            del self._holdings[claim]
-            del self._kinds[claim]
-            self._by_pod[claim.pod].discard(claim)
-            if not self._by_pod[claim.pod]:
-                del self._by_pod[claim.pod]
+        self._changed.add(ref.pod)
+        if not self._holdings[ref]:
+            del self._holdings[ref]
+            del self._kinds[ref]
+            self._by_pod[ref.pod].discard(ref)
+            if not self._by_pod[ref.pod]:
+                del self._by_pod[ref.pod]
         still_held = {
             device_id
-            for other in self.pod_claims(claim.pod)
+            for other in self.pod_refs(ref.pod)
             if (kept := self.holding(other, resource)) is not None
             for device_id in kept.ids
         }
         free = {
-            each
-            for each in held.ids - still_held
-            if self._owners.get((resource, each)) == claim.pod
+            each for each in held.ids - still_held if self._owners.get((resource, each)) == ref.pod
         }
         for device_id in free:
             del self._owners[resource, device_id]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
@@ -23,12 +23,12 @@ class Held:
     """One container of the ledger.
 
     Attributes:
-        claim: which container.
+        ref: which container.
         kind: whether it is an init container, a sidecar or a main one.
         holdings: what it holds, by resource.
     """
 
-    claim: Claim
+    ref: ContainerRef
     kind: ContainerKind
     holdings: Mapping[Resource, Holding]
 
@@ -104,8 +104,8 @@ def _is_list(value: object, kind: type, length: int = 3) -> TypeGuard[list[Any]]
 def encode(held: Held) -> dict[str, object]:
     """Write one container as a JSON object."""
     return {
-        "pod": list(held.claim.pod),
-        "container": held.claim.container,
+        "pod": list(held.ref.pod),
+        "container": held.ref.container,
         "kind": str(held.kind),
         "holdings": {
             str(resource): {
@@ -131,7 +131,7 @@ def decode(message: Mapping[str, object]) -> Held:
         if not isinstance(holdings, Mapping) or not _is_list(pod, str):
             raise ValueError("not of the form that is known")
         return Held(
-            Claim(PodId(*pod), str(container)),
+            ContainerRef(PodId(*pod), str(container)),
             ContainerKind(str(kind)),
             {
                 Resource(resource): Holding(
@@ -150,15 +150,15 @@ def decode(message: Mapping[str, object]) -> Held:
 def inherit(ledger: Ledger, held: Held) -> None:
     """Book what *ledger* has nothing of, and nobody else holds."""
     for resource, holding in sorted(held.holdings.items()):
-        if ledger.holding(held.claim, resource) is not None:
+        if ledger.holding(held.ref, resource) is not None:
             continue
         owners = {ledger.owners.get((resource, each)) for each in holding.ids}
         # What an init container has handed on, a later container of its pod holds as well (K7).
         shared = held.kind is ContainerKind.INIT or not any(
-            ledger.taken(resource, each, but_reusable_by=held.claim.pod) for each in holding.ids
+            ledger.taken(resource, each, but_reusable_by=held.ref.pod) for each in holding.ids
         )
-        if owners <= {None, held.claim.pod} and shared:
-            ledger.record(held.claim, held.kind, resource, holding)
+        if owners <= {None, held.ref.pod} and shared:
+            ledger.record(held.ref, held.kind, resource, holding)
 
 
 def _compress(ids: Iterable[str]) -> dict[str, list[list[int]]]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.tickets import TicketBook, card_of
 from contract.resource import Resource
 
@@ -39,10 +39,14 @@ class Offers:
         self._book = book
         self._nodes = {card.uuid: card.numa for card in book.inventory.cards} if aligned else {}
         self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
-        self._booked: dict[Claim, _Places] = {}  # as of the last answer, and some before
-        self._former: dict[Claim, _Places] = {}  # what this kubelet may count of ended pods
-        self._seen: dict[Claim, _Places] = {}  # as of the last call, and what was answered since
-        self._left: dict[Claim, _Places] = {}  # not in the ledger any more, and not yet offered
+        self._booked: dict[ContainerRef, _Places] = {}  # as of the last answer, and some before
+        self._former: dict[ContainerRef, _Places] = {}  # what this kubelet may count of ended pods
+        self._seen: dict[
+            ContainerRef, _Places
+        ] = {}  # as of the last call, and what was answered since
+        self._left: dict[
+            ContainerRef, _Places
+        ] = {}  # not in the ledger any more, and not yet offered
 
     def registered(self, ledger: Ledger) -> None:
         """Take in that a kubelet has come anew.
@@ -59,9 +63,9 @@ class Offers:
         """Take in that a call was answered, after which a checkpoint may be written."""
         current = _bookings(ledger)
         self._seen |= current
-        ended = [claim for claim in self._booked if claim not in current]
+        ended = [ref for ref in self._booked if ref not in current]
         kept = ended[-_MOST_ENDED:]
-        self._booked = {**{claim: self._booked[claim] for claim in kept}, **current}
+        self._booked = {**{ref: self._booked[ref] for ref in kept}, **current}
 
     def heard(
         self,
@@ -89,12 +93,12 @@ class Offers:
             aligned = {self._nodes[card] for card in set(map(card_of, offered))}
             ill |= {card for card, node in self._nodes.items() if node not in aligned}
         self._withheld[resource] = frozenset(each for each in rest if card_of(each) not in ill)
-        for claim, places in tuple(self._former.items()):
-            if claim.pod in ledger.known:  # listed: the ledger says what it holds
-                del self._former[claim]
+        for ref, places in tuple(self._former.items()):
+            if ref.pod in ledger.known:  # listed: the ledger says what it holds
+                del self._former[ref]
             elif not offered.isdisjoint(places.get(resource, _NOTHING)):
                 # Of a container all is counted, or nothing.
-                del self._former[claim]
+                del self._former[ref]
                 if resource.other in self._withheld:
                     self._withheld[resource.other] -= places.get(resource.other, _NOTHING)
 
@@ -105,21 +109,17 @@ class Offers:
         restart not before all pods of the first batch are admitted (K21).
         """
         current = {
-            claim: places
-            for claim, places in _bookings(ledger).items()
-            if not ledger.over(claim.pod)
+            ref: places for ref, places in _bookings(ledger).items() if not ledger.over(ref.pod)
         }
-        self._left |= {
-            claim: places for claim, places in self._seen.items() if claim not in current
-        }
+        self._left |= {ref: places for ref, places in self._seen.items() if ref not in current}
         self._seen = current
         held = _all_of(resource, current)
-        for claim, places in tuple(self._left.items()):
+        for ref, places in tuple(self._left.items()):
             mine = places.get(resource, _NOTHING)
-            if claim in current or not offered.isdisjoint(mine) or (mine and mine <= held):
-                del self._left[claim]
-        for claim in tuple(self._left)[:-_MOST_ENDED]:
-            del self._left[claim]
+            if ref in current or not offered.isdisjoint(mine) or (mine and mine <= held):
+                del self._left[ref]
+        for ref in tuple(self._left)[:-_MOST_ENDED]:
+            del self._left[ref]
 
     def kept_back(self, asked: Resource, ledger: Ledger) -> tuple[Kept, ...]:
         """Count what is probably not to be had, though nobody is known to hold it.
@@ -163,12 +163,12 @@ class Offers:
         return tuple(lists)
 
 
-def _bookings(ledger: Ledger) -> dict[Claim, _Places]:
+def _bookings(ledger: Ledger) -> dict[ContainerRef, _Places]:
     return {
-        claim: {resource: held.ids for resource, held in holdings.items()}
-        for claim, _, holdings in ledger.claims()
+        ref: {resource: held.ids for resource, held in holdings.items()}
+        for ref, _, holdings in ledger.refs()
     }
 
 
-def _all_of(resource: Resource, bookings: Mapping[Claim, _Places]) -> frozenset[str]:
+def _all_of(resource: Resource, bookings: Mapping[ContainerRef, _Places]) -> frozenset[str]:
     return _NOTHING.union(*(places.get(resource, _NOTHING) for places in bookings.values()))

@@ -79,7 +79,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Identified:
+class MatchedPod:
     """A listed pod and which pod it is.
 
     Attributes:
@@ -102,7 +102,7 @@ def identify(
     snapshot: Snapshot,
     views: Iterable[PodView],
     owners: Mapping[tuple[Resource, str], PodId],
-) -> tuple[Identified, ...]:
+) -> tuple[MatchedPod, ...]:
     """Find out which pod each listed entry is.
 
     Args:
@@ -116,14 +116,14 @@ def identify(
     by_key: dict[Key, list[PodView]] = {}
     for view in views:
         by_key.setdefault(view.id.key, []).append(view)
-    return identify_entries(snapshot.pods, lambda key: by_key.get(key, ()), owners)
+    return match_entries(snapshot.pods, lambda key: by_key.get(key, ()), owners)
 
 
-def identify_entries(
+def match_entries(
     listed: Iterable[ListedPod],
     views_of: Callable[[Key], Sequence[PodView]],
     owners: Mapping[tuple[Resource, str], PodId],
-) -> tuple[Identified, ...]:
+) -> tuple[MatchedPod, ...]:
     """Find out which pods some entries are, among them all of one name or none.
 
     A name can be there twice: an old pod that is still stopping and its successor. The
@@ -141,7 +141,7 @@ def identify_entries(
     entries: dict[Key, list[ListedPod]] = {}
     for each in listed:
         entries.setdefault(each.key, []).append(each)
-    found: list[Identified] = []
+    found: list[MatchedPod] = []
     for key, group in entries.items():
         views = sorted(
             views_of(key), key=lambda view: (view.terminal, view.deleting, view.line, view.id)
@@ -155,16 +155,16 @@ def _identify_group(
     entries: Sequence[ListedPod],
     views: Sequence[PodView],
     owners: Mapping[tuple[Resource, str], PodId],
-) -> Iterable[Identified]:
+) -> Iterable[MatchedPod]:
     if len(entries) == 1 and len(views) == 1:
         (entry,), (only,) = entries, views
         if entry.may_be(only) and not _stopping(key, entry, only, owners):
-            return [Identified(only.id, entry, only)]
+            return [MatchedPod(only.id, entry, only)]
     # Where a name is there twice, an entry is not the pod that asks for other counts. Alone it is:
     # its start has to be vetoed.
     twice = len(entries) > 1
     left = list(views)
-    settled: list[Identified] = []
+    settled: list[MatchedPod] = []
     unsettled: list[ListedPod] = []
     for entry in entries:
         owner = _owner(key, entry, owners)
@@ -177,13 +177,13 @@ def _identify_group(
             continue
         if view is not None:
             left.remove(view)
-        settled.append(Identified(owner, entry, view))
+        settled.append(MatchedPod(owner, entry, view))
     for entry in sorted(unsettled, key=lambda entry: not any(entry.each_held())):
         fitting = (each for each in left if entry.may_be(each))
         view = next((each for each in fitting if not (twice and entry.contradicts(each))), None)
         if view is not None:
             left.remove(view)
-        settled.append(Identified(view.id if view else PodId(*key, ""), entry, view))
+        settled.append(MatchedPod(view.id if view else PodId(*key, ""), entry, view))
     return settled
 
 

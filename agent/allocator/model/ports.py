@@ -1,4 +1,4 @@
-"""What the turnstile needs from outside, as Protocols: adapters and test fakes implement them."""
+"""What the allocator needs from outside, as Protocols: adapters and test fakes implement them."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Snapshot
 from contract.allocation import Allocation, Evidence
@@ -57,7 +57,7 @@ class RecordSource(Protocol):
         ...
 
 
-class Outbox(Protocol):
+class AnnotationWriter(Protocol):
     """Where finished allocations are written to, later and elsewhere."""
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
@@ -65,13 +65,13 @@ class Outbox(Protocol):
         ...
 
 
-class Journal(Protocol):
+class DecisionLog(Protocol):
     """Where decisions are told: log and metrics."""
 
     def decided(
         self,
         call: str,
-        claim: Claim,
+        ref: ContainerRef,
         resource: Resource,
         evidence: Evidence,
         ids: Collection[str],
@@ -80,12 +80,12 @@ class Journal(Protocol):
         ...
 
     def refused(
-        self, call: str, claim: Claim | None, resource: Resource, size: int, reason: str
+        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """A call was refused; *claim* is ``None`` when nobody could be found that asks for it."""
+        """A call was refused; *ref* is ``None`` when nobody could be found that asks for it."""
         ...
 
-    def replaced(self, claim: Claim, chosen: Sequence[str], cards: Sequence[str]) -> None:
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """The cards that a scheduler chose did not fit; others were taken."""
         ...
 
@@ -93,11 +93,11 @@ class Journal(Protocol):
         """The kubelet's record showed a guess to be wrong."""
         ...
 
-    def unproven(self, claim: Claim | None, ids: Collection[str], reason: str) -> None:
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """A container starts without proof."""
         ...
 
-    def unadvised(self, claim: Claim, resource: Resource, ids: Collection[str]) -> None:
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Places were chosen while the wishes of the pod's author were not known."""
         ...
 
@@ -109,10 +109,10 @@ class Journal(Protocol):
 class Enforcer(Protocol):
     """What holds containers to their limits; one module of :mod:`agent.enforcement` each."""
 
-    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
         """Give what an ``Allocate`` answer must carry, and make on disk what it names.
 
-        The answer follows from the IDs alone; *claim* is for whom it is made as far as is
+        The answer follows from the IDs alone; *ref* is for whom it is made as far as is
         known yet. Called before anything is booked, and never twice at once.
 
         Raises:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.pod_view import Key, PodId
-from agent.allocator.model.podresources import Identified, Snapshot
-from agent.allocator.resolver.pod_index import Sighting
+from agent.allocator.model.podresources import MatchedPod, Snapshot
+from agent.allocator.resolver.pod_index import Observation
 from agent.allocator.resolver.resolve import Past, lacks
 
 
@@ -44,7 +44,7 @@ class Admissions:
         """Pods for which this kubelet was answered."""
         return self._begun
 
-    def past(self, listed: Iterable[Identified]) -> Past:
+    def past(self, listed: Iterable[MatchedPod]) -> Past:
         """Return what is known of the admissions before the next call.
 
         Args:
@@ -62,7 +62,7 @@ class Admissions:
         """Note that *pods* were there when the agent started."""
         self._found |= pods
 
-    def newcomers(self, listed: Iterable[Identified]) -> frozenset[PodId]:
+    def newcomers(self, listed: Iterable[MatchedPod]) -> frozenset[PodId]:
         """Return the pods that were not listed when the last call was settled."""
         keys = self._keys
         if keys is None:
@@ -134,9 +134,11 @@ class Admissions:
         """Note that a call made for *pod* is answered."""
         self._begun.add(pod)
 
-    def settle(self, pod: PodId, sighting: Sighting | None, snapshot: Snapshot | None) -> None:
+    def settle(
+        self, pod: PodId, observation: Observation | None, snapshot: Snapshot | None
+    ) -> None:
         """Note that *pod* was found to be asking; all others that lacked something were not."""
-        moving = sighting.moving if sighting is not None else ()
+        moving = observation.moving if observation is not None else ()
         self._lacking = frozenset(each.pod for each in moving if lacks(each) or each.view is None)
         before = self._passed
         self._passed = (self._passed | self._lacking) - {pod}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.podresources import Identified, Snapshot, identify_entries
+from agent.allocator.model.podresources import MatchedPod, Snapshot, match_entries
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
@@ -29,7 +29,7 @@ _MOST_DEPARTED = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Observation:
     """What one answer of ``List`` shows.
 
     Attributes:
@@ -37,7 +37,7 @@ class Sighting:
         resting: the pods at rest.
     """
 
-    moving: tuple[Identified, ...]
+    moving: tuple[MatchedPod, ...]
     resting: AbstractSet[PodId]
 
     @property
@@ -48,7 +48,7 @@ class Sighting:
         return pods
 
 
-class Roster:
+class PodIndex:
     """Tells pods at rest from pods in motion."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Roster:
         self._owed: set[PodId] = set()
         self._asked: set[str] = set()  # UIDs of ended pods whose names were asked for again
         # By identity of the entry, which stays the same object while its bytes do.
-        self._resting: dict[int, Identified] = {}
+        self._resting: dict[int, MatchedPod] = {}
         self._entry_of: dict[PodId, int] = {}
-        self._last: tuple[Snapshot, Sighting] | None = None
+        self._last: tuple[Snapshot, Observation] | None = None
         self._moving: AbstractSet[PodId] = frozenset()
         # Pods that have left the API, by UID, until they leave the record as well.
         self._departed: OrderedDict[str, PodView] = OrderedDict()
@@ -161,25 +161,25 @@ class Roster:
 
     # --- what the kubelet tells ---------------------------------------------------------
 
-    def unknown(self, sighting: Sighting) -> list[Key]:
+    def unknown(self, observation: Observation) -> list[Key]:
         """Name the listed pods of which the API has told nothing."""
         return sorted(
             {
                 each.listed.key
-                for each in sighting.moving
+                for each in observation.moving
                 if each.view is None and not (each.pod.uid and self.views_of(each.listed.key))
             }
         )
 
-    def ended(self, sighting: Sighting, *, again: bool = False) -> list[Key]:
+    def ended(self, observation: Observation, *, again: bool = False) -> list[Key]:
         """Name the listed pods that the API shows ended: names come back.
 
         Args:
-            sighting: what ``List`` shows.
+            observation: what ``List`` shows.
             again: name also those that were named before.
         """
         found: set[Key] = set()
-        for key in {each.listed.key for each in sighting.moving}:
+        for key in {each.listed.key for each in observation.moving}:
             views = self.views_of(key)
             uids = {view.id.uid for view in views}
             if (
@@ -200,7 +200,9 @@ class Roster:
         ]
         return [key for _, key in sorted(found, reverse=True)]
 
-    def sight(self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]) -> Sighting:
+    def sight(
+        self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]
+    ) -> Observation:
         """Tell which listed pods are in motion, and which pods those are.
 
         Args:
@@ -225,16 +227,16 @@ class Roster:
             for pod in awake:
                 self._stir(pod)
             moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
-        found = identify_entries(moving, self.views_of, owners)
+        found = match_entries(moving, self.views_of, owners)
         if self._departed:
             found = self._recall(found, self._alone[1] if self._alone[0] is snapshot else ())
             self._let_go(found)
-        sighting = Sighting(found, self._entry_of.keys())
+        observation = Observation(found, self._entry_of.keys())
         self._moving = {each.pod for each in found}
-        self._last = (snapshot, sighting)
-        return sighting
+        self._last = (snapshot, observation)
+        return observation
 
-    def settle(self, served: Iterable[Identified]) -> None:
+    def settle(self, served: Iterable[MatchedPod]) -> None:
         """Note that nothing more is to happen to these, as they are now.
 
         Only a pod of which the API tells, alone of its name, can be at rest.
@@ -265,8 +267,8 @@ class Roster:
             self._forget(next(iter(self._departed)))
 
     def _recall(
-        self, found: Sequence[Identified], alone: Collection[Key]
-    ) -> tuple[Identified, ...]:
+        self, found: Sequence[MatchedPod], alone: Collection[Key]
+    ) -> tuple[MatchedPod, ...]:
         """Add what was known of listed pods of which the API tells no more.
 
         Args:
@@ -276,7 +278,7 @@ class Roster:
         by_key: dict[Key, list[PodView]] = {}
         for view in self._departed.values():
             by_key.setdefault(view.id.key, []).append(view)
-        recalled: list[Identified] = []
+        recalled: list[MatchedPod] = []
         taken = {each.pod.uid for each in found}
         for each in found:
             views = by_key.get(each.listed.key, ())
@@ -298,7 +300,7 @@ class Roster:
             recalled.append(replace(each, pod=view.id, view=view, certain=certain))
         return tuple(sorted(recalled, key=lambda each: each.pod))
 
-    def _let_go(self, found: Iterable[Identified]) -> None:
+    def _let_go(self, found: Iterable[MatchedPod]) -> None:
         """Forget the pods that have left the record after they were in it."""
         found = tuple(found)
         shown = {each.pod.uid for each in found if each.pod.uid in self._departed}
@@ -349,7 +351,7 @@ class Roster:
         self._asked.discard(view.id.uid)
 
 
-def _doubted(each: Identified, departed: Sequence[PodView]) -> Identified:
+def _doubted(each: MatchedPod, departed: Sequence[PodView]) -> MatchedPod:
     """Return an entry with the pods that have left the API and that it may be as well."""
     earlier = tuple(view for view in departed if each.listed.may_be(view))
     if not earlier or any(each.listed.each_held()):

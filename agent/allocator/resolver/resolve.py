@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified, ListedPod
+from agent.allocator.model.podresources import ListedPod, MatchedPod
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
@@ -97,7 +97,7 @@ def resolve(
     *,
     views: Sequence[PodView],
     served: Served,
-    listed: Sequence[Identified] | None,
+    listed: Sequence[MatchedPod] | None,
     past: Past = _NOTHING_PAST,
 ) -> Resolution:
     """Settle which container is asking.
@@ -131,7 +131,7 @@ def resolve(
     return replace(first, rivals=tuple(others)) if others else first
 
 
-def _likeliest(ask: Ask, listed: Sequence[Identified], served: Served, past: Past) -> list[Waiting]:
+def _likeliest(ask: Ask, listed: Sequence[MatchedPod], served: Served, past: Past) -> list[Waiting]:
     """Of the listed pods that may be asking, take the likeliest."""
     known, unknown = _waiting_by_list(
         ask, [each for each in listed if each.pod not in past.refused], served, past.found
@@ -214,7 +214,7 @@ def next_containers(
     return options
 
 
-def served_again(ask: Ask, waiting: Sequence[Identified], served: Served) -> Resolution | None:
+def served_again(ask: Ask, waiting: Sequence[MatchedPod], served: Served) -> Resolution | None:
     """Find the ordinary init container that a kubelet serves once more.
 
     One that died before it wrote down what it had given begins that container again, and
@@ -239,7 +239,7 @@ def served_again(ask: Ask, waiting: Sequence[Identified], served: Served) -> Res
     return None
 
 
-def waits(each: Identified, served: Served) -> bool:
+def waits(each: MatchedPod, served: Served) -> bool:
     """Tell whether a listed pod of which the API tells may still ask for something.
 
     Args:
@@ -252,7 +252,7 @@ def waits(each: Identified, served: Served) -> bool:
     return lacks(each) or bool(next_containers(each.view.demand.containers, is_served))
 
 
-def lacks(each: Identified) -> bool:
+def lacks(each: MatchedPod) -> bool:
     """Tell whether a listed pod asks for something that ``List`` does not show it holding."""
     if each.view is None or each.view.terminal:
         return False
@@ -287,7 +287,7 @@ def _waiting_by_record(ask: Ask, views: Iterable[PodView], served: Served) -> li
 
 
 def _waiting_by_list(
-    ask: Ask, listed: Iterable[Identified], served: Served, found: AbstractSet[PodId]
+    ask: Ask, listed: Iterable[MatchedPod], served: Served, found: AbstractSet[PodId]
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Who may be asking by what ``List`` shows: known pods, and those the API has not told of."""
     known: list[Waiting] = []
@@ -323,7 +323,7 @@ def _wait(ask: Ask, view: PodView, is_served: IsServed) -> list[Waiting]:
     ]
 
 
-def _wait_unknown(ask: Ask, each: Identified) -> Waiting | None:
+def _wait_unknown(ask: Ask, each: MatchedPod) -> Waiting | None:
     """Take a pod without a spec by what ``List`` shows of it: its first container that lacks."""
     container = _first_lacking(ask.resource, each.listed)
     if container is None:
@@ -357,7 +357,7 @@ _MOST_NAMED = 5
 
 
 def _nothing_fits(
-    ask: Ask, views: Sequence[PodView], served: Served, listed: Sequence[Identified] | None
+    ask: Ask, views: Sequence[PodView], served: Served, listed: Sequence[MatchedPod] | None
 ) -> str:
     """Say what was asked and what was waiting."""
     pending: list[tuple[PodView, ListedPod | None]] = (

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from agent.allocator.model.grant import check_free
-from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.podresources import Identified, Snapshot
-from agent.allocator.model.ports import Journal, PodSource, RecordSource
+from agent.allocator.model.podresources import MatchedPod, Snapshot
+from agent.allocator.model.ports import DecisionLog, PodSource, RecordSource
 from agent.allocator.resolver.admissions import Admissions
-from agent.allocator.resolver.pod_index import Roster, Sighting
+from agent.allocator.resolver.pod_index import Observation, PodIndex
 from agent.allocator.resolver.pod_lookup import PodReader
 from agent.allocator.resolver.resolve import (
     Ask,
@@ -43,7 +43,7 @@ WITNESS_WITHIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class CallContext:
     """What could be seen when a call came in.
 
     Attributes:
@@ -57,17 +57,17 @@ class Scene:
     named: AbstractSet[tuple[Resource, str]] = frozenset()
 
 
-class Lookout:
-    """Sees who stands at the turnstile."""
+class Resolver:
+    """Sees who stands at the allocator."""
 
     def __init__(  # noqa: PLR0913 -- its owner's collaborators, by keyword
         self,
         *,
         ledger: Ledger,
-        roster: Roster,
+        pod_index: PodIndex,
         pods: PodSource,
         record: RecordSource,
-        journal: Journal,
+        decision_log: DecisionLog,
         lock: threading.Lock,
         on_changed: Callable[[AbstractSet[PodId]], None],
         reader: PodReader | None = None,
@@ -76,32 +76,32 @@ class Lookout:
 
         Args:
             ledger: who holds what.
-            roster: tells pods at rest from pods in motion; knows nobody yet.
+            pod_index: tells pods at rest from pods in motion; knows nobody yet.
             pods: the pods of this node.
             record: the kubelet's own record.
-            journal: takes corrections, and that the record could not be had.
+            decision_log: takes corrections, and that the record could not be had.
             lock: guards the ledger and this.
             on_changed: told, lock held, of pods whose bookings the record has changed.
             reader: reads single pods of *pods*.
         """
         self.ledger = ledger
-        self.roster = roster
+        self.pod_index = pod_index
         self._pods = pods
         self._record = record
-        self._journal = journal
+        self._decision_log = decision_log
         self._lock = lock
         self._on_changed = on_changed
         self._reader = reader or PodReader(pods)
         self.admissions = Admissions()
-        self._last: Claim | None = None  # the container answered last
+        self._last: ContainerRef | None = None  # the container answered last
         # Pods that were found to be asking while another of their name was listed as well.
         self._told_apart: set[PodId] = set()
 
-    def know(self) -> Roster:
+    def know(self) -> PodIndex:
         """Take in what the API has told; lock held."""
-        if self.roster.know(self._pods.views()):
+        if self.pod_index.know(self._pods.views()):
             self._adopt_names()
-        return self.roster
+        return self.pod_index
 
     def _adopt_names(self) -> None:
         """Give their UIDs to pods that were booked by their names while the API was away.
@@ -111,16 +111,16 @@ class Lookout:
         """
         pods = {
             each.pod
-            for each, _, _ in self.ledger.claims()
+            for each, _, _ in self.ledger.refs()
             if not each.pod.uid or is_unseen(each.container)
         }
         for pod in pods:
-            view = self.roster.view(pod)
+            view = self.pod_index.view(pod)
             if view is not None:
                 name_unseen(self.ledger, view)
             if pod.uid:
                 continue
-            views = [each for each in self.roster.views_of(pod.key) if not each.terminal]
+            views = [each for each in self.pod_index.views_of(pod.key) if not each.terminal]
             fitting = {each.id for each in views if self._fits(each, pod)}
             if len(fitting) == 1:
                 self.ledger.adopt_names(fitting)
@@ -129,12 +129,12 @@ class Lookout:
 
     def _fits(self, view: PodView, booked: PodId) -> bool:
         """Tell whether *view* asks for what is booked by its name alone."""
-        for claim in self.ledger.pod_claims(booked):
-            if is_unseen(claim.container):
+        for ref in self.ledger.pod_refs(booked):
+            if is_unseen(ref.container):
                 continue
-            container = view.demand.of(claim.container)
+            container = view.demand.of(ref.container)
             for resource in Resource:
-                held = self.ledger.holding(claim, resource)
+                held = self.ledger.holding(ref, resource)
                 if held is None:
                     continue
                 if container is None or count_of(container.demand, resource) != len(held.ids):
@@ -149,7 +149,7 @@ class Lookout:
         *,
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
         ask: Ask | None = None,
-    ) -> Scene:
+    ) -> CallContext:
         """Ask the kubelet, then the API for the few pods it shows that we do not know enough of.
 
         Args:
@@ -160,8 +160,8 @@ class Lookout:
         try:
             snapshot = self._record.list(within=WITNESS_WITHIN)
         except Unavailable as error:
-            self._journal.blind(str(error))
-            return Scene(None, offered, named)
+            self._decision_log.blind(str(error))
+            return CallContext(None, offered, named)
         deadline = self._reader.deadline(WITNESS_WITHIN)
         # A pod that has left the API is read anew each time: its name may have come back.
         steps: list[tuple[Callable[[Snapshot], list[Key]], bool]] = [(self._unknown, False)]
@@ -178,84 +178,84 @@ class Lookout:
             if missing is None:
                 break  # List alone is enough to go on; the watch catches up later
             with self._lock:
-                self.roster.alone(missing, snapshot)
-        return Scene(snapshot, offered, named)
+                self.pod_index.alone(missing, snapshot)
+        return CallContext(snapshot, offered, named)
 
-    def look_closer(self, scene: Scene, ask: Ask) -> None:
+    def look_closer(self, context: CallContext, ask: Ask) -> None:
         """Read once more who may be meant, before a call is refused that nobody can be making.
 
         Args:
-            scene: what could be seen when the call came in.
+            context: what could be seen when the call came in.
             ask: what the call asks for.
         """
-        if scene.snapshot is not None:
+        if context.snapshot is not None:
             deadline = self._reader.deadline(WITNESS_WITHIN)
             with self._lock:
-                names = self._meant(scene.snapshot, ask, again=True)
+                names = self._meant(context.snapshot, ask, again=True)
             missing = self._reader.read(names, deadline=deadline, again=True)
             with self._lock:
-                self.roster.alone(missing or (), scene.snapshot)
+                self.pod_index.alone(missing or (), context.snapshot)
         # The watch may not have told of the pod yet.
         self._reader.refresh(within=WITNESS_WITHIN)
 
-    def _sight(self, snapshot: Snapshot) -> Sighting:
+    def _sight(self, snapshot: Snapshot) -> Observation:
         """See which pod each listed entry is; lock held."""
         self.know()
-        self.roster.stir(self.ledger.take_changed())
-        sighting = self.roster.sight(snapshot, self.ledger.owners)
-        confused = self._confused(sighting)
+        self.pod_index.stir(self.ledger.take_changed())
+        observation = self.pod_index.sight(snapshot, self.ledger.owners)
+        confused = self._confused(observation)
         if confused is None:
-            return sighting
+            return observation
         self.ledger.hand_over(*confused)
-        self.roster.stir({*confused, *self.ledger.take_changed()})
-        return self.roster.sight(snapshot, self.ledger.owners)
+        self.pod_index.stir({*confused, *self.ledger.take_changed()})
+        return self.pod_index.sight(snapshot, self.ledger.owners)
 
-    def _confused(self, sighting: Sighting) -> tuple[PodId, PodId] | None:
+    def _confused(self, observation: Observation) -> tuple[PodId, PodId] | None:
         """Find a pod to which was booked what its predecessor of the same name had been given.
 
         ``List`` tells no UID: a pod that is admitted after it has left the API is taken for the
         one that has its name by then. Once that one is listed as well, there are two entries, and
         the one with the places is the older pod's.
         """
-        doubted = [each for each in sighting.moving if not each.certain]
-        self._told_apart &= sighting.pods
+        doubted = [each for each in observation.moving if not each.certain]
+        self._told_apart &= observation.pods
         for older in doubted:
-            for newer in sighting.moving:
+            for newer in observation.moving:
                 if (
                     newer.listed.key == older.listed.key
                     and newer.pod != older.pod
                     and newer.pod not in self._told_apart
                     and newer.view is not None
                     and older.view is not None
-                    and not self.roster.has_departed(newer.pod)
+                    and not self.pod_index.has_departed(newer.pod)
                     and older.view.line < newer.view.line
                     and any(newer.listed.each_held())
                     and not any(older.listed.each_held())
                     and newer.listed.may_be(older.view)
-                    and not self.ledger.pod_claims(older.pod)
+                    and not self.ledger.pod_refs(older.pod)
                 ):
                     return newer.pod, older.pod
         return None
 
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
         """Name the listed pods of which the API has told nothing, newcomers first."""
-        sighting = self._sight(snapshot)
-        fresh = {pod.key for pod in self.admissions.newcomers(sighting.moving)}
-        return sorted(self.roster.unknown(sighting), key=lambda key: (key not in fresh, key))
+        observation = self._sight(snapshot)
+        fresh = {pod.key for pod in self.admissions.newcomers(observation.moving)}
+        return sorted(self.pod_index.unknown(observation), key=lambda key: (key not in fresh, key))
 
     def _returned(self, snapshot: Snapshot) -> list[Key]:
         """Name the pods of which the API has told nothing, only of another of the same name.
 
         The watch may be behind, and what was read a moment ago was read of the other.
         """
-        sighting = self._sight(snapshot)
+        observation = self._sight(snapshot)
         strangers = {
             each.listed.key
-            for each in sighting.moving
+            for each in observation.moving
             if each.view is None
             and not all(box.held.get(one) for box in each.listed.containers for one in Resource)
         }
-        return sorted(key for key in strangers if self.roster.views_of(key))
+        return sorted(key for key in strangers if self.pod_index.views_of(key))
 
     def _uncertain(self, snapshot: Snapshot) -> list[Key]:
         """Name the pods that have left the API and lack something: another may have the name."""
@@ -269,10 +269,10 @@ class Lookout:
         be more, for as long as the API has not told how they ended. And a pod that was served
         and shows nothing of it has been replaced by another of the same name.
         """
-        sighting = self._sight(snapshot)
+        observation = self._sight(snapshot)
         waiting = sorted(
             (each.view.line, each.pod, self._was_served(each))
-            for each in sighting.moving
+            for each in observation.moving
             if each.view is not None
             and each.pod not in self.admissions.passed
             and lacks(each)
@@ -289,15 +289,15 @@ class Lookout:
         told it cannot be, its name may have come back with other sizes. One that holds
         something and lacks the rest may have been rejected before a newer pod was listed (K21).
         """
-        sighting = self._sight(snapshot)
+        observation = self._sight(snapshot)
         try:
-            found = self._resolve(ask, sighting)
+            found = self._resolve(ask, observation)
         except ResolutionError:
             return self._meant(snapshot, ask)
         if found.rivals:
             return [found.pod.key, *(each.pod.key for each in found.rivals)]
-        fresh = self.admissions.newcomers(sighting.moving)
-        lacking = {each.pod for each in sighting.moving if each.view is None or lacks(each)}
+        fresh = self.admissions.newcomers(observation.moving)
+        lacking = {each.pod for each in observation.moving if each.view is None or lacks(each)}
         if found.pod in self.admissions.passed or (fresh & lacking and found.pod not in fresh):
             return self._meant(snapshot, ask)
         return []
@@ -308,9 +308,9 @@ class Lookout:
         Names of ended pods come back; then those that the kubelet has begun to list since the
         last call, those that lack something, and those that hold nothing.
         """
-        sighting = self._sight(snapshot)
-        fresh = self.admissions.newcomers(sighting.moving)
-        moving = [each for each in sighting.moving if ask.owner in (None, each.pod)]
+        observation = self._sight(snapshot)
+        fresh = self.admissions.newcomers(observation.moving)
+        moving = [each for each in observation.moving if ask.owner in (None, each.pod)]
         ranked = sorted(
             (
                 (
@@ -325,19 +325,19 @@ class Lookout:
         )
         newest = [key for old, *_, key in ranked if not old]
         others = [key for old, *_, key in ranked if old]
-        ended = self.roster.ended(sighting, again=again)
-        return list(dict.fromkeys([*newest, *ended, *others, *self.roster.silent()]))[
+        ended = self.pod_index.ended(observation, again=again)
+        return list(dict.fromkeys([*newest, *ended, *others, *self.pod_index.silent()]))[
             :_MOST_FETCHES
         ]
 
-    def _was_served(self, each: Identified) -> bool:
+    def _was_served(self, each: MatchedPod) -> bool:
         """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
         if each.view is not None and is_recorded(each.view):
             return True
         return any(
             held is not None and held.proven
-            for claim in self.ledger.pod_claims(each.pod)
-            for held in (self.ledger.holding(claim, resource) for resource in Resource)
+            for ref in self.ledger.pod_refs(each.pod)
+            for held in (self.ledger.holding(ref, resource) for resource in Resource)
         )
 
     def reconcile(
@@ -346,32 +346,32 @@ class Lookout:
         *,
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
-    ) -> Sighting:
+    ) -> Observation:
         """Bring the book in line with the kubelet's record; lock held."""
-        sighting = self._sight(snapshot)
+        observation = self._sight(snapshot)
         admissions = self.admissions
-        admissions.shown(sighting.pods, self.roster.live)
-        for each in sighting.moving:
+        admissions.shown(observation.pods, self.pod_index.live)
+        for each in observation.moving:
             self._take_over(each)
             if each.view is None and each.pod in admissions.begun:
                 keep_unseen(self.ledger, each, offered)
-        ended = {each.pod for each in sighting.moving if each.view and each.view.terminal}
+        ended = {each.pod for each in observation.moving if each.view and each.view.terminal}
         begun = [
             each.pod
-            for each in sighting.moving
-            if each.pod in admissions.begun or self.roster.has_departed(each.pod)
+            for each in observation.moving
+            if each.pod in admissions.begun or self.pod_index.has_departed(each.pod)
         ]
         booked = {pod: self._sure(pod) for pod in begun}
-        admissions.gained(each.pod for each in sighting.moving if self._gained(each))
+        admissions.gained(each.pod for each in observation.moving if self._gained(each))
         for correction in self.ledger.reconcile(
-            sighting.moving,
-            resting=sighting.resting,
+            observation.moving,
+            resting=observation.resting,
             finished=admissions.passed | ended,
-            live=self.roster.live,
+            live=self.pod_index.live,
             offered=offered,
             named=named,
         ):
-            self._journal.corrected(correction)
+            self._decision_log.corrected(correction)
             admissions.guessed_wrongly(correction.guessed.pod)
         # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
         over = [pod for pod, sure in booked.items() if sure - self._sure(pod)]
@@ -379,54 +379,54 @@ class Lookout:
         for pod in over:
             self.ledger.release_inits(pod)
         changed = self.ledger.take_changed()
-        self.roster.stir(changed)
+        self.pod_index.stir(changed)
         self._on_changed(changed)
-        self.roster.settle(
+        self.pod_index.settle(
             each
-            for each in sighting.moving
+            for each in observation.moving
             if each.view is not None
             and not each.view.terminal
             and not waits(each, self._served)
             and self.ledger.agrees(each)
         )
-        return sighting
+        return observation
 
-    def _gained(self, each: Identified) -> bool:
+    def _gained(self, each: MatchedPod) -> bool:
         """Tell whether the record shows a pod holding what was not answered for it."""
         return any(
-            ids and ((held := self.ledger.holding(claim, resource)) is None or held.ids != ids)
+            ids and ((held := self.ledger.holding(ref, resource)) is None or held.ids != ids)
             for container in each.listed.containers
-            for claim in (Claim(each.pod, container.name),)
+            for ref in (ContainerRef(each.pod, container.name),)
             for resource, ids in container.held.items()
         )
 
-    def _sure(self, pod: PodId) -> set[Claim]:
+    def _sure(self, pod: PodId) -> set[ContainerRef]:
         """Give the containers of *pod* that were not merely guessed, but for ordinary init ones."""
         return {
-            claim
-            for claim in self.ledger.pod_claims(pod)
-            if self.ledger.kind(claim) is not ContainerKind.INIT
+            ref
+            for ref in self.ledger.pod_refs(pod)
+            if self.ledger.kind(ref) is not ContainerKind.INIT
             and all(
                 held is None or held.evidence is not Evidence.ORDER
-                for held in (self.ledger.holding(claim, resource) for resource in Resource)
+                for held in (self.ledger.holding(ref, resource) for resource in Resource)
             )
         }
 
-    def rejected(self, claim: Claim | None, *, certain: bool = True) -> None:
+    def rejected(self, ref: ContainerRef | None, *, certain: bool = True) -> None:
         """Note that the kubelet will not try a pod again: a call made for it is being refused.
 
         Args:
-            claim: the container, if it could be told.
+            ref: the container, if it could be told.
             certain: whether it is known that it was asking, not only guessed.
         """
-        if claim is not None:
+        if ref is not None:
             with self._lock:
-                self.admissions.refuse(claim.pod, certain=certain)
+                self.admissions.refuse(ref.pod, certain=certain)
 
-    def answered(self, claim: Claim) -> None:
-        """Note that a call for *claim* is being answered; lock held."""
-        self.admissions.answer(claim.pod)
-        self._last = claim
+    def answered(self, ref: ContainerRef) -> None:
+        """Note that a call for *ref* is being answered; lock held."""
+        self.admissions.answer(ref.pod)
+        self._last = ref
 
     def forget_kubelet(self) -> None:
         """Note that a kubelet has come anew: it tries every pod again; lock held."""
@@ -436,7 +436,7 @@ class Lookout:
     # --- resolving -------------------------------------------------------------------
 
     def _served(self, pod: PodId, container: str, resource: Resource) -> bool:
-        return self.ledger.holding(Claim(pod, container), resource) is not None
+        return self.ledger.holding(ContainerRef(pod, container), resource) is not None
 
     def ask(self, resource: Resource, size: int, named: Iterable[str]) -> Ask:
         """Say what a call reveals about who is asking; lock held.
@@ -450,7 +450,7 @@ class Lookout:
         return Ask(resource, size, owners.pop() if len(owners) == 1 else None)
 
     def resolve(
-        self, resource: Resource, size: int, named: Collection[str], scene: Scene
+        self, resource: Resource, size: int, named: Collection[str], context: CallContext
     ) -> Resolution:
         """Settle who is asking; lock held.
 
@@ -458,19 +458,21 @@ class Lookout:
             resource: for what.
             size: for how many places.
             named: places that the call speaks of.
-            scene: what could be seen when it came in.
+            context: what could be seen when it came in.
 
         Raises:
             Refusal: nobody can be asking this, or the places are other containers'.
         """
-        sighting = None
+        observation = None
         guess: dict[Resource, Holding] = {}
-        if scene.snapshot is None:
+        if context.snapshot is None:
             self.know()
-            self._release_gone(scene)
+            self._release_gone(context)
         else:
             guess = self._guess()
-            sighting = self.reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
+            observation = self.reconcile(
+                context.snapshot, offered=context.offered, named=context.named
+            )
             guess = self._disproved(guess)
         holders = {
             device_id: self.ledger.owners[resource, device_id]
@@ -493,8 +495,8 @@ class Lookout:
                 + ", ".join(sorted(map(str, owners)))
             )
         ask = self.ask(resource, size, named)
-        resolution = self._settle(ask, sighting)
-        moving = sighting.moving if sighting is not None else ()
+        resolution = self._settle(ask, observation)
+        moving = observation.moving if observation is not None else ()
         for each in moving:
             if each.view is None and each.pod == resolution.pod:
                 init = asking_unseen(self.ledger, each, ask)
@@ -504,20 +506,20 @@ class Lookout:
         if sum(each.listed.key == resolution.pod.key for each in moving) > 1:
             self._told_apart.add(resolution.pod)
         passed = self.admissions.passed
-        self.admissions.settle(resolution.pod, sighting, scene.snapshot)
+        self.admissions.settle(resolution.pod, observation, context.snapshot)
         rejected = self.admissions.passed - passed
         if (
-            scene.snapshot is not None
+            context.snapshot is not None
             and resolution.evidence is Evidence.WITNESS
-            and any(self.ledger.pod_claims(each) for each in rejected)
+            and any(self.ledger.pod_refs(each) for each in rejected)
         ):  # what these were answered is free
-            self.reconcile(scene.snapshot, offered=scene.offered, named=scene.named)
+            self.reconcile(context.snapshot, offered=context.offered, named=context.named)
         return resolution
 
     def _guess(self) -> dict[Resource, Holding]:
         """Return what was answered last for a container that was guessed, and is not proven."""
         last = self._last
-        if last is None or last not in self.ledger.pod_claims(last.pod):
+        if last is None or last not in self.ledger.pod_refs(last.pod):
             return {}
         if self.ledger.kind(last) is ContainerKind.INIT:
             return {}
@@ -548,15 +550,15 @@ class Lookout:
         container = resolution.container
         if container.kind is not ContainerKind.INIT:
             return
-        claim = Claim(resolution.pod, container.name)
+        ref = ContainerRef(resolution.pod, container.name)
         for resource, held in guess.items():
             if (
                 count_of(container.demand, resource) == len(held.ids)
-                and self.ledger.holding(claim, resource) is None
+                and self.ledger.holding(ref, resource) is None
             ):
-                self.ledger.record(claim, container.kind, resource, held)
+                self.ledger.record(ref, container.kind, resource, held)
 
-    def _take_over(self, each: Identified) -> None:
+    def _take_over(self, each: MatchedPod) -> None:
         """Book to a pod what its init container was given last in the name of one before it.
 
         The API had not told yet that the name had come back.
@@ -577,19 +579,19 @@ class Lookout:
             self.ledger.release_container(last)
             for resource, one in held.items():
                 if one is not None:
-                    own = Claim(each.pod, last.container)
+                    own = ContainerRef(each.pod, last.container)
                     self.ledger.record(own, container.kind, resource, one)
 
-    def _settle(self, ask: Ask, sighting: Sighting | None) -> Resolution:
+    def _settle(self, ask: Ask, observation: Observation | None) -> Resolution:
         views = self._pods.views()
-        if sighting is None:
+        if observation is None:
             return self._repair(ask, views) or self._settle_by_line(ask, views)
         try:
-            return self._resolve(ask, sighting)
+            return self._resolve(ask, observation)
         except ResolutionError:
             waiting = [
                 each
-                for each in sighting.moving
+                for each in observation.moving
                 if each.pod not in self.admissions.passed and waits(each, self._served)
             ]
             resolution = served_again(ask, waiting, self._served)
@@ -598,23 +600,23 @@ class Lookout:
             if waiting:  # it is one of those (fact K3)
                 raise
             # A kubelet that does not list the pod it is admitting is no witness of it.
-            shown = sighting.pods
+            shown = observation.pods
             others = [each for each in views if each.id not in shown and not each.terminal]
             with suppress(ResolutionError):
                 resolution = self._settle_by_line(ask, others)
             if resolution is None:
                 raise
-        self._journal.blind("PodResources: List does not show the pod that is being admitted")
+        self._decision_log.blind("PodResources: List does not show the pod that is being admitted")
         return resolution
 
-    def _resolve(self, ask: Ask, sighting: Sighting) -> Resolution:
+    def _resolve(self, ask: Ask, observation: Observation) -> Resolution:
         """Settle by what the kubelet lists."""
         return resolve(
             ask,
             views=(),
             served=self._served,
-            listed=sighting.moving,
-            past=self.admissions.past(sighting.moving),
+            listed=observation.moving,
+            past=self.admissions.past(observation.moving),
         )
 
     def _repair(self, ask: Ask, views: Sequence[PodView]) -> Resolution | None:
@@ -626,7 +628,7 @@ class Lookout:
         Returns:
             That other one; ``None`` if the guess may stand.
         """
-        last, view = self._last, self.roster.view(self._last.pod) if self._last else None
+        last, view = self._last, self.pod_index.view(self._last.pod) if self._last else None
         container = view.demand.of(last.container) if last and view else None
         if last is None or container is None:
             return None
@@ -637,7 +639,7 @@ class Lookout:
             return None  # it is asking, or has all it asks for
         shared = (
             self.ledger.holding(each, ask.resource.other)
-            for each in self.ledger.pod_claims(last.pod)
+            for each in self.ledger.pod_refs(last.pod)
             if each != last
         )
         if any(each is not None and not each.ids.isdisjoint(held.ids) for each in shared):
@@ -654,10 +656,10 @@ class Lookout:
         if not meant:
             return None
         _, pod, other = min(meant, key=lambda each: each[:2])
-        claim = Claim(pod, other.name)
+        ref = ContainerRef(pod, other.name)
         self.ledger.release(last, ask.resource.other)
-        self.ledger.record(claim, other.kind, ask.resource.other, held)
-        self._journal.corrected(Correction(ask.resource.other, held.ids, last, claim))
+        self.ledger.record(ref, other.kind, ask.resource.other, held)
+        self._decision_log.corrected(Correction(ask.resource.other, held.ids, last, ref))
         return Resolution(pod, other, Evidence.ORDER)
 
     def _next_of(self, view: PodView) -> list[ContainerDemand]:
@@ -680,20 +682,20 @@ class Lookout:
                 return resolve(ask, views=doubted, served=self._served, listed=None)
             raise
 
-    def _release_gone(self, scene: Scene) -> None:
+    def _release_gone(self, context: CallContext) -> None:
         """Without a witness, free what the kubelet offers of pods that the API shows no longer.
 
         It does not offer what such a pod's containers hold until they have ended (K20).
         """
         for pod in self.gone():
-            self.ledger.take_back(pod, scene.offered | scene.named)
+            self.ledger.take_back(pod, context.offered | context.named)
 
     def gone(self) -> list[PodId]:
         """Give the pods that hold places and that the API does not show as live; lock held."""
         self.know()
-        live = self.roster.live
+        live = self.pod_index.live
         keys = {pod.key for pod in live}
-        holders = {claim.pod for claim, _, _ in self.ledger.claims()}
+        holders = {ref.pod for ref, _, _ in self.ledger.refs()}
         return sorted(
             pod for pod in holders if ((pod not in live) if pod.uid else (pod.key not in keys))
         )

@@ -10,9 +10,9 @@ containers after it (K7). Pure but for the ledger it is given.
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified
+from agent.allocator.model.podresources import MatchedPod
 from agent.allocator.resolver.resolve import Ask
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
@@ -26,14 +26,14 @@ def is_unseen(container: str) -> bool:
     return container.startswith(_PREFIX)
 
 
-def unseen(ledger: Ledger, pod: PodId) -> list[Claim]:
+def unseen(ledger: Ledger, pod: PodId) -> list[ContainerRef]:
     """Return what is kept for init containers of *pod* whose names are not known, in order."""
-    found = [each for each in ledger.pod_claims(pod) if is_unseen(each.container)]
+    found = [each for each in ledger.pod_refs(pod) if is_unseen(each.container)]
     return sorted(found, key=lambda each: int(each.container.removeprefix(_PREFIX)))
 
 
 def keep_unseen(
-    ledger: Ledger, each: Identified, offered: AbstractSet[tuple[Resource, str]]
+    ledger: Ledger, each: MatchedPod, offered: AbstractSet[tuple[Resource, str]]
 ) -> None:
     """Keep for an init container what was answered for a pod and ``List`` does not show.
 
@@ -43,24 +43,24 @@ def keep_unseen(
         offered: held places that the kubelet offers again: those nobody holds.
     """
     shown = each.listed.all_held()
-    for claim in ledger.pod_claims(each.pod):
-        if ledger.kind(claim) is ContainerKind.INIT:
+    for ref in ledger.pod_refs(each.pod):
+        if ledger.kind(ref) is ContainerKind.INIT:
             continue
         for resource in Resource:
-            held = ledger.holding(claim, resource)
+            held = ledger.holding(ref, resource)
             if held is None or held.proven or held.evidence is not Evidence.ORDER:
                 continue
             places = {(resource, device_id) for device_id in held.ids}
             if places.isdisjoint(shown) and places.isdisjoint(offered):
-                ledger.release(claim, resource)
+                ledger.release(ref, resource)
                 init = _lacking(ledger, each.pod, resource)
                 if init is None:
                     number = len(unseen(ledger, each.pod)) + 1
-                    init = Claim(each.pod, f"{_PREFIX}{number}")
+                    init = ContainerRef(each.pod, f"{_PREFIX}{number}")
                 ledger.record(init, ContainerKind.INIT, resource, held)
 
 
-def asking_unseen(ledger: Ledger, each: Identified, ask: Ask) -> ContainerDemand | None:
+def asking_unseen(ledger: Ledger, each: MatchedPod, ask: Ask) -> ContainerDemand | None:
     """Return the init container that asks for its second resource, if there is one.
 
     Args:
@@ -84,18 +84,18 @@ def name_unseen(ledger: Ledger, view: PodView) -> None:
 
     What none of its init containers asks for was guessed to be this pod's, and is not.
     """
-    claims = unseen(ledger, view.id)
+    refs = unseen(ledger, view.id)
     inits = [each for each in view.demand.containers if each.kind is ContainerKind.INIT]
-    for claim in claims:
-        held = {resource: ledger.holding(claim, resource) for resource in Resource}
-        ledger.release_container(claim)
+    for ref in refs:
+        held = {resource: ledger.holding(ref, resource) for resource in Resource}
+        ledger.release_container(ref)
         fitting = [at for at, init in enumerate(inits) if _may_hold(init, held)]
         if fitting:
             init = inits[fitting[0]]
             del inits[: fitting[0] + 1]
             for resource, found in held.items():
                 if found is not None:
-                    _record(ledger, Claim(view.id, init.name), resource, found)
+                    _record(ledger, ContainerRef(view.id, init.name), resource, found)
 
 
 def _may_hold(init: ContainerDemand, held: Mapping[Resource, Holding | None]) -> bool:
@@ -105,14 +105,14 @@ def _may_hold(init: ContainerDemand, held: Mapping[Resource, Holding | None]) ->
     )
 
 
-def _record(ledger: Ledger, claim: Claim, resource: Resource, held: Holding) -> None:
-    if ledger.holding(claim, resource) is None:
-        ledger.record(claim, ContainerKind.INIT, resource, held)
+def _record(ledger: Ledger, ref: ContainerRef, resource: Resource, held: Holding) -> None:
+    if ledger.holding(ref, resource) is None:
+        ledger.record(ref, ContainerKind.INIT, resource, held)
 
 
-def _lacking(ledger: Ledger, pod: PodId, resource: Resource) -> Claim | None:
+def _lacking(ledger: Ledger, pod: PodId, resource: Resource) -> ContainerRef | None:
     """Return the last unseen init container if it holds the other resource alone."""
-    claims = unseen(ledger, pod)
-    if not claims or ledger.holding(claims[-1], resource) is not None:
+    refs = unseen(ledger, pod)
+    if not refs or ledger.holding(refs[-1], resource) is not None:
         return None
-    return claims[-1]
+    return refs[-1]

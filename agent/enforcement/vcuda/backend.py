@@ -21,7 +21,7 @@ from typing import Protocol
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
@@ -168,7 +168,7 @@ class Vcuda:
 
     # --- the Enforcer ----------------------------------------------------------------------
 
-    def answer(self, claim: Claim, ids: frozenset[str], grant: Grant) -> Answer:
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
         """Promise the directory of core places; memory places carry nothing.
 
         Raises:
@@ -177,7 +177,7 @@ class Vcuda:
         if grant.resource is not Resource.CORE:
             return Answer()
         with self._lock:
-            made = self._dirs.make(ids, claim.pod)
+            made = self._dirs.make(ids, ref.pod)
         return Answer(mounts=(Mount(MOUNT_PATH, str(made.files)),))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
@@ -188,7 +188,7 @@ class Vcuda:
         """
         with self._lock:
             if entitlement is not None:
-                self._dirs.ensure(ids, entitlement.claim.pod)
+                self._dirs.ensure(ids, entitlement.ref.pod)
             elif self._dirs.find(ids) is None:
                 raise EnforcementError(
                     "state-dir: the directory of this container's limits is gone, and it is not "
@@ -207,7 +207,7 @@ class Vcuda:
         except Unavailable as error:
             log.warning("who starts is guessed", extra={"uid": uid, "reason": str(error)})
             return candidates[-1]
-        left = [each for each in candidates if each.claim.container not in ended]
+        left = [each for each in candidates if each.ref.container not in ended]
         return left[0] if left else candidates[-1]
 
     def keep(self, pods: Collection[PodId]) -> None:

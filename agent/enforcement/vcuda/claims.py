@@ -90,7 +90,7 @@ def check_runtime(ref: ContainerCgroup, info: ContainerInfo | None) -> Container
 
 def check_ledger(entitlement: Entitlement, info: ContainerInfo) -> None:
     """See that what the ledger has found by pod and name is of this very container."""
-    pod, name = entitlement.claim.pod, entitlement.claim.container
+    pod, name = entitlement.ref.pod, entitlement.ref.container
     if entitlement.uid not in {"", info.pod_uid} or name != info.name:
         raise Forbidden(f"the ledger has {pod} {name} in its place")
 

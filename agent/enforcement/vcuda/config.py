@@ -216,7 +216,7 @@ def config_of(
         blocks = on.get(first, min(on.values()))
     return VcudaConfig(
         pod_uid=entitlement.uid,
-        container_name=entitlement.claim.container,
+        container_name=entitlement.ref.container,
         bus_id=legacy_bus_id(bus_id),
         memory=blocks * block,
         utilization=min(cores.places, CORES_PER_CARD),

@@ -131,7 +131,7 @@ class VirtualManager:
         log.info(
             "registered",
             extra={
-                "pod": str(entitlement.claim.pod),
+                "pod": str(entitlement.ref.pod),
                 "uid": info.pod_uid,
                 "container": info.name,
                 "container_id": ref.container_id,
@@ -149,7 +149,7 @@ class VirtualManager:
         return entitlement
 
     def _check_ticket(self, door: Door, entitlement: Entitlement) -> None:
-        pod = entitlement.claim.pod
+        pod = entitlement.ref.pod
         if entitlement.core_ids:
             holds = digest_of(entitlement.core_ids) == door.digest
         else:  # which places it was handed nobody knows any more, only that they were its pod's
@@ -159,7 +159,7 @@ class VirtualManager:
 
     def _adopt(self, door: Door, entitlement: Entitlement, info: ContainerInfo) -> None:
         """Write down whose the ticket has proven to be."""
-        owner = entitlement.claim.pod
+        owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
         with door.lent() as folder:

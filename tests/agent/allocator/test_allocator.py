@@ -1,4 +1,4 @@
-"""The turnstile on a node in memory: who a call is for, what it gets, and what is refused."""
+"""the allocator on a node in memory: who a call is for, what it gets, and what is refused."""
 
 import itertools
 import random
@@ -55,20 +55,20 @@ def test_a_share_is_resolved_placed_translated_and_proven(
         (resource, {CORE: 30, MEMORY: 8}[resource]) for resource in order
     ]
     assert node.cards(pod) == ["GPU-0"]
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
-    assert node.journal.evidence("allocate") == [Evidence.TICKET] * 2
-    assert node.journal.evidence("prestart") == [Evidence.RECORD] * 2
-    assert set(node.journal.claims("prestart")) == {"a/main"}
-    assert node.outbox.puts == [(pod, {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})]
-    assert not node.journal.refusals
-    assert not node.journal.corrections
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert node.decision_log.evidence("allocate") == [Evidence.TICKET] * 2
+    assert node.decision_log.evidence("prestart") == [Evidence.RECORD] * 2
+    assert set(node.decision_log.refs("prestart")) == {"a/main"}
+    assert node.writer.puts == [(pod, {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})]
+    assert not node.decision_log.refusals
+    assert not node.decision_log.corrections
 
 
 def test_the_allocate_answer_is_made_from_the_grant(node: Node) -> None:
     pod = make_pod("a", asks(200, 8))
     node.bind(pod)
     node.record.show(pod)
-    answer = node.turnstile.allocate(CORE, node.prefer(CORE, 200))
+    answer = node.allocator.allocate(CORE, node.prefer(CORE, 200))
     assert dict(answer.envs) == {"CARDS": "GPU-0,GPU-1"}
 
 
@@ -102,12 +102,12 @@ def test_whole_cards_get_their_memory_shared_out_over_them(
         len([each for each in held if each.startswith(card)]) for card in ("GPU-0", "GPU-1")
     ] == [5, 4]
     assert len(node.got[pod.id, "main", CORE]) == 200
-    assert node.outbox.of(pod) == {"main": Allocation(("GPU-0", "GPU-1"), 200, 9, Evidence.WITNESS)}
+    assert node.writer.of(pod) == {"main": Allocation(("GPU-0", "GPU-1"), 200, 9, Evidence.WITNESS)}
 
 
 def test_a_whole_card_without_memory_is_finished_after_one_resource(node: Node) -> None:
     pod = admitted(node, make_pod("a", asks(100, 0)))
-    assert node.outbox.of(pod) == {"main": Allocation(("GPU-0",), 100, 0, Evidence.WITNESS)}
+    assert node.writer.of(pod) == {"main": Allocation(("GPU-0",), 100, 0, Evidence.WITNESS)}
 
 
 @ORDERS
@@ -120,15 +120,15 @@ def test_several_containers_of_a_pod_are_served_in_their_order(
         make_pod("a", sidecar(20, 2), asks(20, 4, "one"), asks(20, 6, "two")),
         order,
     )
-    assert node.journal.claims("prefer") == [
+    assert node.decision_log.refs("prefer") == [
         f"a/{name}" for name in ("side", "one", "two") for _ in order
     ]
-    assert {name: each.memory_blocks for name, each in node.outbox.of(pod).items()} == {
+    assert {name: each.memory_blocks for name, each in node.writer.of(pod).items()} == {
         "side": 2,
         "one": 4,
         "two": 6,
     }
-    assert len(node.outbox.puts) == 1
+    assert len(node.writer.puts) == 1
 
 
 def test_spread_takes_the_emptiest_card() -> None:
@@ -140,8 +140,8 @@ def test_spread_takes_the_emptiest_card() -> None:
 
 def test_free_places_are_counted_by_card(node: Node) -> None:
     admitted(node, make_pod("a", asks(30, 8)))
-    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
-    assert node.turnstile.free(MEMORY) == {"GPU-0": 24, "GPU-1": 32}
+    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+    assert node.allocator.free(MEMORY) == {"GPU-0": 24, "GPU-1": 32}
 
 
 # --- evidence -------------------------------------------------------------------------
@@ -153,9 +153,9 @@ def test_an_allocate_without_a_preferred_call_is_settled_by_the_witness(node: No
     node.bind(pod)
     node.free = {CORE: ids(1, range(100)), MEMORY: ids(1, range(32))}
     node.admit(pod)
-    assert not node.journal.claims("prefer")
-    assert node.journal.evidence("allocate") == [Evidence.WITNESS] * 2
-    assert node.outbox.of(pod)["main"].evidence is Evidence.WITNESS
+    assert not node.decision_log.refs("prefer")
+    assert node.decision_log.evidence("allocate") == [Evidence.WITNESS] * 2
+    assert node.writer.of(pod)["main"].evidence is Evidence.WITNESS
 
 
 def test_a_ticket_is_good_for_one_allocate(node: Node) -> None:
@@ -166,17 +166,17 @@ def test_a_ticket_is_good_for_one_allocate(node: Node) -> None:
     second = make_pod("b", asks(30, 8))
     node.bind(second)
     node.record.show(second)
-    node.turnstile.allocate(CORE, same)
-    assert node.journal.evidence("allocate")[-1] is Evidence.WITNESS
-    assert node.journal.claims("allocate")[-1] == "b/main"
+    node.allocator.allocate(CORE, same)
+    assert node.decision_log.evidence("allocate")[-1] is Evidence.WITNESS
+    assert node.decision_log.refs("allocate")[-1] == "b/main"
 
 
 def test_the_ids_of_a_ticket_may_come_in_any_order(node: Node) -> None:
     pod = make_pod("a", asks(30, 8))
     node.bind(pod)
     node.record.show(pod)
-    node.turnstile.allocate(CORE, list(reversed(node.prefer(CORE, 30))))
-    assert node.journal.evidence("allocate") == [Evidence.TICKET]
+    node.allocator.allocate(CORE, list(reversed(node.prefer(CORE, 30))))
+    assert node.decision_log.evidence("allocate") == [Evidence.TICKET]
 
 
 def test_a_kubelet_that_takes_other_places_than_preferred_is_followed(node: Node) -> None:
@@ -184,8 +184,8 @@ def test_a_kubelet_that_takes_other_places_than_preferred_is_followed(node: Node
     node.bind(pod)
     node.record.show(pod)
     assert cards_of(node.prefer(CORE, 30)) == ["GPU-0"]
-    node.turnstile.allocate(CORE, ids(1, range(30)))
-    assert node.journal.evidence("allocate") == [Evidence.WITNESS]
+    node.allocator.allocate(CORE, ids(1, range(30)))
+    assert node.decision_log.evidence("allocate") == [Evidence.WITNESS]
     node.took(pod, pod.demand.containers[0], CORE, ids(1, range(30)))
     assert cards_of(node.prefer(MEMORY, 8)) == ["GPU-1"]
 
@@ -196,10 +196,10 @@ def test_without_a_witness_the_line_decides_and_the_evidence_says_so(node: Node)
     node.record.away = "PodResources: UNAVAILABLE: no socket"
     node.admit(early)
     node.admit(late)
-    assert node.journal.claims("allocate") == ["b/main", "b/main", "a/main", "a/main"]
-    assert node.journal.evidence("prefer") == [Evidence.ORDER] * 4
-    assert node.journal.blinds == ["PodResources: UNAVAILABLE: no socket"] * 4
-    assert node.outbox.of(early)["main"].evidence is Evidence.ORDER
+    assert node.decision_log.refs("allocate") == ["b/main", "b/main", "a/main", "a/main"]
+    assert node.decision_log.evidence("prefer") == [Evidence.ORDER] * 4
+    assert node.decision_log.blinds == ["PodResources: UNAVAILABLE: no socket"] * 4
+    assert node.writer.of(early)["main"].evidence is Evidence.ORDER
 
 
 def test_a_pod_in_progress_goes_before_an_earlier_one_without_a_witness(node: Node) -> None:
@@ -210,13 +210,13 @@ def test_a_pod_in_progress_goes_before_an_earlier_one_without_a_witness(node: No
     node.serve(begun, begun.demand.containers[0], CORE)
     node.bind(early)
     node.serve(begun, begun.demand.containers[0], MEMORY)
-    assert node.journal.claims("allocate") == ["a/main", "a/main"]
+    assert node.decision_log.refs("allocate") == ["a/main", "a/main"]
 
 
 def test_without_a_witness_what_gone_pods_held_is_free(node: Node) -> None:
     gone = admitted(node, make_pod("a", asks(100, 32)))
     done = admitted(node, make_pod("b", asks(100, 32)))
-    assert node.turnstile.free(CORE) == {"GPU-0": 0, "GPU-1": 0}
+    assert node.allocator.free(CORE) == {"GPU-0": 0, "GPU-1": 0}
     node.record.away = "hanging"
     node.forget(gone)
     node.give_back(done)
@@ -234,10 +234,10 @@ def test_without_a_witness_a_pod_known_by_name_only_stays_while_its_name_does(no
     node.record.away = "hanging"
     node.bind(static, make_pod("b", asks(20, 4)))
     node.prefer(CORE, 20)
-    assert node.turnstile.free(CORE)["GPU-0"] == 70
+    assert node.allocator.free(CORE)["GPU-0"] == 70
     node.pods.remove(static)
     node.prefer(CORE, 20, among=[*node.free[CORE], *node.got[static.id, "main", CORE]])
-    assert node.turnstile.free(CORE)["GPU-0"] == 100
+    assert node.allocator.free(CORE)["GPU-0"] == 100
 
 
 def test_nobody_waits_for_what_is_asked(node: Node) -> None:
@@ -250,7 +250,7 @@ def test_nobody_waits_for_what_is_asked(node: Node) -> None:
         "50 places of core were asked for, but no waiting container asks for that; "
         "waiting: default/a container main (cores 30, memory 8)"
     )
-    assert node.journal.refusals == [("prefer", CORE, 50, str(refused.value))]
+    assert node.decision_log.refusals == [("prefer", CORE, 50, str(refused.value))]
 
 
 def test_nothing_fits_is_refused_with_the_reason_of_each_card(node: Node) -> None:
@@ -277,8 +277,8 @@ def test_a_pod_the_watch_has_not_told_of_is_asked_for_once(node: Node) -> None:
     node.pods.on_server[pod.id.key] = pod
     node.admit(pod)
     assert node.pods.fetched == [pod.id.key]
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
-    assert node.outbox.of(pod)["main"].cards == ("GPU-0",)
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert node.writer.of(pod)["main"].cards == ("GPU-0",)
 
 
 def test_a_known_pod_costs_no_request(node: Node) -> None:
@@ -289,7 +289,7 @@ def test_a_known_pod_costs_no_request(node: Node) -> None:
 def test_only_a_few_unknown_pods_are_asked_for_in_one_call(node: Node) -> None:
     for name in "abcdefgh":
         node.record.show(make_pod(name, asks(30, 8)))
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     assert len(node.pods.fetched) == 6
 
 
@@ -302,14 +302,14 @@ def test_with_the_api_away_what_the_kubelet_lists_is_enough(
     node.admit(pod, order)
     node.start(pod)
     assert len(node.cards(pod)) == 1
-    assert node.journal.claims("prestart") == ["a/main", "a/main"]
-    assert not node.outbox.puts
+    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
+    assert not node.writer.puts
     assert len(node.pods.fetched) == 6  # three tries, then two a call: the API is away
 
     node.pods.away = False
     node.bind(pod)
-    node.turnstile.catch_up(pod)  # the watch is back; no call of the kubelet needs to come
-    assert node.outbox.of(pod)["main"].cards == tuple(node.cards(pod))
+    node.allocator.catch_up(pod)  # the watch is back; no call of the kubelet needs to come
+    assert node.writer.of(pod)["main"].cards == tuple(node.cards(pod))
 
 
 # --- init containers: fact K7 ---------------------------------------------------------
@@ -320,13 +320,13 @@ def test_places_of_an_init_container_are_handed_on_silently(
     node: Node, order: tuple[Resource, ...]
 ) -> None:
     pod = admitted(node, make_pod("a", init(40, 8), asks(30, 8)), order)
-    assert node.journal.claims("prefer") == ["a/init", "a/init"]
-    assert node.journal.claims("allocate") == ["a/init", "a/init", "a/main", "a/main"]
-    assert node.journal.evidence("allocate")[2:] == [Evidence.WITNESS] * 2
+    assert node.decision_log.refs("prefer") == ["a/init", "a/init"]
+    assert node.decision_log.refs("allocate") == ["a/init", "a/init", "a/main", "a/main"]
+    assert node.decision_log.evidence("allocate")[2:] == [Evidence.WITNESS] * 2
     assert set(node.got[pod.id, "main", CORE]) < set(node.got[pod.id, "init", CORE])
-    assert set(node.outbox.of(pod)) == {"init", "main"}
+    assert set(node.writer.of(pod)) == {"init", "main"}
     node.start(pod)
-    assert node.journal.claims("prestart") == ["a/main", "a/main"]
+    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
 
 
 @ORDERS
@@ -338,7 +338,7 @@ def test_places_of_an_init_container_are_included_where_they_are_too_few(
         held = node.got[pod.id, "main", resource]
         assert set(held) > set(node.got[pod.id, "init", resource])
         assert cards_of(held) == ["GPU-0"]
-    assert node.journal.claims("prefer") == ["a/init", "a/init", "a/main", "a/main"]
+    assert node.decision_log.refs("prefer") == ["a/init", "a/init", "a/main", "a/main"]
 
 
 def test_a_sidecar_between_init_containers_takes_places_for_good(node: Node) -> None:
@@ -347,7 +347,7 @@ def test_a_sidecar_between_init_containers_takes_places_for_good(node: Node) -> 
         make_pod("a", init(30, 4, "i1"), sidecar(20, 2), init(20, 4, "i2"), asks(40, 6)),
     )
     assert not set(node.got[pod.id, "side", CORE]) & set(node.got[pod.id, "main", CORE])
-    assert set(node.outbox.of(pod)) == {"i1", "side", "i2", "main"}
+    assert set(node.writer.of(pod)) == {"i1", "side", "i2", "main"}
 
 
 def test_cores_go_to_the_card_whose_memory_the_kubelet_will_hand_on(node: Node) -> None:
@@ -366,10 +366,10 @@ def test_an_init_container_starts_without_proof_because_the_record_omits_it(node
     node.record.show(pod)
     first = pod.demand.containers[0]
     node.serve(pod, first, CORE)
-    node.turnstile.prestart(CORE, node.got[pod.id, "init", CORE])
-    claim, held, reason = node.journal.unproven_starts[0]
-    assert claim is not None
-    assert str(claim) == "default/a container init"
+    node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])
+    ref, held, reason = node.decision_log.unproven_starts[0]
+    assert ref is not None
+    assert str(ref) == "default/a container init"
     assert held == frozenset(node.got[pod.id, "init", CORE])
     assert reason == "ordinary init containers are not in the kubelet's record"
 
@@ -382,7 +382,7 @@ def test_places_of_two_pods_named_together_are_refused(node: Node) -> None:
     node.record.show(third)
     mixed = [node.got[one.id, "main", CORE][0], node.got[two.id, "main", CORE][0]]
     with pytest.raises(GrantError) as refused:
-        node.turnstile.allocate(CORE, mixed)
+        node.allocator.allocate(CORE, mixed)
     assert str(refused.value) == (
         f"2 places of core are held by another container: {', '.join(sorted(mixed))}"
     )
@@ -399,7 +399,7 @@ def test_places_that_init_containers_of_two_pods_have_left_over_are_refused_toge
         node.record.show(pod)
     mixed = [node.got[pod.id, "init", CORE][0] for pod in pods]
     with pytest.raises(GrantError) as refused:
-        node.turnstile.allocate(CORE, mixed)
+        node.allocator.allocate(CORE, mixed)
     assert (
         str(refused.value) == "places of core of 2 pods were named together: default/a, default/b"
     )
@@ -426,13 +426,13 @@ def test_a_place_another_live_container_holds_is_refused(node: Node) -> None:
     node.bind(other)
     node.record.show(other)
     node.record.give(other, "main", CORE, ids(0, range(5)))
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     with pytest.raises(GrantError) as refused:
-        node.turnstile.allocate(CORE, chosen)
+        node.allocator.allocate(CORE, chosen)
     assert str(refused.value) == (
         "3 places of core are held by another container: GPU-0::0, GPU-0::1, GPU-0::2"
     )
-    assert node.journal.refusals == [("allocate", CORE, 3, str(refused.value))]
+    assert node.decision_log.refusals == [("allocate", CORE, 3, str(refused.value))]
     assert not node.grants
 
 
@@ -466,9 +466,9 @@ def test_places_that_make_no_sense_are_refused_and_nothing_is_booked(
     node.bind(pod)
     node.record.show(pod)
     with pytest.raises(GrantError) as refused:
-        node.turnstile.allocate(resource, chosen)
+        node.allocator.allocate(resource, chosen)
     assert str(refused.value) == message
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
 def test_whole_cards_that_are_not_whole_are_refused(node: Node) -> None:
@@ -476,7 +476,7 @@ def test_whole_cards_that_are_not_whole_are_refused(node: Node) -> None:
     node.bind(pod)
     node.record.show(pod)
     with pytest.raises(GrantError) as refused:
-        node.turnstile.allocate(CORE, ids(0, range(50)) + ids(1, range(50)))
+        node.allocator.allocate(CORE, ids(0, range(50)) + ids(1, range(50)))
     assert str(refused.value) == (
         "100 cores are whole cards, but the places are not: 50 on GPU-0, 50 on GPU-1"
     )
@@ -499,10 +499,10 @@ def test_memory_on_another_card_than_the_cores_is_refused(
     pod = make_pod("a", asks(30, 8))
     node.bind(pod)
     node.record.show(pod)
-    node.turnstile.allocate(*first)
+    node.allocator.allocate(*first)
     node.took(pod, pod.demand.containers[0], *first)
     with pytest.raises(GrantError) as refused:
-        node.turnstile.allocate(*then)
+        node.allocator.allocate(*then)
     assert str(refused.value) == "memory on GPU-1, but the container's cores are on GPU-0"
 
 
@@ -512,7 +512,7 @@ def test_an_unknown_place_in_a_preferred_call_is_refused(node: Node) -> None:
     node.record.show(pod)
     with pytest.raises(GrantError, match='device ID "GPU-9::0" names a card this node does'):
         node.prefer(CORE, 30, ["GPU-9::0"])
-    assert len(node.journal.refusals) == 1
+    assert len(node.decision_log.refusals) == 1
 
 
 def test_a_refused_pod_leaves_the_way_free_for_the_next(node: Node) -> None:
@@ -523,8 +523,8 @@ def test_a_refused_pod_leaves_the_way_free_for_the_next(node: Node) -> None:
         node.prefer(CORE, 90)
     node.record.hide(bad)  # v1.34 and newer: a rejected pod is gone from List at once
     node.admit(good)
-    assert set(node.journal.claims("allocate")) == {"good/main"}
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert set(node.decision_log.refs("allocate")) == {"good/main"}
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
 
 
 # --- wrong guesses --------------------------------------------------------------------
@@ -537,8 +537,8 @@ def misled(node: Node) -> tuple[Node, PodView, PodView]:
     node.bind(asked, guessed)
     node.record.away = "rate limited"
     node.admit(asked)
-    assert set(node.journal.claims("allocate")) == {"b/main"}
-    assert node.outbox.of(guessed)["main"].evidence is Evidence.ORDER
+    assert set(node.decision_log.refs("allocate")) == {"b/main"}
+    assert node.writer.of(guessed)["main"].evidence is Evidence.ORDER
     node.record.away = ""
     return node, asked, guessed
 
@@ -548,18 +548,19 @@ def test_a_wrong_guess_is_corrected_at_prestart_counted_and_written(
 ) -> None:
     node, asked, guessed = misled
     node.start(asked)
-    assert node.journal.claims("prestart") == ["a/main", "a/main"]
+    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
     assert {
-        (each.resource, str(each.guessed), str(each.proven)) for each in node.journal.corrections
+        (each.resource, str(each.guessed), str(each.proven))
+        for each in node.decision_log.corrections
     } == {
         (CORE, "default/b container main", "default/a container main"),
         (MEMORY, "default/b container main", "default/a container main"),
     }
-    assert node.outbox.of(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
+    assert node.writer.of(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
     node.admit(guessed)
-    assert node.outbox.of(guessed)["main"].evidence is Evidence.WITNESS
+    assert node.writer.of(guessed)["main"].evidence is Evidence.WITNESS
     node.start(guessed)
-    assert node.journal.claims("prestart")[2:] == ["b/main", "b/main"]
+    assert node.decision_log.refs("prestart")[2:] == ["b/main", "b/main"]
 
 
 def test_a_wrong_guess_is_corrected_by_the_next_list(
@@ -568,13 +569,13 @@ def test_a_wrong_guess_is_corrected_by_the_next_list(
     node, asked, guessed = misled
     node.record.show(guessed)
     node.prefer(CORE, 30)
-    assert node.journal.claims("prefer")[-1] == "b/main"
-    assert {(each.resource, each.proven.pod.name) for each in node.journal.corrections} == {
+    assert node.decision_log.refs("prefer")[-1] == "b/main"
+    assert {(each.resource, each.proven.pod.name) for each in node.decision_log.corrections} == {
         (CORE, "a"),
         (MEMORY, "a"),
     }
     node.start(asked)
-    assert node.journal.claims("prestart") == ["a/main", "a/main"]
+    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
 
 
 def test_a_wrong_guess_corrected_by_the_next_list_is_written(
@@ -583,9 +584,9 @@ def test_a_wrong_guess_corrected_by_the_next_list_is_written(
     """Nobody may start a container for a long while; its pod must not go without a record."""
     node, asked, guessed = misled
     node.admit(guessed)
-    node.turnstile.catch_up(asked)
-    assert node.outbox.of(asked)["main"].evidence is Evidence.RECORD
-    assert node.outbox.of(guessed)["main"].evidence is Evidence.WITNESS
+    node.allocator.catch_up(asked)
+    assert node.writer.of(asked)["main"].evidence is Evidence.RECORD
+    assert node.writer.of(guessed)["main"].evidence is Evidence.WITNESS
 
 
 def test_a_container_the_guess_and_the_record_agree_on_is_proven_once(node: Node) -> None:
@@ -594,7 +595,7 @@ def test_a_container_the_guess_and_the_record_agree_on_is_proven_once(node: Node
     asked = node.record.asked
     node.start(pod)
     assert node.record.asked == asked  # a restart of a proven container asks nobody
-    assert not node.journal.corrections
+    assert not node.decision_log.corrections
 
 
 # --- the proof ------------------------------------------------------------------------
@@ -605,9 +606,9 @@ def test_a_container_whose_devices_contradict_its_request_is_vetoed(node: Node) 
     node.bind(pod)
     node.record.give(pod, "main", CORE, ids(0, range(20)))
     with pytest.raises(GrantError) as vetoed:
-        node.turnstile.prestart(CORE, ids(0, range(20)))
+        node.allocator.prestart(CORE, ids(0, range(20)))
     assert str(vetoed.value) == "20 places of core, but the container asks for 30"
-    assert node.journal.refusals == [("prestart", CORE, 20, str(vetoed.value))]
+    assert node.decision_log.refusals == [("prestart", CORE, 20, str(vetoed.value))]
 
 
 def test_a_container_whose_memory_is_on_another_card_is_vetoed(node: Node) -> None:
@@ -615,9 +616,9 @@ def test_a_container_whose_memory_is_on_another_card_is_vetoed(node: Node) -> No
     pod = make_pod("a", asks(30, 8))
     node.record.give(pod, "main", CORE, ids(0, range(30)))
     node.record.give(pod, "main", MEMORY, ids(1, range(8)))
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     with pytest.raises(GrantError) as vetoed:
-        node.turnstile.prestart(MEMORY, ids(1, range(8)))
+        node.allocator.prestart(MEMORY, ids(1, range(8)))
     assert str(vetoed.value) == "memory on GPU-1, but the container's cores are on GPU-0"
 
 
@@ -625,14 +626,14 @@ def test_without_a_record_a_container_starts_unproven(node: Node) -> None:
     pod = admitted(node, make_pod("a", asks(30, 8)))
     node.record.away = "PodResources: DEADLINE_EXCEEDED"
     node.start(pod)
-    assert [(str(each[0]), each[2]) for each in node.journal.unproven_starts] == [
+    assert [(str(each[0]), each[2]) for each in node.decision_log.unproven_starts] == [
         ("default/a container main", "PodResources: DEADLINE_EXCEEDED"),
     ]  # the cores were proven by the List of the preferred call for the memory
 
 
 def test_places_that_nobody_holds_start_unproven(node: Node) -> None:
-    node.turnstile.prestart(CORE, ids(0, range(30)))
-    assert node.journal.unproven_starts == [
+    node.allocator.prestart(CORE, ids(0, range(30)))
+    assert node.decision_log.unproven_starts == [
         (
             None,
             frozenset(ids(0, range(30))),
@@ -640,8 +641,8 @@ def test_places_that_nobody_holds_start_unproven(node: Node) -> None:
         )
     ]
     node.record.away = "away"
-    node.turnstile.prestart(CORE, ids(0, range(30)))
-    assert node.journal.unproven_starts[1][2] == "away"
+    node.allocator.prestart(CORE, ids(0, range(30)))
+    assert node.decision_log.unproven_starts[1][2] == "away"
 
 
 def test_an_init_container_whose_places_another_pod_holds_is_vetoed(node: Node) -> None:
@@ -657,23 +658,23 @@ def test_an_init_container_whose_places_another_pod_holds_is_vetoed(node: Node) 
     for restarted in (False, True):
         if restarted:
             node.restart_agent()
-            node.turnstile.rebuild()
+            node.allocator.rebuild()
         with pytest.raises(GrantError) as vetoed:
-            node.turnstile.prestart(CORE, node.got[pod.id, "init", CORE])
+            node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])
         assert str(vetoed.value) == (
             "20 places of core are held by another container: GPU-0::20, GPU-0::21, GPU-0::22"
         )
-        node.turnstile.prestart(MEMORY, node.got[pod.id, "init", MEMORY])
+        node.allocator.prestart(MEMORY, node.got[pod.id, "init", MEMORY])
 
 
 def test_an_init_container_of_which_the_agent_knows_nothing_hands_places_on(node: Node) -> None:
     """Its own pod's containers hold some of them (K7): that is no veto."""
     pod = admitted(node, make_pod("a", init(40, 8), asks(30, 8)))
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     node.start(pod, "init")
     node.start(pod)
-    assert node.journal.refusals == []
+    assert node.decision_log.refusals == []
 
 
 # --- rejected pods: fact K8 -----------------------------------------------------------
@@ -695,17 +696,17 @@ def test_rejected_pods_that_stay_listed_do_not_stand_in_the_way() -> None:
     """Before v1.34 ``List`` keeps rejected pods, without devices."""
     node = Node(cards=4)
     burst_among_rejected(node, 30, 8, watch_behind=False)
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 6
-    assert node.journal.claims("allocate") == ["g0/main"] * 2 + ["g1/main"] * 2 + ["g2/main"] * 2
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 6
+    assert node.decision_log.refs("allocate") == ["g0/main"] * 2 + ["g1/main"] * 2 + ["g2/main"] * 2
 
 
 def test_with_the_watch_behind_the_newest_of_those_that_lack_is_asking() -> None:
     """The kubelet lists a pod when its turn comes: those before it were rejected (K8)."""
     node = Node(cards=4)
     burst_among_rejected(node, 30, 8, watch_behind=True)
-    assert node.journal.evidence("prefer") == [Evidence.ORDER] + [Evidence.WITNESS] * 5
-    assert node.journal.claims("allocate") == ["g0/main"] * 2 + ["g1/main"] * 2 + ["g2/main"] * 2
-    assert node.journal.corrections == []
+    assert node.decision_log.evidence("prefer") == [Evidence.ORDER] + [Evidence.WITNESS] * 5
+    assert node.decision_log.refs("allocate") == ["g0/main"] * 2 + ["g1/main"] * 2 + ["g2/main"] * 2
+    assert node.decision_log.corrections == []
 
 
 def test_with_the_watch_behind_the_pods_in_doubt_are_asked_for_and_those_that_failed_left_out(
@@ -719,8 +720,8 @@ def test_with_the_watch_behind_the_pods_in_doubt_are_asked_for_and_those_that_fa
         node.record.show(each)
         node.pods.on_server[each.id.key] = replace(each, terminal=True)
     node.admit(asking)
-    assert node.journal.claims("allocate") == ["a/main", "a/main"]
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert node.decision_log.refs("allocate") == ["a/main", "a/main"]
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
     assert node.pods.fetched[:3] == [("default", "o"), ("default", "r"), ("default", "a")]
 
 
@@ -734,9 +735,9 @@ def test_a_pod_guessed_wrongly_has_had_its_turn_once_the_record_says_who_it_was(
     node.pods.on_server.clear()  # the API tells nothing new
     node.admit(good)
     node.admit(later)
-    assert node.journal.claims("allocate") == ["r/main", "l/main"]
-    assert node.journal.evidence("prefer") == [Evidence.ORDER, Evidence.WITNESS]
-    assert len(node.journal.corrections) == 1
+    assert node.decision_log.refs("allocate") == ["r/main", "l/main"]
+    assert node.decision_log.evidence("prefer") == [Evidence.ORDER, Evidence.WITNESS]
+    assert len(node.decision_log.corrections) == 1
 
 
 def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
@@ -749,7 +750,7 @@ def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
     node.record.away = ""
     node.record.show(rejected)
     node.admit(guessed)
-    assert node.journal.claims("allocate")[2:] == ["b/main", "b/main"]
+    assert node.decision_log.refs("allocate")[2:] == ["b/main", "b/main"]
 
 
 def test_a_pod_that_was_refused_is_not_taken_for_the_next_one(node: Node) -> None:
@@ -760,9 +761,9 @@ def test_a_pod_that_was_refused_is_not_taken_for_the_next_one(node: Node) -> Non
     with pytest.raises(PlacementError):
         node.prefer(CORE, 30)
     node.admit(good)
-    assert node.journal.claims("allocate") == ["g/main", "g/main"]
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
-    assert [str(each) for each in node.journal.refused_claims] == ["default/n container main"]
+    assert node.decision_log.refs("allocate") == ["g/main", "g/main"]
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert [str(each) for each in node.decision_log.refused_claims] == ["default/n container main"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -777,13 +778,13 @@ def test_a_pod_that_was_answered_and_has_lost_it_again_was_rejected(
     node.give_back(lost)
     node.record.show(lost)
     if restarted:
-        node.turnstile.registered()
+        node.allocator.registered()
         node.admit(lost)
     else:
         node.admit(good)
     last = "x/main" if restarted else "g/main"
-    assert node.journal.claims("allocate") == ["x/main", last, last]
-    assert node.journal.evidence("prefer")[1:] == [Evidence.WITNESS] * 2
+    assert node.decision_log.refs("allocate") == ["x/main", last, last]
+    assert node.decision_log.evidence("prefer")[1:] == [Evidence.WITNESS] * 2
 
 
 def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node) -> None:
@@ -793,13 +794,13 @@ def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node
     node.record.show(never)
     with pytest.raises(PlacementError):
         node.prefer(CORE, 30)
-    known = node.turnstile.knowledge()
+    known = node.allocator.knowledge()
     node.restart_agent()
-    node.turnstile.rebuild()
-    node.turnstile.inherit(known)
+    node.allocator.rebuild()
+    node.allocator.inherit(known)
     node.admit(good)
-    assert node.journal.claims("allocate")[-2:] == ["g/main", "g/main"]
-    assert node.journal.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
+    assert node.decision_log.refs("allocate")[-2:] == ["g/main", "g/main"]
+    assert node.decision_log.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
 
 
 def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
@@ -808,12 +809,12 @@ def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
     node.bind(pod)
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
-    known = node.turnstile.knowledge()
+    known = node.allocator.knowledge()
     node.restart_agent()
-    node.turnstile.rebuild()
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
-    node.turnstile.inherit(known)
-    assert node.turnstile.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
+    node.allocator.rebuild()
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    node.allocator.inherit(known)
+    assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
 
 
 def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(node: Node) -> None:
@@ -821,19 +822,19 @@ def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(n
     ended, next_one = make_pod("e", asks(30, 8)), make_pod("n", asks(30, 8))
     node.bind(ended)
     node.admit(ended)
-    known = node.turnstile.knowledge()
+    known = node.allocator.knowledge()
     node.restart_agent()
-    node.turnstile.rebuild()
-    node.turnstile.inherit(known)
+    node.allocator.rebuild()
+    node.allocator.inherit(known)
     had = set(node.got[ended.id, "main", CORE])
     node.forget(ended)
     node.bind(next_one)
     node.record.show(next_one)
     chosen = node.prefer(CORE, 30)
     assert set(chosen) == had
-    node.turnstile.inherit(known)
-    node.turnstile.allocate(CORE, chosen)
-    assert node.journal.claims("allocate")[-1] == "n/main"
+    node.allocator.inherit(known)
+    node.allocator.allocate(CORE, chosen)
+    assert node.decision_log.refs("allocate")[-1] == "n/main"
 
 
 def test_a_kubelet_that_does_not_list_the_pod_it_admits_is_no_witness_of_it(node: Node) -> None:
@@ -845,9 +846,9 @@ def test_a_kubelet_that_does_not_list_the_pod_it_admits_is_no_witness_of_it(node
         for resource in (CORE, MEMORY):
             node.serve(pod, pod.demand.containers[0], resource)
             node.record.hide(pod)
-    assert node.journal.claims("allocate")[2:] == ["a/main"] * 2 + ["b/main"] * 2
-    assert node.journal.evidence("prefer")[2:] == [Evidence.ORDER] * 4
-    assert set(node.journal.blinds) == {
+    assert node.decision_log.refs("allocate")[2:] == ["a/main"] * 2 + ["b/main"] * 2
+    assert node.decision_log.evidence("prefer")[2:] == [Evidence.ORDER] * 4
+    assert set(node.decision_log.blinds) == {
         "PodResources: List does not show the pod that is being admitted"
     }
 
@@ -861,8 +862,8 @@ def test_pods_seen_lacking_while_another_was_served_have_had_their_turn(node: No
     node.record.show(rejected)
     node.admit(first)
     node.admit(second)
-    assert node.journal.claims("allocate") == ["a/main", "a/main", "b/main", "b/main"]
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 4
+    assert node.decision_log.refs("allocate") == ["a/main", "a/main", "b/main", "b/main"]
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 4
 
 
 def test_a_rejected_pod_that_left_the_list_leaves_no_trace(node: Node) -> None:
@@ -874,8 +875,8 @@ def test_a_rejected_pod_that_left_the_list_leaves_no_trace(node: Node) -> None:
     node.pods.add(replace(rejected, terminal=True))
     node.give_back(rejected)
     node.admit(good)
-    assert node.journal.claims("allocate") == ["r/main", "g/main", "g/main"]
-    assert node.turnstile.free(CORE)["GPU-0"] == 70
+    assert node.decision_log.refs("allocate") == ["r/main", "g/main", "g/main"]
+    assert node.allocator.free(CORE)["GPU-0"] == 70
 
 
 # --- deleted and recreated pods -------------------------------------------------------
@@ -885,17 +886,17 @@ def test_a_pod_recreated_under_its_name_is_another_pod(node: Node) -> None:
     old = admitted(node, make_pod("a", asks(30, 8)))
     node.forget(old)
     new = admitted(node, make_pod("a", asks(40, 4)))
-    assert node.outbox.of(new)["main"].cores == 40
-    assert [each[1].pod.uid for each in node.journal.decisions[-4:]] == [new.id.uid] * 4
+    assert node.writer.of(new)["main"].cores == 40
+    assert [each[1].pod.uid for each in node.decision_log.decisions[-4:]] == [new.id.uid] * 4
 
 
 def test_a_successor_is_told_from_the_old_pod_that_is_still_stopping(node: Node) -> None:
     old = admitted(node, make_pod("a", asks(30, 8)))
     node.pods.cached = {old.id: replace(old, deleting=True)}
     new = admitted(node, make_pod("a", asks(30, 8)))
-    assert {each[1].pod.uid for each in node.journal.decisions[-4:]} == {new.id.uid}
+    assert {each[1].pod.uid for each in node.decision_log.decisions[-4:]} == {new.id.uid}
     assert not set(node.got[old.id, "main", CORE]) & set(node.got[new.id, "main", CORE])
-    assert node.journal.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
+    assert node.decision_log.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
 
 
 def test_a_pod_deleted_between_its_two_resources_frees_the_first(node: Node) -> None:
@@ -916,13 +917,13 @@ def test_a_reservation_is_dropped_when_the_plugin_registers_again(node: Node) ->
     node.bind(pod)
     node.record.show(pod)
     chosen = node.prefer(CORE, 30)
-    node.turnstile.registered()
+    node.allocator.registered()
     node.forget(pod)
     node.bind(other)
     node.record.show(other)
-    node.turnstile.allocate(CORE, chosen)
-    assert node.journal.claims("allocate") == ["b/main"]
-    assert node.journal.evidence("allocate") == [Evidence.WITNESS]
+    node.allocator.allocate(CORE, chosen)
+    assert node.decision_log.refs("allocate") == ["b/main"]
+    assert node.decision_log.evidence("allocate") == [Evidence.WITNESS]
 
 
 def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(node: Node) -> None:
@@ -931,12 +932,12 @@ def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(n
     node.bind(pod)
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
-    node.turnstile.registered()
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    node.allocator.registered()
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
     again = node.prefer(MEMORY, 8, among=ids(1, range(32)))
     assert cards_of(again) == ["GPU-1"]
-    node.turnstile.allocate(MEMORY, again)
-    assert node.journal.claims("allocate") == ["a/init", "a/init"]
+    node.allocator.allocate(MEMORY, again)
+    assert node.decision_log.refs("allocate") == ["a/init", "a/init"]
 
 
 def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: Node) -> None:
@@ -944,10 +945,10 @@ def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: N
     node.bind(pod)
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
-    known = node.turnstile.knowledge().for_another_kubelet()
+    known = node.allocator.knowledge().for_another_kubelet()
     node.restart_agent()
-    node.turnstile.inherit(known)
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    node.allocator.inherit(known)
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
 def test_a_restarted_agent_does_not_claim_to_know_how_far_the_init_containers_are(
@@ -959,13 +960,13 @@ def test_a_restarted_agent_does_not_claim_to_know_how_far_the_init_containers_ar
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     for resource in (MEMORY, CORE):
         node.serve(pod, pod.demand.containers[resource is CORE], resource)
-    assert node.journal.evidence("allocate") == [Evidence.TICKET, Evidence.ORDER]
+    assert node.decision_log.evidence("allocate") == [Evidence.TICKET, Evidence.ORDER]
     node.bind(later)
     node.admit(later)
-    assert set(node.journal.evidence("prefer")) == {Evidence.WITNESS}
+    assert set(node.decision_log.evidence("prefer")) == {Evidence.WITNESS}
 
 
 def test_old_reservations_make_room_for_new_ones(node: Node) -> None:
@@ -984,8 +985,8 @@ def test_old_reservations_make_room_for_new_ones(node: Node) -> None:
     again = make_pod("again", asks(99, 1))
     node.bind(again)
     node.record.show(again)
-    node.turnstile.allocate(CORE, oldest)
-    assert node.journal.claims("allocate") == ["again/main"]
+    node.allocator.allocate(CORE, oldest)
+    assert node.decision_log.refs("allocate") == ["again/main"]
 
 
 def test_pods_passed_over_are_tried_anew_after_a_registration(node: Node) -> None:
@@ -993,31 +994,31 @@ def test_pods_passed_over_are_tried_anew_after_a_registration(node: Node) -> Non
     waiting, served = make_pod("w", asks(30, 8), place=2), make_pod("s", asks(30, 8), place=3)
     node.bind(waiting, served)
     node.record.show(waiting)
-    node.turnstile.registered()
+    node.allocator.registered()
     node.record.hide(waiting)
     node.admit(served)
     node.admit(waiting)
-    assert node.journal.claims("allocate") == ["s/main", "s/main", "w/main", "w/main"]
+    assert node.decision_log.refs("allocate") == ["s/main", "s/main", "w/main", "w/main"]
 
 
 def test_a_restarted_agent_writes_what_it_finds(node: Node) -> None:
     pod = admitted(node, make_pod("a", asks(30, 8), sidecar(10, 2)))
     done = admitted(node, make_pod("b", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True, recorded=node.outbox.of(done)))
+    node.pods.add(replace(done, assigned=True, recorded=node.writer.of(done)))
     node.restart_agent()
-    assert node.turnstile.rebuild()
-    assert [put.id for put, _ in node.outbox.puts] == [pod.id]
-    assert node.outbox.of(pod) == {
+    assert node.allocator.rebuild()
+    assert [put.id for put, _ in node.writer.puts] == [pod.id]
+    assert node.writer.of(pod) == {
         "main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD),
         "side": Allocation(("GPU-0",), 10, 2, Evidence.RECORD),
     }
-    assert node.turnstile.free(CORE)["GPU-0"] == 50
+    assert node.allocator.free(CORE)["GPU-0"] == 50
 
 
 def test_a_restarted_agent_without_a_record_says_so(node: Node) -> None:
     node.record.away = "PodResources: no socket"
-    assert not node.turnstile.rebuild()
-    assert node.journal.blinds == ["PodResources: no socket"]
+    assert not node.allocator.rebuild()
+    assert node.decision_log.blinds == ["PodResources: no socket"]
 
 
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
@@ -1027,9 +1028,9 @@ def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node
     for view, card in ((stale, 9), (fine, 1)):
         node.record.give(view, "main", CORE, ids(card, range(2)))
         node.record.give(view, "main", MEMORY, ids(card, range(1)))
-    assert node.turnstile.rebuild()
-    assert [put.id for put, _ in node.outbox.puts] == [fine.id]
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 98}
+    assert node.allocator.rebuild()
+    assert [put.id for put, _ in node.writer.puts] == [fine.id]
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 98}
 
 
 def test_an_agent_restarted_between_two_resources_goes_on(node: Node) -> None:
@@ -1038,16 +1039,16 @@ def test_an_agent_restarted_between_two_resources_goes_on(node: Node) -> None:
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     node.serve(pod, pod.demand.containers[0], MEMORY)
     assert node.cards(pod) == ["GPU-0"]
     node.start(pod)
-    assert node.outbox.of(pod)["main"].cards == ("GPU-0",)
+    assert node.writer.of(pod)["main"].cards == ("GPU-0",)
 
 
 def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node) -> None:
     pod = admitted(node, make_pod("a", asks(30, 8)))
-    node.outbox.puts.clear()
+    node.writer.puts.clear()
     shown = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
     for view in (
         replace(pod, assigned=True),
@@ -1056,10 +1057,10 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
         make_pod("plain"),
         make_pod("waiting", asks(30, 8)),
     ):
-        node.turnstile.catch_up(view)
-    assert not node.outbox.puts
-    node.turnstile.catch_up(pod)
-    assert [put for put, _ in node.outbox.puts] == [pod]
+        node.allocator.catch_up(view)
+    assert not node.writer.puts
+    node.allocator.catch_up(pod)
+    assert [put for put, _ in node.writer.puts] == [pod]
 
 
 def test_a_kubelet_that_lists_only_part_of_the_pods_after_its_restart_frees_nothing(
@@ -1069,13 +1070,13 @@ def test_a_kubelet_that_lists_only_part_of_the_pods_after_its_restart_frees_noth
     held = [admitted(node, make_pod(name, asks(50, 16))) for name in "abc"]
     shown = dict(node.record.entries)
     node.record.entries = {held[0].id: shown[held[0].id]}
-    node.turnstile.registered()
+    node.allocator.registered()
     new = admitted(node, make_pod("new", asks(50, 16)))
     taken = {each for pod in held for each in node.got[pod.id, "main", CORE]}
     assert not set(node.got[new.id, "main", CORE]) & taken
     node.record.entries.update(shown)
-    assert node.turnstile.rebuild()
-    assert node.turnstile.free(CORE) == {"GPU-0": 0, "GPU-1": 0}
+    assert node.allocator.rebuild()
+    assert node.allocator.free(CORE) == {"GPU-0": 0, "GPU-1": 0}
 
 
 def test_places_of_an_unlisted_pod_that_the_kubelet_offers_are_free(node: Node) -> None:
@@ -1091,22 +1092,22 @@ def test_places_of_an_unlisted_pod_that_the_kubelet_offers_are_free(node: Node) 
 def test_an_init_container_recorded_on_its_pod_is_remembered_over_a_restart(node: Node) -> None:
     """K4: the kubelet books its places for the life of the pod and never shows them."""
     pod = admitted(node, make_pod("a", init(80, 20), asks(10, 2)))
-    node.pods.add(replace(pod, assigned=True, recorded=node.outbox.of(pod)))
+    node.pods.add(replace(pod, assigned=True, recorded=node.writer.of(pod)))
     node.restart_agent()
-    node.turnstile.rebuild()
-    assert node.turnstile.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
-    assert node.turnstile.free(MEMORY) == {"GPU-0": 12, "GPU-1": 32}
+    node.allocator.rebuild()
+    assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
+    assert node.allocator.free(MEMORY) == {"GPU-0": 12, "GPU-1": 32}
 
 
 def test_an_init_container_served_before_a_restart_is_not_asking_again(node: Node) -> None:
     """K4: to a new agent its pod looks as if it waited, but for the record on it."""
     pod = admitted(node, make_pod("a", init(20, 2)))
-    node.pods.add(replace(pod, assigned=True, recorded=node.outbox.of(pod)))
+    node.pods.add(replace(pod, assigned=True, recorded=node.writer.of(pod)))
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     admitted(node, make_pod("b", asks(20, 2)))
-    assert node.journal.claims("allocate") == ["b/main", "b/main"]
-    assert node.journal.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert node.decision_log.refs("allocate") == ["b/main", "b/main"]
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
 
 
 # --- what is owed ---------------------------------------------------------------------
@@ -1117,7 +1118,7 @@ def unwritten(node: Node, view: PodView) -> None:
     admitted(node, view)
     node.record.away = "PodResources: no socket"
     node.restart_agent()
-    assert not node.turnstile.rebuild()
+    assert not node.allocator.rebuild()
     node.record.away = ""
 
 
@@ -1126,25 +1127,25 @@ def test_a_record_that_a_dead_agent_owes_is_written_though_no_call_comes(
     node: Node, again: str
 ) -> None:
     done = admitted(node, make_pod("done", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True, recorded=node.outbox.of(done)))
+    node.pods.add(replace(done, assigned=True, recorded=node.writer.of(done)))
     pod = make_pod("a", asks(30, 8), sidecar(10, 2))
     unwritten(node, pod)
-    getattr(node.turnstile, again)()
-    assert node.outbox.of(pod) == {
+    getattr(node.allocator, again)()
+    assert node.writer.of(pod) == {
         "main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD),
         "side": Allocation(("GPU-0",), 10, 2, Evidence.RECORD),
     }
-    assert [view.id for view, _ in node.outbox.puts] == [pod.id]
-    assert node.turnstile.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
+    assert [view.id for view, _ in node.writer.puts] == [pod.id]
+    assert node.allocator.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
 
 
 def test_where_nothing_is_owed_the_kubelet_is_not_asked(node: Node) -> None:
     done = admitted(node, make_pod("a", asks(30, 8)))
-    node.pods.add(replace(done, assigned=True, recorded=node.outbox.of(done)))
+    node.pods.add(replace(done, assigned=True, recorded=node.writer.of(done)))
     node.pods.add(make_pod("plain"))
     node.pods.add(make_pod("ended", asks(30, 8), terminal=True))
     asked = node.record.asked
-    node.turnstile.refresh()
+    node.allocator.refresh()
     assert node.record.asked == asked
 
 
@@ -1152,14 +1153,14 @@ def test_a_record_that_cannot_be_had_is_owed_on(node: Node) -> None:
     """Nothing was decided without it, so nothing is told of it either."""
     pod = make_pod("a", asks(30, 8))
     unwritten(node, pod)
-    node.journal.blinds.clear()
+    node.decision_log.blinds.clear()
     node.record.away = "PodResources: no socket"
-    node.turnstile.refresh()
-    assert not node.outbox.puts
-    assert not node.journal.blinds
+    node.allocator.refresh()
+    assert not node.writer.puts
+    assert not node.decision_log.blinds
     node.record.away = ""
-    node.turnstile.refresh()
-    assert [view for view, _ in node.outbox.puts] == [pod]
+    node.allocator.refresh()
+    assert [view for view, _ in node.writer.puts] == [pod]
 
 
 def test_looking_after_what_is_owed_takes_nothing_away(node: Node) -> None:
@@ -1169,13 +1170,13 @@ def test_looking_after_what_is_owed_takes_nothing_away(node: Node) -> None:
     node.bind(asking)
     node.record.show(asking)
     chosen = node.prefer(CORE, 20)
-    node.turnstile.allocate(CORE, chosen)
-    node.turnstile.refresh()
-    assert node.turnstile.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
+    node.allocator.allocate(CORE, chosen)
+    node.allocator.refresh()
+    assert node.allocator.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
     node.took(asking, asking.demand.containers[0], CORE, chosen)
     node.serve(asking, asking.demand.containers[0], MEMORY)
-    assert node.outbox.of(asking)["main"].cards == ("GPU-0",)
-    assert node.outbox.of(behind)["main"].cards == ("GPU-0",)
+    assert node.writer.of(asking)["main"].cards == ("GPU-0",)
+    assert node.writer.of(behind)["main"].cards == ("GPU-0",)
 
 
 @pytest.mark.parametrize("how", ["gone", "ended"])
@@ -1186,8 +1187,8 @@ def test_what_an_ended_pod_held_is_free_though_no_call_comes(node: Node, how: st
         node.pods.remove(pod)
     else:
         node.pods.add(replace(pod, terminal=True))
-    node.turnstile.refresh()
-    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+    node.allocator.refresh()
+    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
     assert node.cards(stays) == ["GPU-0"]
 
 
@@ -1199,12 +1200,12 @@ def test_what_an_ended_pod_held_is_free_though_an_old_kubelet_lists_it_on(
     containers = (init(40, 8), asks(30, 8)) if shape == "init" else (asks(30, 8),)
     pod = admitted(node, make_pod("a", *containers))
     node.pods.add(replace(pod, terminal=True))
-    assert not node.turnstile.refresh(owed=False)
-    assert node.turnstile.free(CORE)["GPU-0"] < 100, "the record shows it holding these"
+    assert not node.allocator.refresh(owed=False)
+    assert node.allocator.free(CORE)["GPU-0"] < 100, "the record shows it holding these"
     node.record.show(pod)
-    assert node.turnstile.refresh(owed=False)
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
-    assert not node.turnstile.refresh(owed=False)
+    assert node.allocator.refresh(owed=False)
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    assert not node.allocator.refresh(owed=False)
 
 
 def test_what_a_pod_deleted_by_force_held_is_free_once_the_record_shows_it_without(
@@ -1214,18 +1215,18 @@ def test_what_a_pod_deleted_by_force_held_is_free_once_the_record_shows_it_witho
     pod = admitted(node, make_pod("a", asks(30, 8)))
     node.start(pod)
     node.pods.remove(pod)
-    assert not node.turnstile.refresh(owed=False)
+    assert not node.allocator.refresh(owed=False)
     node.record.show(pod)
-    assert node.turnstile.refresh(owed=False)
-    assert node.turnstile.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    assert node.allocator.refresh(owed=False)
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
 def test_a_pod_that_only_the_kubelet_shows_keeps_what_it_holds(node: Node) -> None:
     """The watch may be behind, and a static pod may have no mirror."""
     pod = admitted(node, make_pod("a", asks(30, 8)))
     node.pods.remove(pod)
-    node.turnstile.refresh()
-    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+    node.allocator.refresh()
+    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
 
 
 def test_an_ended_pod_keeps_what_it_held_while_the_record_cannot_be_had(node: Node) -> None:
@@ -1233,8 +1234,8 @@ def test_an_ended_pod_keeps_what_it_held_while_the_record_cannot_be_had(node: No
     node.pods.remove(pod)
     node.record.hide(pod)
     node.record.away = "PodResources: no socket"
-    node.turnstile.refresh()
-    assert node.turnstile.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+    node.allocator.refresh()
+    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
 
 
 def test_a_pod_that_is_half_served_is_not_written_yet(node: Node) -> None:
@@ -1243,9 +1244,9 @@ def test_a_pod_that_is_half_served_is_not_written_yet(node: Node) -> None:
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
     node.restart_agent()
-    node.turnstile.refresh()
-    assert not node.outbox.puts
-    assert node.turnstile.free(CORE)["GPU-0"] == 70
+    node.allocator.refresh()
+    assert not node.writer.puts
+    assert node.allocator.free(CORE)["GPU-0"] == 70
 
 
 @ORDERS
@@ -1259,16 +1260,16 @@ def test_what_an_init_container_got_is_written_before_its_pod_is_complete(
     written: list[set[str]] = []
     for container in pod.demand.containers:
         for resource in order:
-            before = len(node.outbox.puts)
+            before = len(node.writer.puts)
             node.serve(pod, container, resource)
-            written += [set(found) for _, found in node.outbox.puts[before:]]
+            written += [set(found) for _, found in node.writer.puts[before:]]
     # The queue passes over what it has written already.
     assert [each for each, _ in itertools.groupby(written)] == [
         {"i0"},
         {"i0", "i1"},
         {"i0", "i1", "main"},
     ]
-    assert node.outbox.of(pod)["i0"].cores == 40
+    assert node.writer.of(pod)["i0"].cores == 40
 
 
 def test_an_agent_that_starts_between_goes_by_what_was_written_of_init_containers(
@@ -1279,14 +1280,14 @@ def test_an_agent_that_starts_between_goes_by_what_was_written_of_init_container
     node.record.show(pod)
     for resource in CORE_FIRST:
         node.serve(pod, pod.demand.containers[0], resource)
-    node.pods.add(replace(pod, recorded=node.outbox.of(pod)))
+    node.pods.add(replace(pod, recorded=node.writer.of(pod)))
     node.restart_agent()
-    node.turnstile.rebuild()
-    assert node.turnstile.free(CORE)["GPU-0"] == 60
+    node.allocator.rebuild()
+    assert node.allocator.free(CORE)["GPU-0"] == 60
     for resource in CORE_FIRST:
         node.serve(pod, pod.demand.containers[1], resource)
-    assert node.journal.claims("allocate") == ["a/main", "a/main"]
-    assert set(node.outbox.of(pod)) == {"init", "main"}
+    assert node.decision_log.refs("allocate") == ["a/main", "a/main"]
+    assert set(node.writer.of(pod)) == {"init", "main"}
 
 
 # --- bursts ---------------------------------------------------------------------------
@@ -1326,14 +1327,14 @@ def test_in_a_burst_of_any_shape_nobody_is_named_wrongly_and_no_place_is_given_t
                 raise
             node.forget(pod)  # nothing but a senseless rest was left
             continue
-        assert node.journal.claims("allocate")[-len(served) :] == served
-        node.pods.add(replace(pod, assigned=True, recorded=node.outbox.of(pod)))
+        assert node.decision_log.refs("allocate")[-len(served) :] == served
+        node.pods.add(replace(pod, assigned=True, recorded=node.writer.of(pod)))
         if dice.random() < 0.3:
             node.forget(pod)
         elif restarts and dice.random() < 0.3:
             node.restart_agent()
-            node.turnstile.rebuild()
-            node.journal.decisions.clear()
+            node.allocator.rebuild()
+            node.decision_log.decisions.clear()
     holders = [
         each
         for (pod_id, name, resource), held in node.got.items()
@@ -1341,7 +1342,7 @@ def test_in_a_burst_of_any_shape_nobody_is_named_wrongly_and_no_place_is_given_t
         for each in held
     ]
     assert len(holders) == len(set(holders))
-    assert not node.journal.corrections
+    assert not node.decision_log.corrections
 
 
 # --- an agent that starts while the API is away -------------------------------------------
@@ -1350,27 +1351,27 @@ def test_in_a_burst_of_any_shape_nobody_is_named_wrongly_and_no_place_is_given_t
 def test_containers_are_entitled_and_counted_once_as_soon_as_the_api_is_back(node: Node) -> None:
     """Served and recorded by the agent before: no call of the kubelet will come for them."""
     pod = admitted(node, make_pod("a", asks(30, 8)), CORE_FIRST)
-    recorded = replace(pod, assigned=True, recorded=node.outbox.of(pod), running=True)
+    recorded = replace(pod, assigned=True, recorded=node.writer.of(pod), running=True)
     node.pods.remove(pod)
     node.restart_agent()
-    node.turnstile.rebuild()
-    assert node.turnstile.entitled(pod.id.uid, "main") is None
-    free = sum(node.turnstile.free(CORE).values())
+    node.allocator.rebuild()
+    assert node.allocator.entitled(pod.id.uid, "main") is None
+    free = sum(node.allocator.free(CORE).values())
     node.pods.add(recorded)
-    node.turnstile.catch_up(recorded)
-    assert node.turnstile.entitled(pod.id.uid, "main") is not None
-    assert sum(node.turnstile.free(CORE).values()) == free == 170
+    node.allocator.catch_up(recorded)
+    assert node.allocator.entitled(pod.id.uid, "main") is not None
+    assert sum(node.allocator.free(CORE).values()) == free == 170
 
 
 def test_what_a_force_deleted_pod_holds_is_taken_until_it_has_left_the_list(node: Node) -> None:
     pod = admitted(node, make_pod("a", init(40, 8), asks(30, 8)), CORE_FIRST)
     node.pods.remove(pod)
-    node.turnstile.refresh()
-    free = sum(node.turnstile.free(CORE).values())
+    node.allocator.refresh()
+    free = sum(node.allocator.free(CORE).values())
     assert free <= 170
     node.record.hide(pod)
-    node.turnstile.refresh()
-    assert sum(node.turnstile.free(CORE).values()) == 200
+    node.allocator.refresh()
+    assert sum(node.allocator.free(CORE).values()) == 200
 
 
 def test_an_agent_that_could_not_read_the_record_when_it_started_books_what_runs_on_a_quiet_node(
@@ -1383,9 +1384,9 @@ def test_an_agent_that_could_not_read_the_record_when_it_started_books_what_runs
     node.record.show(pod)
     for resource, size in ((CORE, 30), (MEMORY, 8)):
         node.record.give(pod, "main", resource, ids(0, range(size)))
-    node.turnstile.refresh()
-    assert node.turnstile.entitled(pod.id.uid, "main") is not None
-    assert node.turnstile.free(CORE)["GPU-0"] == 70
+    node.allocator.refresh()
+    assert node.allocator.entitled(pod.id.uid, "main") is not None
+    assert node.allocator.free(CORE)["GPU-0"] == 70
 
 
 def test_what_a_guess_gave_a_pod_without_a_spec_is_free_when_two_looks_do_not_find_it(
@@ -1394,9 +1395,9 @@ def test_what_a_guess_gave_a_pod_without_a_spec_is_free_when_two_looks_do_not_fi
     """One look may come before the kubelet has written down what was answered."""
     static = make_pod("static", asks(30, 8))
     node.record.show(static)
-    node.turnstile.allocate(CORE, node.prefer(CORE, 30))
+    node.allocator.allocate(CORE, node.prefer(CORE, 30))
     free = []
     for _ in range(2):
-        node.turnstile.refresh()
-        free.append(sum(node.turnstile.free(CORE).values()))
+        node.allocator.refresh()
+        free.append(sum(node.allocator.free(CORE).values()))
     assert free[1] - free[0] == 30

@@ -7,7 +7,7 @@ import pytest
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from contract.allocation import Allocation, Evidence
@@ -30,7 +30,7 @@ def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
     pod = make_pod("p", asks(30, 4))
     node.bind(pod)
     node.record.show(pod)
-    answer = node.turnstile.allocate(CORE, node.prefer(CORE, 30))
+    answer = node.allocator.allocate(CORE, node.prefer(CORE, 30))
     assert answer == Answer(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
     )
@@ -45,9 +45,9 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_booked(
     chosen = node.prefer(CORE, 30)
     enforcer.error = EnforcementError("state-dir: no space left on device")
     with pytest.raises(EnforcementError, match="no space left"):
-        node.turnstile.allocate(CORE, chosen)
-    assert node.turnstile.free(CORE) == {"GPU-0": 100}
-    assert node.journal.refusals[-1][-1] == "state-dir: no space left on device"
+        node.allocator.allocate(CORE, chosen)
+    assert node.allocator.free(CORE) == {"GPU-0": 100}
+    assert node.decision_log.refusals[-1][-1] == "state-dir: no space left on device"
 
 
 def test_after_the_disk_has_room_again_the_next_pod_is_served(
@@ -62,7 +62,7 @@ def test_after_the_disk_has_room_again_the_next_pod_is_served(
     enforcer.error = None
     node.bind(second)
     node.admit(second)
-    assert [claim.pod for claim, _, _ in enforcer.made] == [second.id, second.id]
+    assert [ref.pod for ref, _, _ in enforcer.made] == [second.id, second.id]
 
 
 def test_nothing_is_made_for_places_that_another_container_holds(
@@ -77,7 +77,7 @@ def test_nothing_is_made_for_places_that_another_container_holds(
     node.record.show(other)
     before = list(enforcer.made)
     with pytest.raises(Exception, match="held by another container"):
-        node.turnstile.allocate(CORE, held)
+        node.allocator.allocate(CORE, held)
     assert enforcer.made == before
 
 
@@ -91,7 +91,7 @@ def test_a_start_tells_what_the_proven_container_may_use(
     ((ids, about),) = enforcer.started
     assert ids == frozenset(node.got[pod.id, "main", CORE])
     assert about is not None
-    assert (about.claim, about.core_ids, about.core_limit) == (Claim(pod.id, "main"), ids, 80)
+    assert (about.ref, about.core_ids, about.core_limit) == (ContainerRef(pod.id, "main"), ids, 80)
     assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
@@ -118,14 +118,14 @@ def test_an_init_container_is_whom_its_places_were_given_to(
     node.start(pod, "init")
     ((_, about),) = enforcer.started
     assert about is not None
-    assert about.claim == Claim(pod.id, "init")
+    assert about.ref == ContainerRef(pod.id, "init")
 
 
 def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     ids = ["GPU-0::0", "GPU-0::1"]
-    node.turnstile.prestart(CORE, ids)
+    node.allocator.prestart(CORE, ids)
     assert enforcer.started == [(frozenset(ids), None)]
 
 
@@ -145,7 +145,7 @@ def test_the_memory_places_of_a_start_make_nothing(node: Node, enforcer: FakeEnf
     pod = make_pod("p", asks(30, 4))
     node.bind(pod)
     node.admit(pod)
-    node.turnstile.prestart(MEMORY, node.got[pod.id, "main", MEMORY])
+    node.allocator.prestart(MEMORY, node.got[pod.id, "main", MEMORY])
     assert enforcer.started == []
 
 
@@ -156,8 +156,8 @@ def test_a_sweep_keeps_what_is_shown_booked_or_listed(node: Node, enforcer: Fake
     node.admit(gone)
     node.bind(waiting)
     node.forget(gone)
-    node.turnstile.refresh()
-    node.turnstile.sweep()
+    node.allocator.refresh()
+    node.allocator.sweep()
     assert enforcer.kept == [{held.id, waiting.id, PodId("default", "held", "")}]
 
 
@@ -165,7 +165,7 @@ def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     node.record.away = "no answer"
-    node.turnstile.sweep()
+    node.allocator.sweep()
     assert enforcer.kept == []
 
 
@@ -177,9 +177,9 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
     chosen = node.prefer(CORE, 100)
     node.pods.remove(pod)
     node.record.hide(pod)
-    sweeper = threading.Thread(target=node.turnstile.sweep)
+    sweeper = threading.Thread(target=node.allocator.sweep)
     enforcer.meanwhile = sweeper.start
-    node.turnstile.allocate(CORE, chosen)
+    node.allocator.allocate(CORE, chosen)
     sweeper.join(10)
     assert enforcer.kept == [{pod.id}]
 
@@ -188,11 +188,11 @@ def test_a_container_is_entitled_to_what_it_was_given_and_no_other_is(node: Node
     pod = make_pod("p", asks(30, 4))
     node.bind(pod)
     node.admit(pod)
-    about = node.turnstile.entitled(pod.id.uid, "main")
+    about = node.allocator.entitled(pod.id.uid, "main")
     assert about is not None
     assert about.core_ids == frozenset(node.got[pod.id, "main", CORE])
-    assert node.turnstile.entitled(pod.id.uid, "other") is None
-    assert node.turnstile.entitled("forged", "main") is None
+    assert node.allocator.entitled(pod.id.uid, "other") is None
+    assert node.allocator.entitled("forged", "main") is None
 
 
 def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
@@ -201,7 +201,7 @@ def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
     node.bind(pod)
     node.admit(pod)
     node.start(pod)
-    node.turnstile.sweep()
+    node.allocator.sweep()
     assert node.record.asked  # by the calls, not by the sweep
 
 
@@ -218,7 +218,7 @@ def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
         node.start(pod, name)
         about = enforcer.started[-1][1]
         assert about is not None
-        assert about.claim.container == name
+        assert about.ref.container == name
         assert about.memory is not None
         assert about.memory.places == blocks
     assert enforcer.asked == [["a", "b", "main"]] * 3
@@ -236,12 +236,12 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record
     }
     node.pods.add(replace(pod, recorded=recorded, assigned=True))
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
-    about = node.turnstile.entitled(pod.id.uid, "init")
+    about = node.allocator.entitled(pod.id.uid, "init")
     assert about is not None
-    assert (about.core_ids, about.claim) == (frozenset(), Claim(pod.id, "init"))
+    assert (about.core_ids, about.ref) == (frozenset(), ContainerRef(pod.id, "init"))
     assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
@@ -253,11 +253,11 @@ def test_an_init_container_that_nobody_has_recorded_is_known_by_whom_it_handed_i
     node.bind(pod)
     node.admit(pod)
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     node.start(pod, "init")
     about = enforcer.started[-1][1]
     assert about is not None
-    assert about.claim == Claim(pod.id, "init")
+    assert about.ref == ContainerRef(pod.id, "init")
     assert about.cores == Grant(CORE, (Share("GPU-0", 10),))
 
 
@@ -269,12 +269,12 @@ def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
     node.bind(pod)
     node.admit(pod)
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
-    about = node.turnstile.entitled(pod.id.uid, "init")
+    about = node.allocator.entitled(pod.id.uid, "init")
     assert about is not None
-    assert about.claim == Claim(pod.id, "init")
+    assert about.ref == ContainerRef(pod.id, "init")
     assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
@@ -287,7 +287,7 @@ def test_once_its_pod_runs_no_init_container_that_nobody_has_recorded_starts(
     node.admit(pod)
     node.pods.add(replace(pod, running=True))
     node.restart_agent()
-    node.turnstile.rebuild()
+    node.allocator.rebuild()
     node.start(pod, "main")
     assert enforcer.asked == []
 
@@ -306,15 +306,15 @@ def test_a_record_that_makes_no_sense_entitles_to_nothing(
 ) -> None:
     pod = make_pod("p", init(30, 4), asks(30, 8), recorded={"init": allocation})
     node.bind(pod)
-    assert node.turnstile.entitled(pod.id.uid, "init") is None
+    assert node.allocator.entitled(pod.id.uid, "init") is None
 
 
 def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
     pod = make_pod("p", asks(30, 4), runtime_uid="of-its-manifest")
     node.bind(pod)
     node.admit(pod)
-    about = node.turnstile.entitled("of-its-manifest", "main")
+    about = node.allocator.entitled("of-its-manifest", "main")
     assert about is not None
-    assert (about.claim, about.runtime_uid) == (Claim(pod.id, "main"), "of-its-manifest")
+    assert (about.ref, about.runtime_uid) == (ContainerRef(pod.id, "main"), "of-its-manifest")
     # Nobody else is known by the UID that the API shows; that it is found by, too, does no harm.
-    assert node.turnstile.entitled("another", "main") is None
+    assert node.allocator.entitled("another", "main") is None

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.allocator.half_served import half_served
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
 from contract.allocation import Evidence
 from tests.agent.builders import (
@@ -19,7 +19,7 @@ from tests.agent.builders import (
 
 POD = view("p", container("init", 50, 4, kind=INIT), container("c0", 50, 4))
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))
-FIRST = Claim(pod_id(), "init")
+FIRST = ContainerRef(pod_id(), "init")
 
 
 @pytest.mark.parametrize("known", [POD, None], ids=["known", "unknown"])

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from agent.allocator.free_places import free_places
 from agent.allocator.model.grant import translate
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Ticket, TicketBook, per_card
 from agent.allocator.placement_request import Beliefs
-from agent.allocator.placer import Seating, at_least, seat
+from agent.allocator.placer import Placement, at_least, seat
 from agent.errors import PlacementError
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
 from placement.scoring import Policy
-from placement.search import Plan, Seat
+from placement.search import Assignment, Plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import (
@@ -52,12 +52,12 @@ def _seating(
     available: Sequence[str] | None = None,
     must: Sequence[Ticket] = (),
     **given: Any,
-) -> Seating:
+) -> Placement:
     """Seat a container of *pod* on a node where the kubelet offers everything unless told."""
     asked = pod.demand.of(name)
     assert asked is not None
     return seat(
-        Claim(pod.id, name),
+        ContainerRef(pod.id, name),
         asked,
         pod.demand,
         resource,
@@ -74,13 +74,13 @@ def _seating(
 
 def _seat(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:
     """Seat a container; give its cards and device IDs."""
-    seating = _seating(*asked, **given)
-    return seating.cards, [str(ticket) for ticket in seating.tickets]
+    placement = _seating(*asked, **given)
+    return placement.cards, [str(ticket) for ticket in placement.tickets]
 
 
 def _planned(*cards: str, name: str = "c0") -> Plan:
     """What an earlier call has planned."""
-    return {name: Seat(cards, {})}
+    return {name: Assignment(cards, {})}
 
 
 def _refusal(*asked: Any, **given: Any) -> str:
@@ -458,7 +458,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 "plan": plan,
             }
             try:
-                seating = _seating(
+                placement = _seating(
                     pod, resource, available=data.draw(st.permutations(offered)), **given
                 )
             except PlacementError:
@@ -466,19 +466,19 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 assert plan is None  # at its first call, or never
                 break
             assert possible
-            assert _seating(pod, resource, available=offered, **given) == seating
-            plan, taken = seating.plan, [str(ticket) for ticket in seating.tickets]
+            assert _seating(pod, resource, available=offered, **given) == placement
+            plan, taken = placement.plan, [str(ticket) for ticket in placement.tickets]
             assert len(taken) == len(set(taken)) == count_of(asked.demand, resource)
             assert set(taken) <= set(offered)
-            translate(resource, seating.tickets)  # raises when a share is split, a card not whole
-            assert {ticket.card for ticket in seating.tickets} <= set(seating.cards)
+            translate(resource, placement.tickets)  # raises when a share is split, a card not whole
+            assert {ticket.card for ticket in placement.tickets} <= set(placement.cards)
             if resource is MEMORY:
-                by_card = per_card(seating.tickets)
+                by_card = per_card(placement.tickets)
                 assert sorted(by_card.values()) == sorted(
                     filter(None, asked.demand.memory_per_card())
                 )
             ledger.record(
-                Claim(pod.id, asked.name),
+                ContainerRef(pod.id, asked.name),
                 asked.kind,
                 resource,
                 Holding(frozenset(taken), Evidence.WITNESS),
@@ -535,7 +535,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
             must = kubelet.hands_on(resource, size)
             taken = must
             if len(must) < size:  # else no preferred call is made (K2)
-                seating = _seating(
+                placement = _seating(
                     pod,
                     resource,
                     name=asked.name,
@@ -545,7 +545,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
                     must=node.read(resource, must),
                     plan=plan,
                 )
-                plan, taken = seating.plan, frozenset(map(str, seating.tickets))
+                plan, taken = placement.plan, frozenset(map(str, placement.tickets))
             assert must <= taken
             assert len(taken) == size
             translate(resource, node.read(resource, taken))
@@ -554,7 +554,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
         cards = {
             ticket.card
             for resource in Resource
-            if (held := ledger.holding(Claim(pod.id, asked.name), resource)) is not None
+            if (held := ledger.holding(ContainerRef(pod.id, asked.name), resource)) is not None
             for ticket in node.read(resource, held.ids)
         }
         assert len(cards) == 1

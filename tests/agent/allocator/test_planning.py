@@ -1,4 +1,4 @@
-"""The turnstile plans for whole pods, and follows what authors and schedulers want."""
+"""the allocator plans for whole pods, and follows what authors and schedulers want."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def test_a_later_container_finds_the_place_that_was_planned_for_it() -> None:
     admitted(node, make_pod("y", asks(60, 1)))
     pod = admitted(node, make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
     assert (node.cards(pod, "first"), node.cards(pod, "second")) == (["GPU-1"], ["GPU-0"])
-    assert node.turnstile._promises._plans == {}  # its last container has all it asks for
+    assert node.allocator._reservations._plans == {}  # its last container has all it asks for
 
 
 def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:
@@ -44,7 +44,7 @@ def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> N
         "0 of 1 cards found; GPU-0: 40 of 50 cores free"
     )
     assert node.got == {}
-    assert node.turnstile._promises._plans == {}
+    assert node.allocator._reservations._plans == {}
 
 
 def test_a_broken_container_later_in_the_pod_is_named() -> None:
@@ -58,7 +58,7 @@ def test_a_pod_that_is_only_guessed_is_not_refused_for_a_later_container() -> No
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
     node.bind(pod)
     assert len(node.prefer(CORE, 60)) == 60
-    assert node.journal.evidence("prefer") == [Evidence.ORDER]
+    assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
 
 
 def test_what_is_planned_is_free_once_another_pod_is_known_to_be_asking() -> None:
@@ -67,10 +67,10 @@ def test_what_is_planned_is_free_once_another_pod_is_known_to_be_asking() -> Non
     node.bind(begun)
     node.record.show(begun)
     node.serve(begun, begun.demand.containers[0], CORE)
-    assert begun.id in node.turnstile._promises._plans
+    assert begun.id in node.allocator._reservations._plans
     node.forget(begun)
     admitted(node, make_pod("b", asks(90, 4)))
-    assert node.turnstile._promises._plans == {}
+    assert node.allocator._reservations._plans == {}
 
 
 def test_without_a_witness_what_is_planned_for_a_pod_is_kept_from_the_next() -> None:
@@ -83,7 +83,7 @@ def test_without_a_witness_what_is_planned_for_a_pod_is_kept_from_the_next() -> 
     other = make_pod("b", asks(40, 4))
     node.bind(other)
     assert set(cards_of(node.prefer(CORE, 40))) == {"GPU-1"}
-    assert set(node.turnstile._promises._plans) == {begun.id, other.id}
+    assert set(node.allocator._reservations._plans) == {begun.id, other.id}
 
 
 def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew() -> None:
@@ -104,8 +104,8 @@ def test_a_new_kubelet_ends_all_plans() -> None:
     node.bind(pod)
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
-    node.turnstile.registered()
-    assert node.turnstile._promises._plans == {}
+    node.allocator.registered()
+    assert node.allocator._reservations._plans == {}
 
 
 def test_init_containers_go_where_those_after_them_fit() -> None:
@@ -143,10 +143,10 @@ def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_tol
     node = Node(3)
     chosen = admitted(node, replace(make_pod("a", asks(50, 4)), chosen={0: (2,)}))
     assert node.cards(chosen) == ["GPU-2"]
-    assert node.journal.replacements == []
+    assert node.decision_log.replacements == []
     other = admitted(node, replace(make_pod("b", asks(60, 4)), chosen={0: (2,)}))
     assert node.cards(other) == ["GPU-0"]
-    assert node.journal.replacements == [("main", ("GPU-2",), ("GPU-0",))]
+    assert node.decision_log.replacements == [("main", ("GPU-2",), ("GPU-0",))]
 
 
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
@@ -34,8 +34,8 @@ HELD = {CORE: CORES, MEMORY: BLOCKS}
 PROVEN = {resource: Holding(held, Evidence.RECORD, proven=True) for resource, held in HELD.items()}
 
 
-def _holdings(ledger: Ledger) -> dict[Claim, Mapping[Resource, Holding]]:
-    return {claim: dict(holdings) for claim, _, holdings in ledger.claims()}
+def _holdings(ledger: Ledger) -> dict[ContainerRef, Mapping[Resource, Holding]]:
+    return {ref: dict(holdings) for ref, _, holdings in ledger.refs()}
 
 
 # --- proven before --------------------------------------------------------------------
@@ -43,10 +43,10 @@ def _holdings(ledger: Ledger) -> dict[Claim, Mapping[Resource, Holding]]:
 
 def test_what_the_record_has_shown_once_is_proven() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, CORES)
+    ref = hold(ledger, P, "c0", CORE, CORES)
     assert proven(ledger, CORE, CORES) is None
-    ledger.prove(claim, CORE)
-    assert proven(ledger, CORE, CORES) == claim
+    ledger.prove(ref, CORE)
+    assert proven(ledger, CORE, CORES) == ref
     assert proven(ledger, MEMORY, CORES) is None
     assert proven(ledger, CORE, CORES - {"GPU-0::0"}) is None
 
@@ -55,9 +55,9 @@ def test_of_places_handed_on_the_container_that_is_proven_is_given() -> None:
     """The init container held the same ones before it, and is never shown (K4, K7)."""
     ledger = Ledger()
     hold(ledger, P, "a-init", CORE, CORES, kind=INIT)
-    claim = hold(ledger, P, "c0", CORE, CORES)
-    ledger.prove(claim, CORE)
-    assert proven(ledger, CORE, CORES) == claim
+    ref = hold(ledger, P, "c0", CORE, CORES)
+    ledger.prove(ref, CORE)
+    assert proven(ledger, CORE, CORES) == ref
 
 
 # --- who holds them -------------------------------------------------------------------
@@ -67,7 +67,7 @@ def _holder(
     *entries: ListedPod,
     views: Sequence[PodView] = (),
     owners: Mapping[tuple[Resource, str], PodId] | None = None,
-) -> tuple[Claim, Mapping[Resource, frozenset[str]]] | None:
+) -> tuple[ContainerRef, Mapping[Resource, frozenset[str]]] | None:
     def views_of(key: Key) -> Sequence[PodView]:
         return [each for each in views if each.id.key == key]
 
@@ -77,7 +77,7 @@ def _holder(
 def test_the_container_that_holds_exactly_these_is_found_with_all_it_holds() -> None:
     entry = listed("p", c0={CORE: OTHERS}, c1=HELD, c2=None)
     assert _holder(listed("q", c0=None), entry, views=[view("p"), view("q")]) == (
-        Claim(P, "c1"),
+        ContainerRef(P, "c1"),
         HELD,
     )
 
@@ -96,7 +96,7 @@ def test_nobody_is_listed() -> None:
 
 
 def test_a_holder_of_which_the_api_has_not_told_is_known_by_its_name() -> None:
-    assert _holder(listed("p", c0=HELD)) == (Claim(pod_id("p", ""), "c0"), HELD)
+    assert _holder(listed("p", c0=HELD)) == (ContainerRef(pod_id("p", ""), "c0"), HELD)
 
 
 def test_of_two_pods_of_a_name_the_one_they_were_given_to_is_meant() -> None:
@@ -107,7 +107,7 @@ def test_of_two_pods_of_a_name_the_one_they_were_given_to_is_meant() -> None:
         owners |= {(CORE, each): other.id for each in OTHERS}
         for entries in (shown, shown[::-1]):
             found = _holder(*entries, views=[old, new], owners=owners)
-            assert found == (Claim(owner.id, "c0"), HELD)
+            assert found == (ContainerRef(owner.id, "c0"), HELD)
 
 
 # --- why not --------------------------------------------------------------------------
@@ -130,11 +130,11 @@ def test_why_nobody_was_shown_is_said() -> None:
 
 def test_a_right_guess_is_proven_and_known_by_the_record_from_then_on() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, CORES)
+    ref = hold(ledger, P, "c0", CORE, CORES)
     hold(ledger, P, "c0", MEMORY, BLOCKS, evidence=Evidence.ORDER)
-    assert believe(ledger, claim, HELD) == []
+    assert believe(ledger, ref, HELD) == []
     assert _holdings(ledger) == {
-        claim: {
+        ref: {
             CORE: Holding(CORES, Evidence.WITNESS, proven=True),
             MEMORY: Holding(BLOCKS, Evidence.RECORD, proven=True),
         }
@@ -146,13 +146,13 @@ def test_a_wrong_guess_is_given_back_and_booked_to_the_holder() -> None:
     guessed = hold(ledger, Q, "c0", CORE, CORES, evidence=Evidence.ORDER)
     hold(ledger, Q, "c0", MEMORY, BLOCKS, evidence=Evidence.ORDER)
     other = hold(ledger, Q, "c1", CORE, OTHERS)
-    claim = Claim(P, "c0")
-    assert believe(ledger, claim, HELD) == [
-        Correction(CORE, CORES, guessed, claim),
-        Correction(MEMORY, BLOCKS, guessed, claim),
+    ref = ContainerRef(P, "c0")
+    assert believe(ledger, ref, HELD) == [
+        Correction(CORE, CORES, guessed, ref),
+        Correction(MEMORY, BLOCKS, guessed, ref),
     ]
     assert _holdings(ledger) == {
-        claim: PROVEN,
+        ref: PROVEN,
         other: {CORE: Holding(OTHERS, Evidence.WITNESS)},
     }
     ledger.check()
@@ -161,25 +161,25 @@ def test_a_wrong_guess_is_given_back_and_booked_to_the_holder() -> None:
 def test_a_wrong_guess_within_a_pod_is_corrected_too() -> None:
     ledger = Ledger()
     guessed = hold(ledger, P, "c1", CORE, CORES)
-    assert believe(ledger, Claim(P, "c0"), {CORE: CORES}) == [
-        Correction(CORE, CORES, guessed, Claim(P, "c0"))
+    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == [
+        Correction(CORE, CORES, guessed, ContainerRef(P, "c0"))
     ]
-    assert _holdings(ledger) == {Claim(P, "c0"): {CORE: PROVEN[CORE]}}
+    assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
 
 
 def test_what_nobody_had_booked_is_booked() -> None:
     ledger = Ledger()
-    assert believe(ledger, Claim(P, "c0"), HELD) == []
-    assert _holdings(ledger) == {Claim(P, "c0"): PROVEN}
+    assert believe(ledger, ContainerRef(P, "c0"), HELD) == []
+    assert _holdings(ledger) == {ContainerRef(P, "c0"): PROVEN}
 
 
 def test_what_an_init_container_handed_on_stays_booked_to_it_too() -> None:
     ledger = Ledger()
     init = hold(ledger, P, "i", CORE, CORES, kind=INIT)
-    assert believe(ledger, Claim(P, "c0"), {CORE: CORES}) == []
+    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
     assert _holdings(ledger) == {
         init: {CORE: Holding(CORES, Evidence.WITNESS)},
-        Claim(P, "c0"): {CORE: PROVEN[CORE]},
+        ContainerRef(P, "c0"): {CORE: PROVEN[CORE]},
     }
     ledger.check()
 
@@ -187,8 +187,8 @@ def test_what_an_init_container_handed_on_stays_booked_to_it_too() -> None:
 def test_an_init_container_of_another_pod_gives_way() -> None:
     ledger = Ledger()
     hold(ledger, Q, "i", CORE, CORES, kind=INIT)
-    assert believe(ledger, Claim(P, "c0"), {CORE: CORES}) == []
-    assert _holdings(ledger) == {Claim(P, "c0"): {CORE: PROVEN[CORE]}}
+    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
+    assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
     ledger.check()
 
 
@@ -196,8 +196,8 @@ def test_who_holds_some_of_these_gives_way_uncounted() -> None:
     """What it holds else is for its own proof to say."""
     ledger = Ledger()
     hold(ledger, Q, "c0", CORE, CORES | OTHERS)
-    assert believe(ledger, Claim(P, "c0"), {CORE: CORES}) == []
-    assert _holdings(ledger) == {Claim(P, "c0"): {CORE: PROVEN[CORE]}}
+    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
+    assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
     ledger.check()
 
 
@@ -210,7 +210,7 @@ def test_what_nobody_has_booked_of_a_listed_pod_is_added() -> None:
     entry = listed("p", c0=HELD, c1={CORE: ids("GPU-1", range(60))}, c2=None)
     add_unbooked(ledger, identified(view("p"), entry))
     assert ledger.holding(kept, CORE) == Holding(OTHERS, Evidence.WITNESS)
-    assert _holdings(ledger)[Claim(P, "c0")] == PROVEN
+    assert _holdings(ledger)[ContainerRef(P, "c0")] == PROVEN
 
 
 def test_what_another_container_has_booked_is_not_added() -> None:
@@ -220,7 +220,7 @@ def test_what_another_container_has_booked_is_not_added() -> None:
     add_unbooked(ledger, identified(view("p"), listed("p", c0=HELD)))
     assert _holdings(ledger) == {
         other: {CORE: Holding(ids("GPU-0", range(49, 70)), Evidence.WITNESS)},
-        Claim(P, "c0"): {MEMORY: PROVEN[MEMORY]},
+        ContainerRef(P, "c0"): {MEMORY: PROVEN[MEMORY]},
     }
     ledger.check()
 
@@ -228,9 +228,9 @@ def test_what_another_container_has_booked_is_not_added() -> None:
 # --- the veto -------------------------------------------------------------------------
 
 
-def _vetoed(ledger: Ledger, claim: Claim, pod: PodView | None) -> str:
+def _vetoed(ledger: Ledger, ref: ContainerRef, pod: PodView | None) -> str:
     with pytest.raises(GrantError) as caught:
-        check_start(ledger, NODE, claim, pod)
+        check_start(ledger, NODE, ref, pod)
     return str(caught.value)
 
 
@@ -245,20 +245,20 @@ def _vetoed(ledger: Ledger, claim: Claim, pod: PodView | None) -> str:
 )
 def test_a_container_that_nothing_contradicts_starts(pod: PodView | None, name: str) -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, name, CORE, CORES)
-    check_start(ledger, NODE, claim, pod)
+    ref = hold(ledger, P, name, CORE, CORES)
+    check_start(ledger, NODE, ref, pod)
     hold(ledger, P, name, MEMORY, BLOCKS)
-    check_start(ledger, NODE, claim, pod)
+    check_start(ledger, NODE, ref, pod)
 
 
 def test_a_container_that_holds_another_number_than_it_asks_for_is_vetoed() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, CORES)
-    assert _vetoed(ledger, claim, view("p", container("c0", 40, 4))) == (
+    ref = hold(ledger, P, "c0", CORE, CORES)
+    assert _vetoed(ledger, ref, view("p", container("c0", 40, 4))) == (
         "50 places of core, but the container asks for 40"
     )
     hold(ledger, P, "c0", MEMORY, BLOCKS)
-    assert _vetoed(ledger, claim, view("p", container("c0", 50, 5))) == (
+    assert _vetoed(ledger, ref, view("p", container("c0", 50, 5))) == (
         "4 places of memory, but the container asks for 5"
     )
 
@@ -266,8 +266,6 @@ def test_a_container_that_holds_another_number_than_it_asks_for_is_vetoed() -> N
 @pytest.mark.parametrize("pod", [view("p"), None], ids=["known", "unknown"])
 def test_a_container_whose_memory_is_elsewhere_is_vetoed(pod: PodView | None) -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, CORES)
+    ref = hold(ledger, P, "c0", CORE, CORES)
     hold(ledger, P, "c0", MEMORY, ids("GPU-1", range(4)))
-    assert _vetoed(ledger, claim, pod) == (
-        "memory on GPU-1, but the container's cores are on GPU-0"
-    )
+    assert _vetoed(ledger, ref, pod) == ("memory on GPU-1, but the container's cores are on GPU-0")

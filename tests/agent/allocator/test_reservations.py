@@ -1,63 +1,63 @@
 """What is promised to one pod is not planned for another."""
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.reservations import Promises, Reservation
+from agent.allocator.reservations import Reservation, Reservations
 from agent.allocator.resolver.resolve import Resolution
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
-from placement.search import Plan, Seat
+from placement.search import Assignment, Plan
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import asks
 
 ONE, OTHER = PodId("default", "one", "uid-1"), PodId("default", "other", "uid-2")
 IDS = frozenset({"GPU-0::0", "GPU-0::1"})
-PLAN: Plan = {"main": Seat(("GPU-0",), {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}})}
+PLAN: Plan = {"main": Assignment(("GPU-0",), {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}})}
 
 
 def resolved(pod: PodId, evidence: Evidence = Evidence.WITNESS) -> Resolution:
     return Resolution(pod, asks(2, 4), evidence)
 
 
-def promised(pod: PodId = ONE) -> Promises:
-    promises = Promises()
-    promises.make(CORE, IDS, Reservation(resolved(pod), None), PLAN)
-    return promises
+def promised(pod: PodId = ONE) -> Reservations:
+    reservations = Reservations()
+    reservations.make(CORE, IDS, Reservation(resolved(pod), None), PLAN)
+    return reservations
 
 
 def test_a_promise_is_redeemed_once_by_exactly_its_places() -> None:
-    promises = promised()
-    assert promises.redeem(MEMORY, IDS) is None
-    assert promises.redeem(CORE, IDS - {"GPU-0::0"}) is None
-    assert promises.redeem(CORE, IDS) == Reservation(resolved(ONE), None)
-    assert promises.redeem(CORE, IDS) is None
+    reservations = promised()
+    assert reservations.redeem(MEMORY, IDS) is None
+    assert reservations.redeem(CORE, IDS - {"GPU-0::0"}) is None
+    assert reservations.redeem(CORE, IDS) == Reservation(resolved(ONE), None)
+    assert reservations.redeem(CORE, IDS) is None
 
 
 def test_a_plan_ends_when_its_last_container_has_all_it_asks_for() -> None:
-    promises, ledger = promised(), Ledger()
-    promises.fulfilled(ONE, ledger)
-    assert promises.plan(ONE) == PLAN
+    reservations, ledger = promised(), Ledger()
+    reservations.fulfilled(ONE, ledger)
+    assert reservations.plan(ONE) == PLAN
     for resource, count in ((CORE, 2), (MEMORY, 4)):
         ids = frozenset(f"GPU-0::{place}" for place in range(count))
         held = Holding(ids, Evidence.TICKET)
-        ledger.record(Claim(ONE, "main"), ContainerKind.MAIN, resource, held)
-    promises.fulfilled(ONE, ledger)
-    assert promises.plan(ONE) is None
+        ledger.record(ContainerRef(ONE, "main"), ContainerKind.MAIN, resource, held)
+    reservations.fulfilled(ONE, ledger)
+    assert reservations.plan(ONE) is None
 
 
 def test_what_is_planned_for_a_pod_is_reserved_while_the_next_one_is_only_guessed() -> None:
-    promises = promised()
+    reservations = promised()
     guess = resolved(OTHER, Evidence.ORDER)
-    reserved = promises.reserved(guess, live={ONE, OTHER}, ledger=Ledger())
+    reserved = reservations.reserved(guess, live={ONE, OTHER}, ledger=Ledger())
     assert reserved == {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}}
 
 
 def test_nothing_is_reserved_once_another_pod_is_known_to_be_asking() -> None:
-    promises = promised()
-    reserved = promises.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=Ledger())
+    reservations = promised()
+    reserved = reservations.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=Ledger())
     assert reserved == {each: {} for each in Resource}
-    assert promises.plan(ONE) is None
+    assert reservations.plan(ONE) is None
 
 
 def test_nothing_is_reserved_for_a_pod_that_is_gone() -> None:
@@ -66,31 +66,31 @@ def test_nothing_is_reserved_for_a_pod_that_is_gone() -> None:
 
 
 def test_a_pod_does_not_stand_in_its_own_way() -> None:
-    promises = promised()
-    reserved = promises.reserved(resolved(ONE), live={ONE}, ledger=Ledger())
+    reservations = promised()
+    reserved = reservations.reserved(resolved(ONE), live={ONE}, ledger=Ledger())
     assert reserved == {each: {} for each in Resource}
-    assert promises.plan(ONE) == PLAN
+    assert reservations.plan(ONE) == PLAN
 
 
 def test_the_oldest_of_very_many_promises_is_forgotten() -> None:
-    promises = promised()
+    reservations = promised()
     for number in range(64):
         pod = PodId("default", f"p{number}", f"u{number}")
         ids = frozenset({f"GPU-1::{number}"})
-        promises.make(CORE, ids, Reservation(resolved(pod), None), PLAN)
-    assert promises.plan(ONE) is None
-    assert promises.redeem(CORE, IDS) is None
+        reservations.make(CORE, ids, Reservation(resolved(pod), None), PLAN)
+    assert reservations.plan(ONE) is None
+    assert reservations.redeem(CORE, IDS) is None
 
 
 def test_a_new_kubelet_is_promised_nothing() -> None:
-    promises = promised()
-    promises.clear()
-    assert promises.plan(ONE) is None
-    assert promises.redeem(CORE, IDS) is None
+    reservations = promised()
+    reservations.clear()
+    assert reservations.plan(ONE) is None
+    assert reservations.redeem(CORE, IDS) is None
 
 
 def test_a_pod_that_was_rejected_is_planned_for_no_more() -> None:
-    promises = promised()
-    promises.drop(ONE)
-    promises.drop(OTHER)
-    assert promises.plan(ONE) is None
+    reservations = promised()
+    reservations.drop(ONE)
+    reservations.drop(OTHER)
+    assert reservations.plan(ONE) is None

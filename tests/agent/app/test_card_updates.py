@@ -24,13 +24,13 @@ class Paper:
     """News, and everyone who gets it."""
 
     def __init__(self) -> None:
-        self.board = HealthBoard()
+        self.health_feed = HealthBoard()
         self.metrics = Metrics()
         self.told: list[Notice] = []
         self.pokes = 0
         self.news = CardNews(
             node="n1",
-            board=self.board,
+            health_feed=self.health_feed,
             metrics=self.metrics,
             tell=self.told.append,
             poke=self._poke,
@@ -57,7 +57,7 @@ def paper() -> Paper:
 def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
     paper.news.cards_changed(WELL)
     paper.news.card_turned(card(1), ILL)
-    assert paper.board.showing.unhealthy == {"GPU-1"}
+    assert paper.health_feed.showing.unhealthy == {"GPU-1"}
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
     (notice,) = paper.told
@@ -74,7 +74,7 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
 def test_and_so_is_that_it_came_back(paper: Paper) -> None:
     paper.news.card_turned(card(1), ILL)
     paper.news.card_turned(card(1), CardHealth())
-    assert paper.board.showing.unhealthy == frozenset()
+    assert paper.health_feed.showing.unhealthy == frozenset()
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 1
     assert paper.told[1] == replace(
         paper.told[1],

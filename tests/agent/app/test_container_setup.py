@@ -9,9 +9,9 @@ import pytest
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
-from agent.app.container_setup import Injector, Upkeep, Works, outfit
+from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
@@ -34,7 +34,7 @@ CARDS = Inventory(
 )
 SHARE = Grant(CORE, (Share("GPU-1", 30),))
 IDS = frozenset(f"GPU-1::{place}" for place in range(30))
-CLAIM = Claim(PodId("default", "p", "3f6c1b8e-8a52-4b0e-9d5e-0c5f6a7b8c9d"), "main")
+CLAIM = ContainerRef(PodId("default", "p", "3f6c1b8e-8a52-4b0e-9d5e-0c5f6a7b8c9d"), "main")
 ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (Share("GPU-1", 4),)))
 
 
@@ -117,7 +117,9 @@ def test_the_enforcer_is_the_one_that_was_asked_for(
     enforcement: Enforcement, kind: type, tmp_path: Path
 ) -> None:
     chosen = replace(settings(tmp_path), enforcement=enforcement)
-    enforcer, works = outfit(chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None)
+    enforcer, works = set_up_containers(
+        chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
+    )
     assert isinstance(enforcer, kind)
     works.close()
 
@@ -125,7 +127,7 @@ def test_the_enforcer_is_the_one_that_was_asked_for(
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
     with short_dir() as root:
         chosen = replace(settings(root), enforcement=Enforcement.VCUDA)
-        enforcer, works = outfit(
+        enforcer, works = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )
         upkeep = Upkeep(works, Injector(chosen, CARDS))
@@ -151,7 +153,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
         if errors:
             raise errors.pop()
 
-    upkeep = Upkeep(Works(begin, lambda: False), Injector(settings(tmp_path), CARDS))
+    upkeep = Upkeep(Lifecycle(begin, lambda: False), Injector(settings(tmp_path), CARDS))
     for _ in range(2):
         upkeep.tick()
         assert upkeep.problem == "state-dir: full"
@@ -163,7 +165,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
 
 
 def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, works = outfit(
+    enforcer, works = set_up_containers(
         settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
     works.open()

@@ -314,7 +314,7 @@ def test_a_thread_that_died_is_told_to_the_probe(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         assert agent._desk is not None
-        agent._desk.outbox.stop()
+        agent._desk.writer.stop()
         eventually(
             lambda: page(agent, "/healthz") == (503, "a thread of the agent has died\n"),
             "the probe fails",

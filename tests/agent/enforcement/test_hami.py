@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share, translate
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer
 from agent.allocator.model.tickets import Ticket
@@ -26,7 +26,7 @@ from contract.demand import Demand
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
 
 POD = pod_id("p")
-CLAIM = Claim(POD, "c0")
+CLAIM = ContainerRef(POD, "c0")
 SHARE_IDS = ids("GPU-0", range(30))
 WHOLE_IDS = ids("GPU-0", range(100)) | ids("GPU-1", range(100))
 SHARE = Grant(CORE, (Share("GPU-0", 30),))
@@ -68,8 +68,8 @@ class Node:
     def shared_mount(self, places: frozenset[str]) -> Mount:
         return Mount("/usr/local/vgpu/shared.cache", str(self.shared(places)), read_only=False)
 
-    def core(self, claim: Claim = CLAIM) -> Answer:
-        return self.hami.answer(claim, SHARE_IDS, SHARE)
+    def core(self, ref: ContainerRef = CLAIM) -> Answer:
+        return self.hami.answer(ref, SHARE_IDS, SHARE)
 
 
 @pytest.fixture
@@ -78,12 +78,12 @@ def node(tmp_path: Path) -> Node:
 
 
 def entitled(
-    claim: Claim = CLAIM,
+    ref: ContainerRef = CLAIM,
     places: frozenset[str] = SHARE_IDS,
     cores: Grant = SHARE,
     held: Grant | None = None,
 ) -> Entitlement:
-    return Entitlement(claim, places, cores, held)
+    return Entitlement(ref, places, cores, held)
 
 
 # --- answers --------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> Non
 
 def test_an_answer_follows_from_the_ids_whoever_they_are_for(node: Node) -> None:
     first = node.core()
-    assert node.core(Claim(pod_id("other"), "c9")) == first
+    assert node.core(ContainerRef(pod_id("other"), "c9")) == first
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_the_next_pod_with_the_same_places_gets_another_file(node: Node) -> None
     path.write_bytes(b"mine")
     old = path.stat().st_ino
     with path.open("rb") as lingering:
-        other = Claim(pod_id("q"), "c0")
+        other = ContainerRef(pod_id("q"), "c0")
         assert node.core(other).mounts[0].host == str(path)
         assert path.read_bytes() == b""
         assert path.stat().st_ino != old
@@ -238,7 +238,7 @@ def test_the_next_pod_with_the_same_places_gets_another_file(node: Node) -> None
 def test_a_container_of_the_same_pod_is_answered_with_what_is_there(node: Node) -> None:
     node.core()
     before = node.shared(SHARE_IDS).stat().st_ino
-    node.core(Claim(POD, "c1"))
+    node.core(ContainerRef(POD, "c1"))
     assert node.shared(SHARE_IDS).stat().st_ino == before
 
 
@@ -284,7 +284,7 @@ def test_a_start_of_nobody_known_on_a_wiped_disk_is_tried_again(node: Node) -> N
 def test_the_directories_of_pods_that_are_gone_are_removed_and_no_others(node: Node) -> None:
     node.core()
     other = pod_id("q")
-    node.hami.answer(Claim(other, "c0"), WHOLE_IDS, WHOLE)
+    node.hami.answer(ContainerRef(other, "c0"), WHOLE_IDS, WHOLE)
     node.hami.keep([POD, other])
     assert node.shared(SHARE_IDS).exists()
     node.hami.keep([other])

@@ -214,17 +214,19 @@ def by_health(answer: pb.ListAndWatchResponse) -> dict[str, set[str]]:
 def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back(
     folder: Path, calls: FakeCalls
 ) -> None:
-    board = HealthBoard()
-    service = DevicePluginService(resource=CORE, book=make_book(3), calls=calls, board=board)
+    health_feed = HealthBoard()
+    service = DevicePluginService(
+        resource=CORE, book=make_book(3), calls=calls, health_feed=health_feed
+    )
     server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
         stream = stub.ListAndWatch(pb.Empty(), timeout=60)
         first = next(stream)
         assert by_health(first) == {"Healthy": {"GPU-0", "GPU-1", "GPU-2"}}
-        board.turn("GPU-1", healthy=False)
+        health_feed.turn("GPU-1", healthy=False)
         second = next(stream)
         assert by_health(second) == {"Healthy": {"GPU-0", "GPU-2"}, "Unhealthy": {"GPU-1"}}
-        board.turn("GPU-1", healthy=True)
+        health_feed.turn("GPU-1", healthy=True)
         third = next(stream)
         assert third == first
         assert [each.ID for each in second.devices] == [each.ID for each in first.devices]
@@ -235,9 +237,11 @@ def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back
 def test_a_card_that_is_ill_already_is_listed_so_from_the_start(
     folder: Path, calls: FakeCalls
 ) -> None:
-    board = HealthBoard()
-    board.turn("GPU-0", healthy=False)
-    service = DevicePluginService(resource=CORE, book=make_book(2), calls=calls, board=board)
+    health_feed = HealthBoard()
+    health_feed.turn("GPU-0", healthy=False)
+    service = DevicePluginService(
+        resource=CORE, book=make_book(2), calls=calls, health_feed=health_feed
+    )
     server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
         answer = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from agent.allocator.model.ledger import Claim, Correction
+from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId
 from agent.observability.decision_log import LogJournal
 from agent.observability.metrics import Metrics
@@ -12,8 +12,8 @@ from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeClock
 
-CLAIM = Claim(PodId("default", "a", "uid-a"), "main")
-OTHER = Claim(PodId("default", "b", "uid-b"), "side")
+CLAIM = ContainerRef(PodId("default", "a", "uid-a"), "main")
+OTHER = ContainerRef(PodId("default", "b", "uid-b"), "side")
 IDS = frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::5"})
 
 Told = tuple[str, str, dict[str, object]]
@@ -25,7 +25,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def journal(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LogJournal:
+def decision_log(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LogJournal:
     caplog.set_level(logging.INFO, "agent.observability.decision_log")
     return LogJournal(metrics)
 
@@ -43,9 +43,9 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_decision(
-    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS)
+    decision_log.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS)
     assert told(caplog) == (
         "INFO",
         "prefer",
@@ -63,8 +63,10 @@ def test_a_decision(
     assert value(metrics, "decisions_total", call="allocate", evidence="witness") is None
 
 
-def test_a_refusal(journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
-    journal.refused("allocate", CLAIM, MEMORY, 8, "no card fits")
+def test_a_refusal(
+    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision_log.refused("allocate", CLAIM, MEMORY, 8, "no card fits")
     assert told(caplog) == (
         "WARNING",
         "refused",
@@ -83,9 +85,9 @@ def test_a_refusal(journal: LogJournal, metrics: Metrics, caplog: pytest.LogCapt
 
 
 def test_a_correction(
-    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.corrected(Correction(CORE, IDS, CLAIM, OTHER))
+    decision_log.corrected(Correction(CORE, IDS, CLAIM, OTHER))
     assert told(caplog) == (
         "WARNING",
         "corrected",
@@ -100,16 +102,16 @@ def test_a_correction(
 
 
 @pytest.mark.parametrize(
-    ("claim", "named"), [(CLAIM, ("default/a", "uid-a", "main")), (None, ("", "", ""))]
+    ("ref", "named"), [(CLAIM, ("default/a", "uid-a", "main")), (None, ("", "", ""))]
 )
 def test_a_start_without_proof(
-    journal: LogJournal,
+    decision_log: LogJournal,
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
-    claim: Claim | None,
+    ref: ContainerRef | None,
     named: tuple[str, str, str],
 ) -> None:
-    journal.unproven(claim, ["GPU-0::1"], "nobody holds these")
+    decision_log.unproven(ref, ["GPU-0::1"], "nobody holds these")
     assert told(caplog) == (
         "INFO",
         "unproven",
@@ -123,10 +125,10 @@ def test_a_start_without_proof(
 
 
 def test_a_choice_without_wishes(
-    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    claim = Claim(PodId("ns", "p", "u1"), "main")
-    journal.unadvised(claim, CORE, ["GPU-0::1"])
+    ref = ContainerRef(PodId("ns", "p", "u1"), "main")
+    decision_log.unadvised(ref, CORE, ["GPU-0::1"])
     assert told(caplog) == (
         "WARNING",
         "chosen without wishes",
@@ -142,9 +144,9 @@ def test_a_choice_without_wishes(
 
 
 def test_a_missing_witness(
-    journal: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.blind("PodResources: UNAVAILABLE")
+    decision_log.blind("PodResources: UNAVAILABLE")
     assert told(caplog) == ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"})
     assert value(metrics, "witness_failures_total") == 1
 
@@ -174,17 +176,17 @@ def test_two_agents_in_one_process_count_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "claim", [None, Claim(PodId("default", "static", ""), "main")], ids=["nobody", "no UID"]
+    "ref", [None, ContainerRef(PodId("default", "static", ""), "main")], ids=["nobody", "no UID"]
 )
 def test_a_refusal_is_told_to_the_author_of_a_pod_that_the_api_knows(
-    metrics: Metrics, claim: Claim | None
+    metrics: Metrics, ref: ContainerRef | None
 ) -> None:
     """An event needs the UID of what it is about."""
-    told_of: list[tuple[str, Claim, str]] = []
-    journal = LogJournal(metrics, tell=lambda *told: told_of.append(told))
-    journal.refused("allocate", claim, MEMORY, 8, "no card fits")
+    told_of: list[tuple[str, ContainerRef, str]] = []
+    decision_log = LogJournal(metrics, tell=lambda *told: told_of.append(told))
+    decision_log.refused("allocate", ref, MEMORY, 8, "no card fits")
     assert told_of == []
-    journal.refused("prefer", CLAIM, CORE, 8, "no card fits")
+    decision_log.refused("prefer", CLAIM, CORE, 8, "no card fits")
     assert told_of == [("prefer", CLAIM, "no card fits")]
 
 
@@ -194,19 +196,19 @@ def test_equal_refusals_are_told_together_with_how_many_there_were(
     """A Deployment makes new pods for as long as the node refuses them."""
     caplog.set_level(logging.INFO, "agent.observability.decision_log")
     clock, events = FakeClock(), list[tuple[str, str]]()
-    journal = LogJournal(
+    decision_log = LogJournal(
         metrics,
-        tell=lambda _call, claim, reason: events.append((claim.pod.name, reason)),
+        tell=lambda _call, ref, reason: events.append((ref.pod.name, reason)),
         clock=clock,
     )
     for number in range(1752):
-        claim = Claim(PodId("default", f"a-{number}", f"uid-{number}"), "main")
-        journal.refused("prefer", claim, CORE, 50, "no card fits 50 cores")
-    other = Claim(PodId("elsewhere", "b", "uid-b"), "main")
-    journal.refused("prefer", other, CORE, 50, "no card fits 50 cores")
+        ref = ContainerRef(PodId("default", f"a-{number}", f"uid-{number}"), "main")
+        decision_log.refused("prefer", ref, CORE, 50, "no card fits 50 cores")
+    other = ContainerRef(PodId("elsewhere", "b", "uid-b"), "main")
+    decision_log.refused("prefer", other, CORE, 50, "no card fits 50 cores")
     assert [name for name, _ in events] == ["a-0", "a-1", "a-2", "a-3", "a-4", "b"]
     clock.now += 10
-    journal.tick()
+    decision_log.tick()
     assert len(caplog.records) == 7
     last = vars(caplog.records[-1])
     assert (last["msg"], last["pod"], last["times"]) == ("refused", "default/a-1751", 1747)

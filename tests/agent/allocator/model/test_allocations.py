@@ -2,7 +2,7 @@ import pytest
 
 from agent.allocator.model.allocations import allocations_of, grant_of, is_news, served_inits
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
 from tests.agent.builders import (
@@ -32,19 +32,19 @@ def _served(ledger: Ledger, name: str, evidence: Evidence = Evidence.WITNESS) ->
 
 def test_what_a_container_holds_is_translated() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, ids("GPU-1", range(100)) | ids("GPU-0", range(100)))
-    assert grant_of(ledger, NODE, claim, CORE) == Grant(
+    ref = hold(ledger, P, "c0", CORE, ids("GPU-1", range(100)) | ids("GPU-0", range(100)))
+    assert grant_of(ledger, NODE, ref, CORE) == Grant(
         CORE, (Share("GPU-0", 100), Share("GPU-1", 100))
     )
-    assert grant_of(ledger, NODE, claim, MEMORY) is None
-    assert grant_of(ledger, NODE, Claim(P, "c1"), CORE) is None
+    assert grant_of(ledger, NODE, ref, MEMORY) is None
+    assert grant_of(ledger, NODE, ContainerRef(P, "c1"), CORE) is None
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, ids("GPU-0", range(2)) | ids("GPU-1", range(3)))
+    ref = hold(ledger, P, "c0", CORE, ids("GPU-0", range(2)) | ids("GPU-1", range(3)))
     with pytest.raises(GrantError) as caught:
-        grant_of(ledger, NODE, claim, CORE)
+        grant_of(ledger, NODE, ref, CORE)
     assert str(caught.value) == ("a share of 5 cores is split over cards: 2 on GPU-0, 3 on GPU-1")
 
 

@@ -12,9 +12,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent.allocator.model.ledger import Claim, Correction, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified, ListedPod
+from agent.allocator.model.podresources import ListedPod, MatchedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
@@ -42,8 +42,8 @@ ONE = "GPU-0::0"
 def _book(ledger: Ledger) -> dict[tuple[str, str, Resource], frozenset[str]]:
     """Everything held, short."""
     return {
-        (claim.pod.uid, claim.container, resource): held.ids
-        for claim, _, holdings in ledger.claims()
+        (ref.pod.uid, ref.container, resource): held.ids
+        for ref, _, holdings in ledger.refs()
         for resource, held in holdings.items()
     }
 
@@ -53,14 +53,14 @@ def _book(ledger: Ledger) -> dict[tuple[str, str, Resource], frozenset[str]]:
 
 def test_what_is_recorded_is_found_again() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, A)
+    ref = hold(ledger, P, "c0", CORE, A)
     hold(ledger, P, "c0", MEMORY, B)
     hold(ledger, Q, "c0", CORE, C)
-    assert ledger.holding(claim, CORE) == Holding(A, Evidence.WITNESS)
-    assert ledger.find(CORE, A) == [claim]
-    assert ledger.kind(claim) is MAIN
-    assert ledger.pod_claims(P) == [claim]
-    assert [str(each) for each, _, _ in ledger.claims()] == [
+    assert ledger.holding(ref, CORE) == Holding(A, Evidence.WITNESS)
+    assert ledger.find(CORE, A) == [ref]
+    assert ledger.kind(ref) is MAIN
+    assert ledger.pod_refs(P) == [ref]
+    assert [str(each) for each, _, _ in ledger.refs()] == [
         "default/p container c0",
         "default/q container c0",
     ]
@@ -70,14 +70,14 @@ def test_what_is_recorded_is_found_again() -> None:
 
 def test_an_empty_book_knows_nothing() -> None:
     ledger = Ledger()
-    assert ledger.holding(Claim(P, "c0"), CORE) is None
+    assert ledger.holding(ContainerRef(P, "c0"), CORE) is None
     assert ledger.find(CORE, A) == []
     assert ledger.find(CORE, frozenset()) == []
-    assert ledger.pod_claims(P) == []
+    assert ledger.pod_refs(P) == []
     assert not ledger.release_pod(P)
-    ledger.release_container(Claim(P, "c0"))
+    ledger.release_container(ContainerRef(P, "c0"))
     assert not ledger.taken(CORE, ONE, but_reusable_by=P)
-    assert list(ledger.claims()) == []
+    assert list(ledger.refs()) == []
     assert not ledger.owners
     ledger.check()
 
@@ -188,7 +188,7 @@ def test_an_owner_that_holds_nothing_is_told() -> None:
 # --- reconciling ---------------------------------------------------------------------
 
 
-def _reconcile(ledger: Ledger, *entries: Identified, **given: object) -> list[Correction]:
+def _reconcile(ledger: Ledger, *entries: MatchedPod, **given: object) -> list[Correction]:
     found = ledger.reconcile(entries, **given)  # type: ignore[arg-type] # as reconcile takes them
     ledger.check()
     return found
@@ -199,7 +199,7 @@ def test_an_empty_book_is_rebuilt_from_the_kubelets_record() -> None:
     pod = view("p")
     assert _reconcile(ledger, identified(pod, listed("p", c0={CORE: A, MEMORY: B}, c1=None))) == []
     assert _book(ledger) == {("u-p", "c0", CORE): A, ("u-p", "c0", MEMORY): B}
-    assert ledger.holding(Claim(P, "c0"), CORE) == Holding(A, Evidence.RECORD, proven=True)
+    assert ledger.holding(ContainerRef(P, "c0"), CORE) == Holding(A, Evidence.RECORD, proven=True)
 
 
 def test_an_empty_set_of_devices_is_no_holding() -> None:
@@ -216,17 +216,17 @@ def test_a_holding_that_the_record_shows_is_proven_and_no_guess_any_more(
     evidence: Evidence, proven: Evidence
 ) -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "c0", CORE, A, evidence=evidence)
+    ref = hold(ledger, P, "c0", CORE, A, evidence=evidence)
     hold(ledger, Q, "init", CORE, B, kind=INIT)
     assert _reconcile(ledger, identified(view("p"), listed("p", c0={CORE: A})), live={Q}) == []
-    assert ledger.holding(claim, CORE) == Holding(A, proven, proven=True)
+    assert ledger.holding(ref, CORE) == Holding(A, proven, proven=True)
 
 
 def test_a_sidecar_stays_a_sidecar() -> None:
     ledger = Ledger()
-    claim = hold(ledger, P, "side", CORE, A, kind=SIDECAR)
+    ref = hold(ledger, P, "side", CORE, A, kind=SIDECAR)
     _reconcile(ledger, identified(view("p"), listed("p", side={CORE: B})))
-    assert ledger.holding(claim, CORE) == Holding(B, Evidence.RECORD, proven=True)
+    assert ledger.holding(ref, CORE) == Holding(B, Evidence.RECORD, proven=True)
 
 
 def test_the_record_speaks_each_time_and_not_only_the_first() -> None:
@@ -234,7 +234,7 @@ def test_the_record_speaks_each_time_and_not_only_the_first() -> None:
     entry = identified(view("p"), listed("p", c0={CORE: A}))
     for _ in range(3):
         _reconcile(ledger, entry)
-    ledger.release_container(Claim(P, "c0"))
+    ledger.release_container(ContainerRef(P, "c0"))
     _reconcile(ledger, entry)
     assert _book(ledger) == {("u-p", "c0", CORE): A}
     for _ in range(2):
@@ -318,7 +318,7 @@ def test_a_wrong_guess_is_corrected_and_told() -> None:
         identified(view("p"), listed("p", c0=None)),
         identified(view("q"), listed("q", c0={CORE: A})),
     ]
-    assert _reconcile(ledger, *entries) == [Correction(CORE, A, guessed, Claim(Q, "c0"))]
+    assert _reconcile(ledger, *entries) == [Correction(CORE, A, guessed, ContainerRef(Q, "c0"))]
     assert _book(ledger) == {("u-q", "c0", CORE): A}
 
 
@@ -340,7 +340,7 @@ def test_a_wrong_container_of_the_right_pod_is_corrected() -> None:
     ledger = Ledger()
     guessed = hold(ledger, P, "c0", CORE, A)
     entry = identified(view("p"), listed("p", c0=None, c1={CORE: A}))
-    assert _reconcile(ledger, entry) == [Correction(CORE, A, guessed, Claim(P, "c1"))]
+    assert _reconcile(ledger, entry) == [Correction(CORE, A, guessed, ContainerRef(P, "c1"))]
     assert _book(ledger) == {("u-p", "c1", CORE): A}
 
 
@@ -357,7 +357,9 @@ def test_a_guess_for_a_pod_that_is_not_listed_yet_gives_way_to_the_record() -> N
     guessed = hold(ledger, P, "c0", CORE, A, evidence=Evidence.ORDER)
     hold(ledger, P, "c1", CORE, B)
     entry = identified(view("q"), listed("q", c0={CORE: A}))
-    assert _reconcile(ledger, entry, live={P, Q}) == [Correction(CORE, A, guessed, Claim(Q, "c0"))]
+    assert _reconcile(ledger, entry, live={P, Q}) == [
+        Correction(CORE, A, guessed, ContainerRef(Q, "c0"))
+    ]
     assert _book(ledger) == {("u-q", "c0", CORE): A, ("u-p", "c1", CORE): B}
 
 
@@ -408,9 +410,9 @@ def test_a_uid_is_adopted_with_kind_evidence_and_init_containers() -> None:
     nameless = pod_id("p", "")
     hold(ledger, nameless, "init", CORE, A, kind=INIT, evidence=Evidence.ORDER)
     _reconcile(ledger, identified(view("p"), listed("p", c0=None)))
-    claim = Claim(P, "init")
-    assert ledger.kind(claim) is INIT
-    assert ledger.holding(claim, CORE) == Holding(A, Evidence.ORDER)
+    ref = ContainerRef(P, "init")
+    assert ledger.kind(ref) is INIT
+    assert ledger.holding(ref, CORE) == Holding(A, Evidence.ORDER)
     assert ledger.owners[CORE, ONE] == P
 
 
@@ -445,7 +447,7 @@ _pod_sets = st.frozensets(st.builds(pod_id, st.sampled_from("pq"), st.sampled_fr
     st.lists(st.tuples(st.sampled_from(Resource), _some), max_size=2),
 )
 def test_no_list_however_contradictory_breaks_the_book(
-    lists: list[tuple[list[Identified], frozenset[PodId], frozenset[PodId]]],
+    lists: list[tuple[list[MatchedPod], frozenset[PodId], frozenset[PodId]]],
     first: list[tuple[Resource, frozenset[str]]],
 ) -> None:
     """Not even one that shows a place with two containers: the last one has it."""
@@ -456,9 +458,9 @@ def test_no_list_however_contradictory_breaks_the_book(
     for entries, live, finished in lists:
         ledger.reconcile(entries, live=live, finished=finished)
         ledger.check()
-        for claim, _, holdings in ledger.claims():
+        for ref, _, holdings in ledger.refs():
             assert holdings
-            assert claim in ledger.pod_claims(claim.pod)
+            assert ref in ledger.pod_refs(ref.pod)
 
 
 # --- against a model -----------------------------------------------------------------
@@ -501,7 +503,7 @@ class KubeletAndLedger(RuleBasedStateMachine):
         }
         return [each for each in _PLACES if each not in taken]
 
-    def _entries(self) -> list[Identified]:
+    def _entries(self) -> list[MatchedPod]:
         found = []
         for pod, seen in self.live.items():
             shown: dict[str, dict[Resource, frozenset[str]] | None] = {
@@ -572,7 +574,7 @@ class KubeletAndLedger(RuleBasedStateMachine):
         guessed = hold(self.ledger, wrong.id, "c0", resource, held)
         entries = [each for each in self._entries() if is_listed or each.pod != wrong.id]
         found = self.ledger.reconcile(entries, live=set(self.live))
-        assert found == [Correction(resource, held, guessed, Claim(pod.id, "c0"))]
+        assert found == [Correction(resource, held, guessed, ContainerRef(pod.id, "c0"))]
         self._agrees()
 
     def _unheld(self, resource: Resource) -> set[str]:
@@ -636,8 +638,8 @@ class KubeletAndLedger(RuleBasedStateMachine):
     def _agrees(self) -> None:
         self.ledger.check()
         booked = {
-            (claim.pod, claim.container, resource): held.ids
-            for claim, _, holdings in self.ledger.claims()
+            (ref.pod, ref.container, resource): held.ids
+            for ref, _, holdings in self.ledger.refs()
             for resource, held in holdings.items()
         }
         assert booked == self.kubelet
@@ -672,11 +674,11 @@ TestKubeletAndLedger.settings = settings(patient, max_examples=100, stateful_ste
 def test_a_kubelet_that_serves_an_init_container_once_more_offers_what_it_had(how: str) -> None:
     """It died before it wrote that down; List never shows ordinary init containers (K4)."""
     pod = view("p", container("i0", kind=INIT), container("c0"))
-    claim = Claim(pod.id, "i0")
+    ref = ContainerRef(pod.id, "i0")
     cores, blocks = ids("GPU-0", range(5)), ids("GPU-0", range(2))
     ledger = Ledger()
-    ledger.record(claim, INIT, CORE, Holding(cores, Evidence.WITNESS))
-    ledger.record(claim, INIT, MEMORY, Holding(blocks, Evidence.WITNESS))
+    ledger.record(ref, INIT, CORE, Holding(cores, Evidence.WITNESS))
+    ledger.record(ref, INIT, MEMORY, Holding(blocks, Evidence.WITNESS))
     free = frozenset((CORE, each) for each in cores)
     none: frozenset[tuple[Resource, str]] = frozenset()
     ledger.reconcile(
@@ -686,5 +688,5 @@ def test_a_kubelet_that_serves_an_init_container_once_more_offers_what_it_had(ho
         named=free if how == "named" else none,
     )
     # Named places may be its own that are handed on (K7); of the offered resource nothing is left.
-    assert (ledger.holding(claim, CORE) is None) is (how == "offered")
-    assert ledger.holding(claim, MEMORY) is not None
+    assert (ledger.holding(ref, CORE) is None) is (how == "offered")
+    assert ledger.holding(ref, MEMORY) is not None

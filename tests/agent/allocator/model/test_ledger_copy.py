@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.ledger_copy import (
     Held,
     Knowledge,
@@ -40,7 +40,7 @@ holdings = st.dictionaries(
 )
 helds = st.builds(
     Held,
-    st.builds(Claim, st.builds(PodId, st.text(), st.text(), st.text()), st.text()),
+    st.builds(ContainerRef, st.builds(PodId, st.text(), st.text(), st.text()), st.text()),
     st.sampled_from(ContainerKind),
     holdings,
 )
@@ -66,12 +66,14 @@ def test_who_had_its_turn_is_understood_too(
 def test_another_kubelet_has_done_nothing_yet() -> None:
     given = Holding(frozenset(["G::1"]), Evidence.TICKET, proven=True, answered=True)
     known = Knowledge(
-        [Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: given})],
+        [Held(ContainerRef(POD, "c"), ContainerKind.MAIN, {CORE: given})],
         frozenset([POD]),
         frozenset([OTHER]),
         [1, 2, 3],
     )
-    expected = Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: replace(given, answered=False)})
+    expected = Held(
+        ContainerRef(POD, "c"), ContainerKind.MAIN, {CORE: replace(given, answered=False)}
+    )
     assert known.for_another_kubelet() == Knowledge([expected])
 
 
@@ -97,7 +99,11 @@ def test_a_rest_that_makes_no_sense_is_refused(message: dict[str, object]) -> No
 
 
 GOOD = encode(
-    Held(Claim(POD, "c"), ContainerKind.MAIN, {CORE: Holding(frozenset(["G::1"]), Evidence.ORDER)})
+    Held(
+        ContainerRef(POD, "c"),
+        ContainerKind.MAIN,
+        {CORE: Holding(frozenset(["G::1"]), Evidence.ORDER)},
+    )
 )
 
 
@@ -124,23 +130,24 @@ def test_what_makes_no_sense_is_refused(change: dict[str, object]) -> None:
 
 
 def held(pod: PodId, container: str, kind: ContainerKind, *places: str) -> Held:
-    return Held(Claim(pod, container), kind, {CORE: Holding(frozenset(places), Evidence.WITNESS)})
+    return Held(
+        ContainerRef(pod, container), kind, {CORE: Holding(frozenset(places), Evidence.WITNESS)}
+    )
 
 
 def owned(ledger: Ledger) -> dict[str, set[str]]:
     return {
-        f"{claim.pod.name}/{claim.container}": set(found[CORE].ids)
-        for claim, _, found in ledger.claims()
+        f"{ref.pod.name}/{ref.container}": set(found[CORE].ids) for ref, _, found in ledger.refs()
     }
 
 
 def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
     ledger = Ledger()
     main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
-    ledger.record(Claim(POD, "main"), ContainerKind.MAIN, CORE, main)
+    ledger.record(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
     inherit(ledger, held(POD, "init", ContainerKind.INIT, "G::1", "G::2"))
     assert owned(ledger) == {"a/main": {"G::1"}, "a/init": {"G::1", "G::2"}}
-    assert ledger.kind(Claim(POD, "init")) is ContainerKind.INIT
+    assert ledger.kind(ContainerRef(POD, "init")) is ContainerKind.INIT
     ledger.check()
 
 
@@ -157,7 +164,7 @@ def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
 def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held) -> None:
     ledger = Ledger()
     main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
-    ledger.record(Claim(POD, "main"), ContainerKind.MAIN, CORE, main)
+    ledger.record(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
     inherit(ledger, inherited)
     assert owned(ledger) == {"a/main": {"G::1"}}
     ledger.check()
@@ -166,11 +173,11 @@ def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held
 def test_both_resources_are_inherited_each_for_itself() -> None:
     ledger = Ledger()
     ledger.record(
-        Claim(POD, "c"),
+        ContainerRef(POD, "c"),
         ContainerKind.MAIN,
         MEMORY,
         Holding(frozenset(["G::4"]), Evidence.RECORD, proven=True),
     )
     inherit(ledger, held(POD, "c", ContainerKind.MAIN, "G::1"))
     assert owned(ledger) == {"a/c": {"G::1"}}
-    assert ledger.holding(Claim(POD, "c"), MEMORY) is not None
+    assert ledger.holding(ContainerRef(POD, "c"), MEMORY) is not None

@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.tickets import TicketBook
@@ -198,7 +198,7 @@ _choice = st.integers(0, 63)
 
 
 class AgentAndKubelet(RuleBasedStateMachine):
-    """One node: the real turnstile, the real device manager's books, and a history of both."""
+    """One node: the real allocator, the real device manager's books, and a history of both."""
 
     @initialize(seed=st.integers(0, 255))
     def start(self, seed: int) -> None:
@@ -221,32 +221,32 @@ class AgentAndKubelet(RuleBasedStateMachine):
     # --- the agent ----------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        self.journal = FakeJournal()
-        self.turnstile = Turnstile(
+        self.decision_log = FakeJournal()
+        self.allocator = Allocator(
             book=self.book,
             pods=self.pods,
             record=self.kubelet,
-            outbox=Api(self.pods),
-            journal=self.journal,
+            writer=Api(self.pods),
+            decision_log=self.decision_log,
             answer=lambda grant: Answer(),
         )
         self.lost = set(self.kubelet.pods) | set(self.kubelet.saved)
         served = {*self.kubelet.devices.pods, *self.kubelet.saved}
         self.ended_unknown = served - ({*self.kubelet.active()} | self.bound)
-        self.turnstile.rebuild()
+        self.allocator.rebuild()
 
     @property
     def ledger(self) -> Ledger:
-        return self.turnstile._ledger
+        return self.allocator._ledger
 
     def booked(self) -> tuple[Held, Held]:
         """What the agent has booked: containers that last, and ordinary init containers."""
         lasting: Held = {}
         passing: Held = {}
-        for claim, kind, holdings in self.ledger.claims():
+        for ref, kind, holdings in self.ledger.refs():
             for resource, held in holdings.items():
                 book = passing if kind is INIT else lasting
-                book[claim.pod.uid, claim.container, resource] = held.ids
+                book[ref.pod.uid, ref.container, resource] = held.ids
         return lasting, passing
 
     # --- what happens -------------------------------------------------------------------
@@ -305,7 +305,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         if not held:
             return
         (uid, container, resource), ids = held[which % len(held)]
-        self.turnstile.prestart(resource, sorted(ids))
+        self.allocator.prestart(resource, sorted(ids))
         kind = self.kubelet.pods[uid].container(container).kind
         if kind is INIT or self.kubelet.blind:
             return
@@ -326,14 +326,14 @@ class AgentAndKubelet(RuleBasedStateMachine):
     def look(self) -> None:
         """A sync without a call: the agent reads the record anew."""
         if not self.kubelet.blind:
-            assert self.turnstile.rebuild()
+            assert self.allocator.rebuild()
             self.in_step()
 
     # --- how it happens -----------------------------------------------------------------
 
     def reboot(self, twists: Twists) -> None:
         self.kubelet.boot()
-        self.turnstile.registered()
+        self.allocator.registered()
         alive = {each.id.uid: each for each in self.pods.on_server.values()}
         batch = [self.known[uid] for uid in alive if uid in self.known]
         self.serve([each for each in batch if each.uid not in self.kubelet.ended], twists)
@@ -421,7 +421,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         resource = KINDS[step.resource]
         fits = self.must_fit(pod)
         try:
-            preferred = self.turnstile.prefer(
+            preferred = self.allocator.prefer(
                 resource, step.available, step.must_include, step.size
             )
         except Refusal as error:
@@ -431,7 +431,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
             self.in_step(but=pod.uid)
             # A pod whose init containers another agent served may look as if it waited (K4).
             if not any(self.half_known(self.known[uid]) for uid in self.kubelet.active()):
-                assert self.journal.decisions[-1][3] is Evidence.WITNESS
+                assert self.decision_log.decisions[-1][3] is Evidence.WITNESS
         return tuple(preferred)
 
     def give(self, pod: Pod, step: AllocateCall) -> KubeletAnswer:
@@ -451,16 +451,16 @@ class AgentAndKubelet(RuleBasedStateMachine):
             if not self.ever_blind
         }
         try:
-            self.turnstile.allocate(resource, step.ids)
+            self.allocator.allocate(resource, step.ids)
         except Refusal as error:
             self.refused(pod, error, fits=self.must_fit(pod))
             raise CallFailed(str(error)) from error
         assert not others.intersection(step.ids), "a place that another container holds was given"
-        _, claim, _, _, ids = self.journal.decisions[-1]
+        _, ref, _, _, ids = self.decision_log.decisions[-1]
         assert ids == set(step.ids)
         if not self.ever_blind and not self.half_known(pod):
-            assert (claim.pod.uid, claim.container) == (pod.uid, step.container.name)
-            self.on_one_card(pod, step, claim)
+            assert (ref.pod.uid, ref.container) == (pod.uid, step.container.name)
+            self.on_one_card(pod, step, ref)
         return KubeletAnswer()
 
     # --- what must be so ----------------------------------------------------------------
@@ -502,14 +502,14 @@ class AgentAndKubelet(RuleBasedStateMachine):
         """The UIDs of the pods that the API server has here."""
         return {each.id.uid for each in self.pods.on_server.values()}
 
-    def on_one_card(self, pod: Pod, step: AllocateCall, claim: Claim) -> None:
+    def on_one_card(self, pod: Pod, step: AllocateCall, ref: ContainerRef) -> None:
         """All that a share holds, and will hold by this answer, lies on one card."""
         if step.container.limits[NAMES.core] > 100:
             return
         before = self.kubelet.devices.pods.get(pod.uid, {}).get(step.container.name, {})
         places = [*step.ids, *(each for held in before.values() for each in held.ids)]
         cards = {self.card(each) for each in places}
-        assert len(cards) == 1, f"{claim} is on {sorted(cards)}"
+        assert len(cards) == 1, f"{ref} is on {sorted(cards)}"
 
     @staticmethod
     def card(device_id: str) -> str:
@@ -535,7 +535,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     @invariant()
     def the_book_is_sound(self) -> None:
-        if hasattr(self, "turnstile"):
+        if hasattr(self, "allocator"):
             self.ledger.check()
 
     @invariant()
@@ -577,7 +577,7 @@ class WithoutWitness(AgentAndKubelet):
     @rule()
     def regain_sight(self) -> None:
         self.kubelet.blind = ""
-        self.turnstile.rebuild()
+        self.allocator.rebuild()
         self.in_step()
 
 
@@ -594,7 +594,7 @@ def test_what_an_ended_pod_held_is_free_though_the_api_still_shows_the_pod() -> 
     history.admit_in_peace([(MAIN, (100, 1))], seen=True)
     history.end(0, told=False)
     history.admit_in_peace([(SIDECAR, (100, 1)), (MAIN, (5, 1))], seen=True)
-    assert [each[3] for each in history.journal.refusals] == []
+    assert [each[3] for each in history.decision_log.refusals] == []
 
 
 SEEDS = pytest.mark.parametrize("seed", range(8))  # which resource comes first is the dice's
@@ -608,7 +608,7 @@ def test_what_this_kubelet_was_answered_and_lists_no_more_is_free(seed: int) -> 
     history.admit_in_peace([(MAIN, (200, 0))], seen=True)
     history.end(0, told=False)
     history.admit_in_peace([(MAIN, (50, 1))], seen=True)
-    assert [each[3] for each in history.journal.refusals] == []
+    assert [each[3] for each in history.decision_log.refusals] == []
 
 
 @SEEDS
@@ -622,7 +622,7 @@ def test_no_card_is_chosen_of_which_a_restarted_kubelet_counts_what_ended_pods_h
     history.end(0, told=True)
     history.look()
     history.admit_a_pod([(MAIN, (50, 1))], {}, {0: Twist.KUBELET_DIES}, seen=True)
-    assert [each[3] for each in history.journal.refusals] == []
+    assert [each[3] for each in history.decision_log.refusals] == []
 
 
 @SEEDS
@@ -637,4 +637,4 @@ def test_what_is_offered_of_one_resource_tells_which_ended_containers_are_still_
     history.end(0, told=True)
     history.look()
     history.admit_a_pod([(MAIN, (90, 4))], {}, {0: Twist.KUBELET_DIES}, seen=True)
-    assert [each[3] for each in history.journal.refusals] == []
+    assert [each[3] for each in history.decision_log.refusals] == []

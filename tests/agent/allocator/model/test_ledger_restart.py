@@ -1,6 +1,6 @@
 """The book over a restart of the kubelet that died in the middle of a pod."""
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
@@ -13,7 +13,7 @@ def test_only_the_container_whose_places_are_offered_again_is_forgotten() -> Non
     ledger = Ledger()
     for container, ids in (("c0", {"A::0", "A::1"}), ("c1", {"A::2"})):
         ledger.record(
-            Claim(POD, container),
+            ContainerRef(POD, container),
             ContainerKind.MAIN,
             Resource.CORE,
             Holding(frozenset(ids), Evidence.WITNESS),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.offers import Kept, Offers
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -167,7 +167,7 @@ def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() ->
     both = {CORE: ids("GPU-0", range(60)), MEMORY: ids("GPU-0", range(4))}
     for resource, held in both.items():
         ledger.record(
-            Claim(P, "c0"), MAIN, resource, Holding(held, Evidence.WITNESS, answered=True)
+            ContainerRef(P, "c0"), MAIN, resource, Holding(held, Evidence.WITNESS, answered=True)
         )
         offers.answered(ledger)
     ledger.reconcile([], live={P})
@@ -190,7 +190,10 @@ def test_what_a_rejected_pod_had_is_not_kept_back_once_another_holds_it() -> Non
 def test_a_pod_that_was_answered_and_is_listed_no_more_is_over_until_it_is_listed() -> None:
     ledger = Ledger()
     ledger.record(
-        Claim(P, "c0"), MAIN, CORE, Holding(ids("GPU-0", range(5)), Evidence.WITNESS, answered=True)
+        ContainerRef(P, "c0"),
+        MAIN,
+        CORE,
+        Holding(ids("GPU-0", range(5)), Evidence.WITNESS, answered=True),
     )
     hold(ledger, Q, "c0", CORE, ids("GPU-1", range(5)))
     assert not ledger.over(P)

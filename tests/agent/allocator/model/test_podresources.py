@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified, ListedPod, identify
+from agent.allocator.model.podresources import ListedPod, MatchedPod, identify
 from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
@@ -55,13 +55,13 @@ def test_what_a_container_holds_is_told_by_resource() -> None:
 
 def test_an_entry_is_the_one_pod_of_its_name() -> None:
     pod, entry = view("p"), listed("p", c0=None)
-    assert identify(snapshot(entry), [pod, view("q")], {}) == (Identified(pod.id, entry, pod),)
+    assert identify(snapshot(entry), [pod, view("q")], {}) == (MatchedPod(pod.id, entry, pod),)
 
 
 def test_an_entry_that_only_the_kubelet_knows_has_a_name_and_no_uid() -> None:
     entry = listed("static-node1", c0=None)
     assert identify(snapshot(entry), [view("q")], {}) == (
-        Identified(PodId("default", "static-node1", ""), entry, None),
+        MatchedPod(PodId("default", "static-node1", ""), entry, None),
     )
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified, ListedPod, Snapshot, identify
-from agent.allocator.resolver.pod_index import Roster, Sighting
+from agent.allocator.model.podresources import ListedPod, MatchedPod, Snapshot, identify
+from agent.allocator.resolver.pod_index import Observation, PodIndex
 from agent.allocator.resolver.resolve import lacks, waits
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, PodDemand
@@ -42,30 +42,30 @@ def _plain(name: str = "p", *, uid: str | None = None) -> PodView:
     return replace(bare, demand=replace(bare.demand, containers=()))
 
 
-def _sight(roster: Roster, *entries: ListedPod) -> Sighting:
-    return roster.sight(snapshot(*entries), {})
+def _sight(pod_index: PodIndex, *entries: ListedPod) -> Observation:
+    return pod_index.sight(snapshot(*entries), {})
 
 
-def _settled(*views: PodView) -> tuple[Roster, list[ListedPod]]:
-    """A roster with *views* at rest, and their entries."""
-    roster = Roster()
-    roster.know(views)
+def _settled(*views: PodView) -> tuple[PodIndex, list[ListedPod]]:
+    """A pod index with *views* at rest, and their entries."""
+    pod_index = PodIndex()
+    pod_index.know(views)
     entries = [listed(each.id.name, c0=HELD) for each in views]
-    roster.settle(_sight(roster, *entries).moving)
-    return roster, entries
+    pod_index.settle(_sight(pod_index, *entries).moving)
+    return pod_index, entries
 
 
 # --- what the API tells ---------------------------------------------------------------
 
 
 def test_a_pod_is_known_by_its_uid() -> None:
-    roster = Roster()
-    roster.know([P])
-    assert roster.view(P.id) is P
-    assert roster.view(pod_id("p", "another")) is None
-    assert roster.view(P.id._replace(name="q")) is None
-    assert roster.views_of(("default", "p")) == (P,)
-    assert roster.views_of(("default", "q")) == ()
+    pod_index = PodIndex()
+    pod_index.know([P])
+    assert pod_index.view(P.id) is P
+    assert pod_index.view(pod_id("p", "another")) is None
+    assert pod_index.view(P.id._replace(name="q")) is None
+    assert pod_index.views_of(("default", "p")) == (P,)
+    assert pod_index.views_of(("default", "q")) == ()
 
 
 @pytest.mark.parametrize(
@@ -84,122 +84,122 @@ def test_a_pod_is_known_by_its_uid() -> None:
 def test_what_the_api_shows_of_a_pod_goes_with_it(
     pod: PodView, live: bool, owed: bool, hidden: bool
 ) -> None:
-    roster = Roster()
-    roster.know([pod])
-    assert (pod.id in roster.live, pod.id in roster.owed) == (live, owed)
-    assert [each.id for each in roster.hidden] == ([pod.id] if hidden else [])
-    roster.know([])
-    assert (set(roster.live), set(roster.owed), roster.hidden) == (set(), set(), [])
-    assert roster.views_of(pod.id.key) == ()
-    assert roster.has_departed(pod.id)
+    pod_index = PodIndex()
+    pod_index.know([pod])
+    assert (pod.id in pod_index.live, pod.id in pod_index.owed) == (live, owed)
+    assert [each.id for each in pod_index.hidden] == ([pod.id] if hidden else [])
+    pod_index.know([])
+    assert (set(pod_index.live), set(pod_index.owed), pod_index.hidden) == (set(), set(), [])
+    assert pod_index.views_of(pod.id.key) == ()
+    assert pod_index.has_departed(pod.id)
 
 
 def test_a_pod_at_rest_hides_nothing_but_what_its_init_containers_may_hold() -> None:
     """What is listed is booked; ordinary init containers never are (K4)."""
     bare = view("p", recorded={"c0": GOT})
     init = view("q", container("i", kind=INIT), container("c0"), recorded={"c0": GOT})
-    roster, _ = _settled(bare, init)
-    assert [each.id.name for each in roster.hidden] == ["q"]
-    roster.stir([bare.id])
-    assert [each.id.name for each in roster.hidden] == ["p", "q"]
+    pod_index, _ = _settled(bare, init)
+    assert [each.id.name for each in pod_index.hidden] == ["q"]
+    pod_index.stir([bare.id])
+    assert [each.id.name for each in pod_index.hidden] == ["p", "q"]
 
 
 def test_the_same_views_again_cost_nothing_and_change_nothing() -> None:
-    roster, entries = _settled(P)
+    pod_index, entries = _settled(P)
     views = (P, view("q"))
-    roster.know(views)
-    before = _sight(roster, *entries)
-    roster.know(views)
-    assert _sight(roster, *entries).resting == before.resting == {P.id}
+    pod_index.know(views)
+    before = _sight(pod_index, *entries)
+    pod_index.know(views)
+    assert _sight(pod_index, *entries).resting == before.resting == {P.id}
 
 
 def test_two_pods_of_a_name_are_both_known_until_one_is_gone() -> None:
     old, new = view("p", uid="1"), view("p", uid="2")
-    roster = Roster()
-    roster.know([old])
-    roster.know([old, new])
-    assert list(roster.views_of(old.id.key)) == [old, new]
-    roster.know([new])
-    assert roster.views_of(old.id.key) == (new,)
+    pod_index = PodIndex()
+    pod_index.know([old])
+    pod_index.know([old, new])
+    assert list(pod_index.views_of(old.id.key)) == [old, new]
+    pod_index.know([new])
+    assert pod_index.views_of(old.id.key) == (new,)
 
 
 # --- at rest, and stirred -------------------------------------------------------------
 
 
 def test_a_pod_at_rest_is_listed_without_being_looked_at() -> None:
-    roster, entries = _settled(P)
-    sighting = _sight(roster, *entries)
-    assert sighting.moving == ()
-    assert sighting.resting == {P.id}
-    assert sighting.pods == {P.id}
+    pod_index, entries = _settled(P)
+    observation = _sight(pod_index, *entries)
+    assert observation.moving == ()
+    assert observation.resting == {P.id}
+    assert observation.pods == {P.id}
 
 
 def test_a_new_pod_moves_beside_those_at_rest() -> None:
-    roster, entries = _settled(P)
+    pod_index, entries = _settled(P)
     new = listed("new", c0=None)
-    sighting = _sight(roster, *entries, new)
-    assert [each.listed for each in sighting.moving] == [new]
-    assert sighting.pods == {P.id, pod_id("new", "")}
+    observation = _sight(pod_index, *entries, new)
+    assert [each.listed for each in observation.moving] == [new]
+    assert observation.pods == {P.id, pod_id("new", "")}
 
 
 def test_an_entry_that_changed_moves() -> None:
-    roster, _ = _settled(P)
-    (moving,) = _sight(roster, listed("p", c0=None)).moving
+    pod_index, _ = _settled(P)
+    (moving,) = _sight(pod_index, listed("p", c0=None)).moving
     assert moving.pod == P.id
 
 
 def test_an_entry_that_is_gone_is_not_at_rest() -> None:
-    roster, entries = _settled(P)
-    assert _sight(roster).pods == set()
-    assert [each.pod for each in _sight(roster, *entries).moving] == [P.id]
+    pod_index, entries = _settled(P)
+    assert _sight(pod_index).pods == set()
+    assert [each.pod for each in _sight(pod_index, *entries).moving] == [P.id]
 
 
 def test_a_pod_whose_view_changed_moves() -> None:
-    roster, entries = _settled(P)
-    roster.know([replace(P, deleting=True)])
-    assert [each.pod for each in _sight(roster, *entries).moving] == [P.id]
+    pod_index, entries = _settled(P)
+    pod_index.know([replace(P, deleting=True)])
+    assert [each.pod for each in _sight(pod_index, *entries).moving] == [P.id]
 
 
 def test_a_pod_that_is_stirred_moves() -> None:
-    roster, entries = _settled(P)
-    roster.stir([P.id, pod_id("nobody")])
-    assert [each.pod for each in _sight(roster, *entries).moving] == [P.id]
+    pod_index, entries = _settled(P)
+    pod_index.stir([P.id, pod_id("nobody")])
+    assert [each.pod for each in _sight(pod_index, *entries).moving] == [P.id]
 
 
 def test_a_pod_whose_name_the_api_shows_again_moves() -> None:
-    roster, entries = _settled(P)
-    roster.know([P, view("p", uid="successor")])
-    assert [each.listed for each in _sight(roster, *entries).moving] == entries
+    pod_index, entries = _settled(P)
+    pod_index.know([P, view("p", uid="successor")])
+    assert [each.listed for each in _sight(pod_index, *entries).moving] == entries
 
 
 def test_two_entries_of_a_name_are_told_apart_together() -> None:
-    roster, entries = _settled(P)
+    pod_index, entries = _settled(P)
     held = ids("GPU-1", range(50))
     successor = listed("p", c0={CORE: held})
     owners = {(CORE, each): P.id for each in HELD[CORE]}
-    sighting = roster.sight(snapshot(*entries, successor), owners)
-    assert [(each.pod, each.listed) for each in sighting.moving] == [
+    observation = pod_index.sight(snapshot(*entries, successor), owners)
+    assert [(each.pod, each.listed) for each in observation.moving] == [
         (pod_id("p", ""), successor),
         (P.id, entries[0]),
     ]
-    assert sighting.resting == set()
+    assert observation.resting == set()
 
 
 def test_only_a_pod_the_api_tells_of_alone_of_its_name_can_rest() -> None:
-    roster = Roster()
-    roster.know([view("p", uid="1"), view("p", uid="2")])
+    pod_index = PodIndex()
+    pod_index.know([view("p", uid="1"), view("p", uid="2")])
     entries = (listed("p", c0=HELD), listed("unknown", c0=HELD))
-    roster.settle(_sight(roster, *entries).moving)
-    assert len(_sight(roster, *entries).moving) == 2
+    pod_index.settle(_sight(pod_index, *entries).moving)
+    assert len(_sight(pod_index, *entries).moving) == 2
 
 
 def test_the_same_answer_looked_at_again_is_what_it_was() -> None:
-    roster, entries = _settled(P)
+    pod_index, entries = _settled(P)
     seen = snapshot(*entries, listed("new", c0=None))
-    first = roster.sight(seen, {})
-    assert roster.sight(seen, {}) == first
-    roster.know([P, view("new")])
-    (moving,) = roster.sight(seen, {}).moving
+    first = pod_index.sight(seen, {})
+    assert pod_index.sight(seen, {}) == first
+    pod_index.know([P, view("new")])
+    (moving,) = pod_index.sight(seen, {}).moving
     assert moving.view is not None
 
 
@@ -207,37 +207,37 @@ def test_the_same_answer_looked_at_again_is_what_it_was() -> None:
 
 
 def test_listed_pods_the_api_has_not_told_of_are_named() -> None:
-    roster, entries = _settled(P)
-    roster.know([P, view("known")])
-    sighting = _sight(
-        roster,
+    pod_index, entries = _settled(P)
+    pod_index.know([P, view("known")])
+    observation = _sight(
+        pod_index,
         *entries,
         listed("b", c0=None),
         listed("known", c0=None),
         listed("a", c0=HELD),
     )
-    assert roster.unknown(sighting) == [("default", "a"), ("default", "b")]
+    assert pod_index.unknown(observation) == [("default", "a"), ("default", "b")]
 
 
 def test_an_ended_pod_whose_name_is_listed_is_named_once() -> None:
     over = view("over", terminal=True)
     half = [view("half", uid="1", terminal=True), view("half", uid="2")]
-    roster = Roster()
-    roster.know([over, *half, view("fine")])
+    pod_index = PodIndex()
+    pod_index.know([over, *half, view("fine")])
     entries = [listed(name, c0=None) for name in ("over", "half", "fine", "unknown")]
-    assert roster.ended(_sight(roster, *entries)) == [("default", "over")]
-    assert roster.ended(_sight(roster, *entries)) == []
+    assert pod_index.ended(_sight(pod_index, *entries)) == [("default", "over")]
+    assert pod_index.ended(_sight(pod_index, *entries)) == []
 
 
 def test_a_name_that_ends_once_more_is_named_once_more() -> None:
     first, second = (view("p", uid=uid, terminal=True) for uid in "12")
-    roster = Roster()
+    pod_index = PodIndex()
     for pods in ([first], [first, second]):
-        roster.know(pods)
-        assert roster.ended(_sight(roster, listed("p", c0=None))) == [("default", "p")]
-    roster.know([])
-    roster.know([first])
-    assert roster.ended(_sight(roster, listed("p", c0=None))) == [("default", "p")]
+        pod_index.know(pods)
+        assert pod_index.ended(_sight(pod_index, listed("p", c0=None))) == [("default", "p")]
+    pod_index.know([])
+    pod_index.know([first])
+    assert pod_index.ended(_sight(pod_index, listed("p", c0=None))) == [("default", "p")]
 
 
 # --- any history ----------------------------------------------------------------------
@@ -315,10 +315,10 @@ def _steps(shapes: Iterable[str], *, twice: bool) -> st.SearchStrategy[list[Step
 
 
 class Owner:
-    """Does with a roster what its owner does with it, and looks at everything each time."""
+    """Does with a pod index what its owner does with it, and looks at everything each time."""
 
     def __init__(self) -> None:
-        self.roster, self.ledger = Roster(), Ledger()
+        self.pod_index, self.ledger = PodIndex(), Ledger()
         self.views: dict[PodId, PodView] = {}
         self.entries: dict[tuple[str, str], ListedPod] = {}
 
@@ -353,50 +353,52 @@ class Owner:
         if step.places is None:
             self.ledger.release_pod(pod)
             return
-        claim = Claim(pod, "c0")
+        ref = ContainerRef(pod, "c0")
         for resource, places in PLACES[step.name, step.places].items():
-            self.ledger.give_way(claim, resource, places)
+            self.ledger.give_way(ref, resource, places)
             holding = Holding(places, Evidence.WITNESS, proven=step.proven)
-            self.ledger.record(claim, MAIN, resource, holding)
+            self.ledger.record(ref, MAIN, resource, holding)
 
     def look(self, entries: Sequence[ListedPod]) -> None:
         seen, views = Snapshot(tuple(entries)), tuple(self.views.values())
-        self.roster.know(views)
-        self.roster.stir(self.ledger.take_changed())
-        sighting = self.roster.sight(seen, self.ledger.owners)
-        self.compare(sighting, identify(seen, views, self.ledger.owners))
-        self.ledger.reconcile(sighting.moving, resting=sighting.resting, live=self.roster.live)
-        self.roster.stir(self.ledger.take_changed())
-        self.roster.settle(
+        self.pod_index.know(views)
+        self.pod_index.stir(self.ledger.take_changed())
+        observation = self.pod_index.sight(seen, self.ledger.owners)
+        self.compare(observation, identify(seen, views, self.ledger.owners))
+        self.ledger.reconcile(
+            observation.moving, resting=observation.resting, live=self.pod_index.live
+        )
+        self.pod_index.stir(self.ledger.take_changed())
+        self.pod_index.settle(
             each
-            for each in sighting.moving
+            for each in observation.moving
             if each.view is not None
             and not each.view.terminal
             and not waits(each, lambda _pod, _container, _resource: False)
             and self.ledger.agrees(each)
         )
 
-    def compare(self, sighting: Sighting, everything: Sequence[Identified]) -> None:
-        resting = [each for each in everything if each.pod in sighting.resting]
-        assert {each.pod for each in resting} == set(sighting.resting)
+    def compare(self, observation: Observation, everything: Sequence[MatchedPod]) -> None:
+        resting = [each for each in everything if each.pod in observation.resting]
+        assert {each.pod for each in resting} == set(observation.resting)
         moving = [each for each in everything if each not in resting]
-        assert self.told(sighting.moving) == self.told(moving)
-        for each in sighting.moving:
-            if each.view is not None and self.roster.has_departed(each.pod):
+        assert self.told(observation.moving) == self.told(moving)
+        for each in observation.moving:
+            if each.view is not None and self.pod_index.has_departed(each.pod):
                 assert each.view.id == each.pod
                 assert each.pod.key == each.listed.key
                 assert each.listed.may_be(each.view) or each.certain
         for each in resting:
             assert not lacks(each)
             assert self.ledger.agrees(each)
-            assert each.view is self.roster.view(each.pod)
+            assert each.view is self.pod_index.view(each.pod)
 
-    def told(self, found: Iterable[Identified]) -> list[Identified]:
+    def told(self, found: Iterable[MatchedPod]) -> list[MatchedPod]:
         """Without what is remembered of pods that have left the API."""
         plain = (
-            Identified(PodId(*each.pod.key, ""), each.listed, None)
-            if self.roster.has_departed(each.pod)
-            else replace(each, earlier=())
+            MatchedPod(PodId(*each.pod.key, ""), each.listed, None)
+            if self.pod_index.has_departed(each.pod)
+            else each
             for each in found
         )
         return sorted(plain, key=lambda each: (each.pod, str(each.listed)))
@@ -428,7 +430,7 @@ def test_entries_of_a_name_are_told_apart_as_they_are_listed(second: str) -> Non
     """A pod without GPUs that is still stopping, and its successor."""
     first = ("a", "nothing")
     owner = _follow([Change("a", "1", "plain", terminal=False, deleting=False), Look([first])])
-    assert owner.roster.sight(snapshot(owner.entry(*first)), {}).moving == ()
+    assert owner.pod_index.sight(snapshot(owner.entry(*first)), {}).moving == ()
     owner.do(Look([first, ("a", second)]))
 
 
@@ -441,95 +443,95 @@ def test_pods_at_rest_stay_so_in_such_histories() -> None:
     ]
     owner = _follow([*changes, Look(shown), Look(shown)])
     seen = snapshot(*(owner.entry(*each) for each in shown))
-    assert owner.roster.sight(seen, {}).resting == {pod_id("a", "a1"), pod_id("b", "b1")}
+    assert owner.pod_index.sight(seen, {}).resting == {pod_id("a", "a1"), pod_id("b", "b1")}
 
 
 # --- pods that have left the API before they leave the record (K20) ----------------------
 
 
 def _in_motion(
-    roster: Roster, *entries: ListedPod, ledger: Ledger | None = None
-) -> list[Identified]:
-    return list(roster.sight(snapshot(*entries), ledger.owners if ledger else {}).moving)
+    pod_index: PodIndex, *entries: ListedPod, ledger: Ledger | None = None
+) -> list[MatchedPod]:
+    return list(pod_index.sight(snapshot(*entries), ledger.owners if ledger else {}).moving)
 
 
 def test_a_listed_pod_that_has_left_the_api_is_known_by_what_it_was() -> None:
     pod = view("p", container("gpu"))
-    roster = Roster()
-    roster.know([pod])
+    pod_index = PodIndex()
+    pod_index.know([pod])
     entry = listed("p", gpu=None, plain=None)
-    _in_motion(roster, entry)
-    roster.know([])
-    assert _in_motion(roster, entry) == [Identified(pod.id, entry, pod, certain=False)]
+    _in_motion(pod_index, entry)
+    pod_index.know([])
+    assert _in_motion(pod_index, entry) == [MatchedPod(pod.id, entry, pod, certain=False)]
 
 
 def test_it_is_known_for_certain_by_what_it_holds() -> None:
     pod, ledger = view("p", container("gpu")), Ledger()
     hold(ledger, pod.id, "gpu", CORE, ids("GPU-0", range(50)))
-    roster = Roster()
-    roster.know([pod])
-    roster.know([])
+    pod_index = PodIndex()
+    pod_index.know([pod])
+    pod_index.know([])
     entry = listed("p", gpu={CORE: ids("GPU-0", range(50))}, plain=None)
-    assert _in_motion(roster, entry, ledger=ledger) == [Identified(pod.id, entry, pod)]
+    assert _in_motion(pod_index, entry, ledger=ledger) == [MatchedPod(pod.id, entry, pod)]
 
 
 def test_it_is_certain_in_the_list_of_which_the_api_says_that_nobody_has_the_name() -> None:
-    pod, roster = view("p"), Roster()
-    roster.know([pod])
-    roster.know([])
+    pod, pod_index = view("p"), PodIndex()
+    pod_index.know([pod])
+    pod_index.know([])
     entry = listed("p", c0=None)
     seen = snapshot(entry)
-    roster.sight(seen, {})
-    roster.alone([pod.id.key], seen)
-    assert [each.certain for each in roster.sight(seen, {}).moving] == [True]
-    assert [each.certain for each in roster.sight(snapshot(entry), {}).moving] == [False]
+    pod_index.sight(seen, {})
+    pod_index.alone([pod.id.key], seen)
+    assert [each.certain for each in pod_index.sight(seen, {}).moving] == [True]
+    assert [each.certain for each in pod_index.sight(snapshot(entry), {}).moving] == [False]
 
 
 def test_it_is_kept_until_it_has_left_the_record() -> None:
-    pod, roster = view("p"), Roster()
-    roster.know([pod])
-    roster.know([])
-    _in_motion(roster)  # the kubelet may not have come to it yet
-    assert roster.has_departed(pod.id)
-    _in_motion(roster, listed("p", c0=None))
-    _in_motion(roster)
-    assert not roster.has_departed(pod.id)
-    assert [each.view for each in _in_motion(roster, listed("p", c0=None))] == [None]
+    pod, pod_index = view("p"), PodIndex()
+    pod_index.know([pod])
+    pod_index.know([])
+    _in_motion(pod_index)  # the kubelet may not have come to it yet
+    assert pod_index.has_departed(pod.id)
+    _in_motion(pod_index, listed("p", c0=None))
+    _in_motion(pod_index)
+    assert not pod_index.has_departed(pod.id)
+    assert [each.view for each in _in_motion(pod_index, listed("p", c0=None))] == [None]
 
 
 def test_one_that_was_listed_before_it_left_the_api_is_forgotten_with_the_next_list() -> None:
-    pod, roster = view("p"), Roster()
-    roster.know([pod])
-    _in_motion(roster, listed("p", c0=None))
-    roster.know([])
-    _in_motion(roster)
-    assert not roster.has_departed(pod.id)
+    pod, pod_index = view("p"), PodIndex()
+    pod_index.know([pod])
+    _in_motion(pod_index, listed("p", c0=None))
+    pod_index.know([])
+    _in_motion(pod_index)
+    assert not pod_index.has_departed(pod.id)
 
 
 def test_its_successor_of_another_shape_is_told_apart() -> None:
     old, new = view("p", container("c0"), uid="1"), view("p", container("c1"), uid="2")
-    roster = Roster()
-    roster.know([old])
-    roster.know([new])
+    pod_index = PodIndex()
+    pod_index.know([old])
+    pod_index.know([new])
     first, second = listed("p", c0=None, plain=None), listed("p", c1=None)
-    found = _in_motion(roster, first, second)
+    found = _in_motion(pod_index, first, second)
     assert [(each.pod, each.listed) for each in found] == [(old.id, first), (new.id, second)]
-    assert [each.pod for each in _in_motion(roster, first)] == [old.id]
+    assert [each.pod for each in _in_motion(pod_index, first)] == [old.id]
 
 
 def test_a_pod_that_is_back_is_what_the_api_shows() -> None:
-    pod, roster = view("p"), Roster()
-    roster.know([pod])
-    roster.know([])
-    roster.know([again := replace(pod, assigned=True)])
-    assert not roster.has_departed(pod.id)
-    assert roster.view(pod.id) is again
+    pod, pod_index = view("p"), PodIndex()
+    pod_index.know([pod])
+    pod_index.know([])
+    pod_index.know([again := replace(pod, assigned=True)])
+    assert not pod_index.has_departed(pod.id)
+    assert pod_index.view(pod.id) is again
 
 
 def test_pods_that_were_never_listed_are_remembered_up_to_a_number() -> None:
-    roster = Roster()
+    pod_index = PodIndex()
     pods = [view(f"p{each}") for each in range(600)]
-    roster.know(pods)
-    roster.know([])
-    kept = [each for each in pods if roster.has_departed(each.id)]
+    pod_index.know(pods)
+    pod_index.know([])
+    kept = [each for each in pods if pod_index.has_departed(each.id)]
     assert 256 <= len(kept) < 600

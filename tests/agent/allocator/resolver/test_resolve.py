@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import Identified
+from agent.allocator.model.podresources import MatchedPod
 from agent.allocator.resolver.resolve import Ask, Past, Resolution, Served, next_containers, resolve
 from agent.errors import ResolutionError
 from contract.allocation import Allocation, Evidence
@@ -45,7 +45,7 @@ def _served(*got: Got) -> Served:
 def _resolve(
     ask: Ask,
     views: Sequence[PodView],
-    entries: Sequence[Identified] | None = None,
+    entries: Sequence[MatchedPod] | None = None,
     *,
     got: Collection[Got] = (),
     passed: Collection[PodId] = (),
@@ -73,7 +73,7 @@ def _resolve(
 def _refusal(
     ask: Ask,
     views: Sequence[PodView],
-    entries: Sequence[Identified] | None = None,
+    entries: Sequence[MatchedPod] | None = None,
     got: Collection[Got] = (),
 ) -> str:
     with pytest.raises(ResolutionError) as caught:
@@ -569,7 +569,7 @@ class Situation:
 
     ask: Ask
     views: list[PodView]
-    listed: list[Identified] | None
+    listed: list[MatchedPod] | None
     got: frozenset[tuple[PodId, str, Resource]]
     past: Past
 
@@ -618,7 +618,7 @@ def _views(draw: st.DrawFn) -> PodView:
 @st.composite
 def _situations(draw: st.DrawFn) -> Situation:
     views = draw(st.lists(_views(), max_size=4, unique_by=lambda each: each.id))
-    entries: list[Identified] | None = None
+    entries: list[MatchedPod] | None = None
     if draw(st.booleans()):
         known = [
             identified(each, listed(each.id.name, **draw(st.dictionaries(_names, _held))))

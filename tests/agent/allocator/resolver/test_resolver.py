@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.ledger import Claim, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.resolver.pod_index import Roster
+from agent.allocator.resolver.pod_index import PodIndex
 from agent.allocator.resolver.resolve import Ask, Resolution
-from agent.allocator.resolver.resolver import Lookout, Scene
+from agent.allocator.resolver.resolver import CallContext, Resolver
 from agent.errors import GrantError, ResolutionError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
@@ -41,19 +41,23 @@ class WatchedPods(FakePods):
 
 
 class Stand:
-    """A lookout, and what stands around it."""
+    """A resolver, and what stands around it."""
 
     def __init__(self) -> None:
         self.lock, self.ledger = threading.Lock(), Ledger()
-        self.pods, self.record, self.journal = WatchedPods(self.lock), FakeRecord(), FakeJournal()
+        self.pods, self.record, self.decision_log = (
+            WatchedPods(self.lock),
+            FakeRecord(),
+            FakeJournal(),
+        )
         self.record.meanwhile = self._unlocked
         self.changed: list[AbstractSet[PodId]] = []
-        self.lookout = Lookout(
+        self.resolver = Resolver(
             ledger=self.ledger,
-            roster=Roster(),
+            pod_index=PodIndex(),
             pods=self.pods,
             record=self.record,
-            journal=self.journal,
+            decision_log=self.decision_log,
             lock=self.lock,
             on_changed=self._changed,
         )
@@ -73,14 +77,14 @@ class Stand:
         for each in views:
             self.record.show(each)
 
-    def look(self, size: int = SIZE, resource: Resource = CORE) -> Scene:
-        return self.lookout.look(ask=Ask(resource, size))
+    def look(self, size: int = SIZE, resource: Resource = CORE) -> CallContext:
+        return self.resolver.look(ask=Ask(resource, size))
 
     def reconcile(self) -> set[PodId]:
         """Bring the book in line with a new List; gives the pods that are in motion."""
         snapshot = self.record.list(within=1)
         with self.lock:
-            return {each.pod for each in self.lookout.reconcile(snapshot).moving}
+            return {each.pod for each in self.resolver.reconcile(snapshot).moving}
 
     def give(self, view: PodView, container: str = "main") -> None:
         """Have the kubelet's record show a container of 30 cores and 8 blocks served."""
@@ -90,7 +94,7 @@ class Stand:
     def answer(self, view: PodView, container: str = "main") -> None:
         """Note that an ``Allocate`` is answered."""
         with self.lock:
-            self.lookout.answered(Claim(view.id, container))
+            self.resolver.answered(ContainerRef(view.id, container))
 
     def resolve(
         self,
@@ -98,11 +102,11 @@ class Stand:
         named: Iterable[str] = (),
         *,
         resource: Resource = CORE,
-        scene: Scene | None = None,
+        context: CallContext | None = None,
     ) -> Resolution:
-        seen = scene or self.look(size, resource)
+        seen = context or self.look(size, resource)
         with self.lock:
-            return self.lookout.resolve(resource, size, [*named], seen)
+            return self.resolver.resolve(resource, size, [*named], seen)
 
 
 @pytest.fixture
@@ -115,9 +119,9 @@ def stand() -> Stand:
 
 def test_without_a_record_nothing_is_seen_and_that_is_told(stand: Stand) -> None:
     stand.record.away = "PodResources: UNAVAILABLE: no socket"
-    scene = stand.lookout.look(frozenset({(CORE, "x")}), named=frozenset({(CORE, "y")}))
-    assert scene == Scene(None, frozenset({(CORE, "x")}), frozenset({(CORE, "y")}))
-    assert stand.journal.blinds == ["PodResources: UNAVAILABLE: no socket"]
+    context = stand.resolver.look(frozenset({(CORE, "x")}), named=frozenset({(CORE, "y")}))
+    assert context == CallContext(None, frozenset({(CORE, "x")}), frozenset({(CORE, "y")}))
+    assert stand.decision_log.blinds == ["PodResources: UNAVAILABLE: no socket"]
     assert not stand.pods.fetched
 
 
@@ -172,7 +176,7 @@ def test_pods_that_had_their_turn_are_not_asked_for(stand: Stand) -> None:
     passed, asking = make_pod("p", asks(30, 8)), make_pod("a", asks(30, 8))
     stand.bind(passed, asking)
     stand.show(passed, asking)
-    stand.lookout.rejected(Claim(passed.id, "main"))
+    stand.resolver.rejected(ContainerRef(passed.id, "main"))
     stand.look()
     assert not stand.pods.fetched
 
@@ -297,11 +301,13 @@ def test_what_was_booked_between_two_lists_is_looked_at_in_the_next(stand: Stand
 
     def reconcile() -> set[PodId]:
         with stand.lock:
-            return {each.pod for each in stand.lookout.reconcile(snapshot).moving}
+            return {each.pod for each in stand.resolver.reconcile(snapshot).moving}
 
     assert reconcile() == {pod.id}
     assert reconcile() == set()
-    stand.ledger.record(Claim(pod.id, "main"), INIT, CORE, Holding(HELD[CORE], Evidence.ORDER))
+    stand.ledger.record(
+        ContainerRef(pod.id, "main"), INIT, CORE, Holding(HELD[CORE], Evidence.ORDER)
+    )
     assert reconcile() == {pod.id}
 
 
@@ -319,7 +325,7 @@ def test_a_wrong_guess_is_told_and_the_guessed_pod_had_its_turn_if_it_was_there(
     stand.bind(later)
     stand.show(later)
     assert stand.resolve().pod == later.id
-    assert [str(each.proven) for each in stand.journal.corrections] == [
+    assert [str(each.proven) for each in stand.decision_log.corrections] == [
         "default/a container main"
     ] * 2
 
@@ -332,7 +338,7 @@ def test_a_pod_that_was_answered_and_shows_nothing_of_it_had_its_turn(stand: Sta
     hold(stand.ledger, lost.id, "main", CORE, HELD[CORE])
     stand.show(asking)
     assert stand.resolve().pod == asking.id
-    assert stand.ledger.pod_claims(lost.id) == []
+    assert stand.ledger.pod_refs(lost.id) == []
 
 
 @pytest.mark.parametrize("guessed", [True, False])
@@ -354,8 +360,8 @@ def test_one_that_was_answered_by_a_guess_has_not(stand: Stand, guessed: bool) -
 def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
     stand.bind(rejected, other)
-    stand.lookout.rejected(Claim(rejected.id, "main"), certain=False)
-    stand.lookout.rejected(None)
+    stand.resolver.rejected(ContainerRef(rejected.id, "main"), certain=False)
+    stand.resolver.rejected(None)
     stand.show(rejected, other)
     assert stand.resolve().pod == other.id
     stand.record.hide(rejected)
@@ -372,7 +378,7 @@ def test_a_pod_that_was_refused_is_never_the_one_again(stand: Stand, holds: bool
     stand.show(refused)
     if holds:
         stand.record.give(refused, "main", MEMORY, HELD[MEMORY])
-    stand.lookout.rejected(Claim(refused.id, "main"))
+    stand.resolver.rejected(ContainerRef(refused.id, "main"))
     with pytest.raises(ResolutionError):
         stand.resolve()
     stand.record.hide(refused)
@@ -402,10 +408,10 @@ def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
     stand.bind(rejected, other)
     stand.show(rejected, other)
-    stand.lookout.rejected(Claim(rejected.id, "main"))
+    stand.resolver.rejected(ContainerRef(rejected.id, "main"))
     stand.answer(other)
     with stand.lock:
-        stand.lookout.forget_kubelet()
+        stand.resolver.forget_kubelet()
     assert stand.resolve().pod == rejected.id
 
 
@@ -418,9 +424,9 @@ def test_what_a_kubelet_offers_of_an_init_container_is_not_held_any_more(stand: 
         hold(stand.ledger, pod.id, "init", resource, held, kind=INIT)
     snapshot = stand.record.list(within=1)
     with stand.lock:
-        stand.lookout.reconcile(snapshot, offered=frozenset({(CORE, "GPU-0::3")}))
-    assert stand.ledger.holding(Claim(pod.id, "init"), CORE) is None
-    assert stand.ledger.holding(Claim(pod.id, "init"), MEMORY) is not None
+        stand.resolver.reconcile(snapshot, offered=frozenset({(CORE, "GPU-0::3")}))
+    assert stand.ledger.holding(ContainerRef(pod.id, "init"), CORE) is None
+    assert stand.ledger.holding(ContainerRef(pod.id, "init"), MEMORY) is not None
 
 
 # --- who is asking --------------------------------------------------------------------
@@ -430,11 +436,11 @@ def test_the_one_that_lacks_is_asking_and_its_pod_is_given(stand: Stand) -> None
     pod = make_pod("a", asks(30, 8))
     stand.bind(pod)
     stand.show(pod)
-    scene = stand.look()
+    context = stand.look()
     with stand.lock:
-        resolution = stand.lookout.resolve(CORE, SIZE, (), scene)
+        resolution = stand.resolver.resolve(CORE, SIZE, (), context)
     assert resolution == Resolution(pod.id, pod.demand.containers[0], Evidence.WITNESS)
-    assert stand.lookout.roster.view(resolution.pod) is pod
+    assert stand.resolver.pod_index.view(resolution.pod) is pod
 
 
 def test_who_was_seen_lacking_while_another_was_served_had_its_turn(stand: Stand) -> None:
@@ -489,7 +495,7 @@ def test_a_pod_that_list_does_not_show_is_found_by_the_line_and_that_is_told(
     stand.show(shown)
     stand.give(shown)
     assert stand.resolve() == Resolution(first.id, first.demand.containers[0], Evidence.ORDER)
-    assert stand.journal.blinds == [
+    assert stand.decision_log.blinds == [
         "PodResources: List does not show the pod that is being admitted"
     ]
 
@@ -504,7 +510,7 @@ def test_when_nobody_can_be_asking_it_is_said_who_waits(stand: Stand) -> None:
         "50 places of core were asked for, but no waiting container asks for that; "
         "waiting: default/a container main (cores 30, memory 8)"
     )
-    assert not stand.journal.blinds
+    assert not stand.decision_log.blinds
 
 
 def test_an_init_container_that_a_kubelet_serves_once_more_is_found(stand: Stand) -> None:
@@ -568,10 +574,10 @@ def test_blind_what_the_kubelet_offers_of_gone_pods_is_free_and_nothing_else(sta
         hold(stand.ledger, pod, "main", MEMORY, ids(f"GPU-{number}", range(8)))
     stand.record.away = "hanging"
     stand.resolve()
-    assert len([*stand.ledger.claims()]) == 5
+    assert len([*stand.ledger.refs()]) == 5
     offered = frozenset((CORE, each) for number in (1, 2, 4) for each in ids(f"GPU-{number}", [5]))
-    stand.resolve(scene=Scene(None, offered))
-    assert {claim.pod for claim, _, _ in stand.ledger.claims()} == {live.id, known.id}
+    stand.resolve(context=CallContext(None, offered))
+    assert {ref.pod for ref, _, _ in stand.ledger.refs()} == {live.id, known.id}
 
 
 def test_blind_a_record_on_a_pod_is_doubted_when_nobody_else_can_be_asking(stand: Stand) -> None:
@@ -625,13 +631,13 @@ def test_blind_a_call_that_the_guessed_container_cannot_make_corrects_the_guess(
         hold(stand.ledger, meant.id, "init", resource, ids("GPU-2", range(5)), kind=INIT)
     resolution = stand.resolve(4, resource=MEMORY)
     assert (resolution.pod, resolution.container.name) == (meant.id, "main")
-    assert stand.ledger.holding(Claim(guessed.id, "main"), CORE) is None
-    assert stand.ledger.holding(Claim(meant.id, "main"), CORE) == Holding(
+    assert stand.ledger.holding(ContainerRef(guessed.id, "main"), CORE) is None
+    assert stand.ledger.holding(ContainerRef(meant.id, "main"), CORE) == Holding(
         HELD[CORE], Evidence.ORDER
     )
-    assert [(each.resource, each.guessed, each.proven) for each in stand.journal.corrections] == [
-        (CORE, Claim(guessed.id, "main"), Claim(meant.id, "main"))
-    ]
+    assert [
+        (each.resource, each.guessed, each.proven) for each in stand.decision_log.corrections
+    ] == [(CORE, ContainerRef(guessed.id, "main"), ContainerRef(meant.id, "main"))]
 
 
 def test_blind_the_call_is_settled_for_whom_the_guess_was_corrected_to(
@@ -642,7 +648,7 @@ def test_blind_the_call_is_settled_for_whom_the_guess_was_corrected_to(
     stand.bind(half, meant)
     hold(stand.ledger, half.id, "main", CORE, ids("GPU-1", range(30)))
     resolution = stand.resolve(4, resource=MEMORY)
-    assert stand.ledger.holding(Claim(meant.id, "main"), CORE) is not None
+    assert stand.ledger.holding(ContainerRef(meant.id, "main"), CORE) is not None
     assert resolution.pod == meant.id
 
 
@@ -659,22 +665,22 @@ def test_blind_a_guess_that_nothing_contradicts_stays(
         stand.answer(guessed, "another")
     if why == "kubelet anew":
         with stand.lock:
-            stand.lookout.forget_kubelet()
+            stand.resolver.forget_kubelet()
     assert stand.resolve(size, resource=MEMORY).pod == (
         guessed.id if why == "it asks" else other.id
     )
-    assert stand.ledger.holding(Claim(guessed.id, "main"), CORE) is not None
-    assert stand.journal.corrections == []
+    assert stand.ledger.holding(ContainerRef(guessed.id, "main"), CORE) is not None
+    assert stand.decision_log.corrections == []
 
 
 def test_blind_a_guess_whose_places_are_given_back_already_stays_so(
     stand: Stand, guessed: PodView
 ) -> None:
-    stand.ledger.release(Claim(guessed.id, "main"), CORE)
+    stand.ledger.release(ContainerRef(guessed.id, "main"), CORE)
     other = make_pod("o", asks(30, 4))
     stand.bind(other)
     assert stand.resolve(4, resource=MEMORY).pod == other.id
-    assert stand.journal.corrections == []
+    assert stand.decision_log.corrections == []
 
 
 # --- what the API has told too late -----------------------------------------------------
@@ -719,11 +725,11 @@ def test_names_that_were_booked_while_the_api_was_away_get_their_uids_with_the_n
         PodId(*each.key, ""): held for each, held in stand.record.entries.items()
     }
     stand.reconcile()
-    assert {each.pod.uid for each, _, _ in stand.ledger.claims()} == {""}
+    assert {each.pod.uid for each, _, _ in stand.ledger.refs()} == {""}
     stand.bind(pod, replace(other, demand=make_pod("b", asks(99, 9)).demand))
     with stand.lock:
-        stand.lookout.know()
-    assert {each.pod for each, _, _ in stand.ledger.claims()} == {
+        stand.resolver.know()
+    assert {each.pod for each, _, _ in stand.ledger.refs()} == {
         pod.id,
         PodId("default", "b", ""),  # the one of this name that the API shows is another
     }
@@ -762,7 +768,7 @@ def test_a_guess_that_list_does_not_show_is_an_init_containers_that_asks_for_the
     stand.answer(guessed)
     found = stand.resolve()
     assert (found.pod, found.container.name) == (asking.id, "i")
-    held = stand.ledger.holding(Claim(asking.id, "i"), MEMORY)
+    held = stand.ledger.holding(ContainerRef(asking.id, "i"), MEMORY)
     assert held is not None
     assert held.ids == HELD[MEMORY]
 
@@ -800,7 +806,7 @@ def test_what_was_guessed_to_be_a_pods_that_asks_for_something_else_is_free_once
         evidence=Evidence.ORDER,
     )
     with stand.lock:
-        stand.lookout.know()
+        stand.resolver.know()
     assert stand.ledger.holding(guess, CORE) is None
 
 
@@ -819,6 +825,6 @@ def test_what_an_init_container_was_given_in_the_name_of_a_pod_before_it_is_its_
     stand.pods.remove(old)
     stand.bind(new)
     assert stand.resolve().pod == new.id
-    held = stand.ledger.holding(Claim(new.id, "i"), MEMORY)
+    held = stand.ledger.holding(ContainerRef(new.id, "i"), MEMORY)
     assert held is not None
     assert held.ids == HELD[MEMORY]

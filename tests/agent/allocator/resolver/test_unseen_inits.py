@@ -1,6 +1,6 @@
 """What init containers hold whose pod the API has not told of; the facts are K4 and K7."""
 
-from agent.allocator.model.ledger import Claim, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.resolver.resolve import Ask
 from agent.allocator.resolver.unseen_inits import asking_unseen, keep_unseen, name_unseen, unseen
@@ -22,7 +22,7 @@ from tests.agent.builders import (
 POD = pod_id("p", "")
 CORES, BLOCKS = ids("GPU-0", range(20)), ids("GPU-0", range(4))
 NOTHING = identified(POD, listed("p", c0=None))
-FIRST = Claim(POD, "init container 1")
+FIRST = ContainerRef(POD, "init container 1")
 
 
 def guessed(*, evidence: Evidence = Evidence.ORDER) -> Ledger:
@@ -35,7 +35,7 @@ def guessed(*, evidence: Evidence = Evidence.ORDER) -> Ledger:
 def test_what_was_answered_and_is_not_shown_is_an_init_containers() -> None:
     ledger = guessed()
     keep_unseen(ledger, NOTHING, frozenset())
-    assert ledger.pod_claims(POD) == [FIRST]
+    assert ledger.pod_refs(POD) == [FIRST]
     assert ledger.kind(FIRST) is INIT
     ledger.check()
 
@@ -78,11 +78,11 @@ def test_the_next_init_container_is_another_that_may_hold_the_same_places() -> N
 
 
 def test_they_get_their_names_from_the_spec_and_lose_what_it_does_not_ask_for() -> None:
-    for cores, held in ((20, [Claim(PodId(*POD.key, "u-p"), "i0")]), (10, [])):
+    for cores, held in ((20, [ContainerRef(PodId(*POD.key, "u-p"), "i0")]), (10, [])):
         ledger = guessed()
         keep_unseen(ledger, NOTHING, frozenset())
         pod = view("p", container("i0", cores, 4, kind=INIT), container("c0", 5, 1))
         ledger.adopt_names({pod.id})
         name_unseen(ledger, pod)
-        assert ledger.pod_claims(pod.id) == held
+        assert ledger.pod_refs(pod.id) == held
         ledger.check()

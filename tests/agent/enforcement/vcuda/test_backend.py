@@ -60,12 +60,12 @@ def test_it_is_an_enforcer(site: Site) -> None:
 
 def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
     given = entitlement()
-    answer = site.vcuda.answer(given.claim, IDS_A, given.cores)
+    answer = site.vcuda.answer(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
     assert answer == Answer(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
     assert directory.is_dir()
     memory = Grant(MEMORY, (Share("GPU-0", 4),))
-    assert site.vcuda.answer(given.claim, ids("GPU-0", range(4)), memory) == Answer()
+    assert site.vcuda.answer(given.ref, ids("GPU-0", range(4)), memory) == Answer()
     assert names(site.state / "tickets") == [directory.parent.name]
 
 
@@ -78,7 +78,7 @@ def test_a_whole_card_finds_a_file_that_says_there_is_no_limit(site: Site) -> No
 
 def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> None:
     given = entitlement()
-    site.vcuda.answer(given.claim, IDS_A, given.cores)
+    site.vcuda.answer(given.ref, IDS_A, given.cores)
     assert names(site.directory(IDS_A)) == []
     site.vcuda.start(IDS_A, given)
     assert names(site.directory(IDS_A)) == ["pids.config", "vcuda.config", "vcuda.sock"]
@@ -215,7 +215,7 @@ def test_a_socket_that_cannot_be_made_vetoes_the_start(
         raise OSError(errno.ENOSPC, "no space", "/secret")
 
     given = entitlement()
-    site.vcuda.answer(given.claim, IDS_A, given.cores)
+    site.vcuda.answer(given.ref, IDS_A, given.cores)
     with monkeypatch.context() as patch:
         patch.setattr("agent.enforcement.vcuda.listeners.listen", fails)
         with pytest.raises(EnforcementError) as error:
@@ -323,7 +323,7 @@ def test_hundreds_of_tickets_are_kept_and_removed(site: Site) -> None:
         site.admit(each)
     assert len(names(site.state / "tickets")) == 100
     site.restart()
-    site.vcuda.keep([each.claim.pod for each in given[:1]])
+    site.vcuda.keep([each.ref.pod for each in given[:1]])
     assert len(names(site.state / "tickets")) == 1
     eventually(lambda: site.vcuda.alive, "it goes on")
 
@@ -356,14 +356,14 @@ def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
     site: Site, ended: set[str], starts: str
 ) -> None:
     site.runtime.ended[POD_A.uid] = ended
-    assert site.vcuda.which(handed_on()).claim.container == starts
+    assert site.vcuda.which(handed_on()).ref.container == starts
 
 
 def test_who_stays_is_taken_where_the_runtime_does_not_tell(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.runtime.down = True
-    assert site.vcuda.which(handed_on()).claim.container == "main"
+    assert site.vcuda.which(handed_on()).ref.container == "main"
     assert "who starts is guessed" in caplog.messages
 
 

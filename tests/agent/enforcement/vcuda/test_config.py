@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.enforcement.vcuda.config import (
     CONFIG_SIZE,
     MOST_PIDS,
@@ -61,7 +61,7 @@ def entitled(
     core_limit: int | None = None,
 ) -> Entitlement:
     return Entitlement(
-        claim=Claim(pod_id("p", UID), "train"),
+        ref=ContainerRef(pod_id("p", UID), "train"),
         core_ids=frozenset({"GPU-0::0"}),
         cores=Grant(CORE, cores),
         memory=Grant(MEMORY, memory) if memory else None,

@@ -17,7 +17,7 @@ import grpc
 
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import Claim
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
@@ -49,7 +49,7 @@ def entitlement(
     """What one container may use of ``GPU-0``."""
     memory = None if blocks is None else Grant(MEMORY, (Share("GPU-0", blocks),))
     cores = Grant(CORE, (Share("GPU-0", len(core_ids)),))
-    return Entitlement(Claim(pod, name), core_ids, cores, memory, core_limit)
+    return Entitlement(ContainerRef(pod, name), core_ids, cores, memory, core_limit)
 
 
 @dataclass
@@ -166,8 +166,8 @@ class Site:
 
     def admit(self, given: Entitlement) -> Path:
         """The kubelet admits and starts a container; gives its directory on the host."""
-        answer = self.vcuda.answer(given.claim, given.core_ids, given.cores)
-        self.entitled[given.claim.pod.uid, given.claim.container] = given
+        answer = self.vcuda.answer(given.ref, given.core_ids, given.cores)
+        self.entitled[given.ref.pod.uid, given.ref.container] = given
         self.vcuda.start(given.core_ids, given)
         return Path(answer.mounts[0].host)
 

@@ -7,7 +7,7 @@ simulated one, where our agent also answers the calls.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import Snapshot, identify
 from agent.allocator.resolver.resolve import Ask, resolve
 from agent.errors import ResolutionError
@@ -112,8 +112,8 @@ def replay_resolver(
 
 def _view(pod: Candidate) -> PodView:
     namespace, _, name = pod.pod.partition("/")
-    line = (pod.bound_ns, "", "", pod.created_ns, pod.uid)
-    return PodView(PodId(namespace, name, pod.uid), PodDemand(pod.containers), line)
+    position = QueuePosition(pod.bound_ns, "", "", pod.created_ns, pod.uid)
+    return PodView(PodId(namespace, name, pod.uid), PodDemand(pod.containers), position)
 
 
 def _recorded(burst: Burst) -> tuple[Table, int]:
@@ -175,7 +175,7 @@ def _request(admission: Admission) -> Request:
 
 
 def _candidate(view: PodView) -> Candidate:
-    bound_ns, _, _, created_ns, uid = view.line
+    bound_ns, _, _, created_ns, uid = view.position
     return Candidate(str(view.id), uid, bound_ns, created_ns, view.demand.containers)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.tickets import TicketBook
 from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
@@ -90,4 +90,6 @@ class Load:
 def _view(name: str, number: int, demand: Demand) -> PodView:
     uid = f"uid-{name}"
     container = ContainerDemand("main", ContainerKind.MAIN, 0, demand)
-    return PodView(PodId("default", name, uid), PodDemand((container,)), (number, "", "", 0, uid))
+    return PodView(
+        PodId("default", name, uid), PodDemand((container,)), QueuePosition(number, "", "", 0, uid)
+    )

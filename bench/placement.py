@@ -19,7 +19,7 @@ from placement.capacity import CardState, need_of
 from placement.cards import Card, Inventory, Link
 from placement.errors import PlacementError
 from placement.scoring import Policy
-from placement.search import Capacity, Task, make_plan
+from placement.search import Capacity, Step, make_plan
 from placement.topology import Links
 
 NAME = "placement"
@@ -206,15 +206,15 @@ def _packing(seeds: int) -> tuple[Table, Sequence[Goal]]:
 def admit_ours(pod: Sequence[Demand], free: Free, inventory: Inventory, links: Links) -> bool:
     """Place a pod as the agent does: as a whole."""
     capacities = [_room(card, *free[card.index]) for card in inventory.cards]
-    tasks = [_task(demand, index) for index, demand in enumerate(pod)]
+    steps = [_task(demand, index) for index, demand in enumerate(pod)]
     try:
-        plan = make_plan(tasks, capacities, links=links, policy=Policy.BINPACK)
+        plan = make_plan(steps, capacities, links=links, policy=Policy.BINPACK)
     except PlacementError:
         return False
     index = {card.uuid: card.index for card in inventory.cards}
-    for seat in (plan or {}).values():
+    for assignment in (plan or {}).values():
         for slot, resource in enumerate(Resource):
-            for uuid, count in seat.fresh[resource].items():
+            for uuid, count in assignment.fresh[resource].items():
                 free[index[uuid]][slot] -= count
     return plan is not None
 
@@ -309,6 +309,6 @@ def _room(card: Card, cores: int, memory: int) -> Capacity:
     return Capacity(CardState(card.uuid, card.index, free, places))
 
 
-def _task(demand: Demand, index: int) -> Task:
+def _task(demand: Demand, index: int) -> Step:
     container = ContainerDemand(f"c{index}", ContainerKind.MAIN, index, demand)
-    return Task(container, need_of(demand))
+    return Step(container, need_of(demand))

@@ -17,7 +17,7 @@ from placement.errors import PlacementError
 from placement.scoring import Policy, best_whole, rank_for_share
 from placement.topology import Links
 
-_MOST_STEPS = 500
+_MOST_TRIES = 500
 """Placings tried before a search is given up; a pod of few containers needs few."""
 
 
@@ -35,7 +35,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Step:
     """One container to be placed.
 
     Attributes:
@@ -72,24 +72,24 @@ Plan = Mapping[str, Assignment]
 
 
 def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
-    tasks: Sequence[Task],
+    steps: Sequence[Step],
     capacities: Sequence[Capacity],
     *,
     links: Links,
     policy: Policy,
     certain: bool = True,
-    most_steps: int = _MOST_STEPS,
+    most_tries: int = _MOST_TRIES,
 ) -> Plan | None:
     """Place all containers.
 
     Args:
-        tasks: the containers in the kubelet's order.
+        steps: the containers in the kubelet's order.
         capacities: the cards, in any order.
         links: how they are connected.
         policy: which card a share prefers.
         certain: the plan holds whichever places the kubelet hands on where it has a choice
             (K7); otherwise it is enough that it may hand on the right ones.
-        most_steps: how many placings are tried.
+        most_tries: how many placings are tried.
 
     Returns:
         The plan, or ``None`` when the search was given up.
@@ -98,7 +98,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
         PlacementError: there is none; names the container that cannot be placed.
     """
     search = _Search(
-        tasks, capacities, links=links, policy=policy, certain=certain, steps=most_steps
+        steps, capacities, links=links, policy=policy, certain=certain, tries=most_tries
     )
     return search.run()
 
@@ -115,26 +115,26 @@ class _GivenUpError(Exception):
 class _Search:
     def __init__(  # noqa: PLR0913 -- as make_plan, whose state this is
         self,
-        tasks: Sequence[Task],
+        steps: Sequence[Step],
         capacities: Sequence[Capacity],
         *,
         links: Links,
         policy: Policy,
         certain: bool,
-        steps: int,
+        tries: int,
     ) -> None:
-        self._tasks = tasks
-        self._rooms = sorted(capacities, key=lambda room: room.card.index)
-        self._place = {room.card.uuid: place for place, room in enumerate(self._rooms)}
+        self._steps = steps
+        self._capacities = sorted(capacities, key=lambda capacity: capacity.card.index)
+        self._place = {capacity.card.uuid: place for place, capacity in enumerate(self._capacities)}
         self._links = links
         self._policy = policy
         self._certain = certain
-        self._steps = steps
+        self._tries = tries
         # Cards in the same state are one as good as the other, unless one is spoken of by name.
         self._named = {
             uuid
-            for task in tasks
-            for uuid in (*task.fixed, *task.must, *(task.chosen if task.strict else ()))
+            for step in steps
+            for uuid in (*step.fixed, *step.must, *(step.chosen if step.strict else ()))
         }
         self._failed: set[tuple[int, tuple[object, ...]]] = set()
         self._furthest: tuple[int, str] = (-1, "")
@@ -142,45 +142,48 @@ class _Search:
     def run(self) -> Plan | None:
         start: _State = tuple(
             (
-                room.card.free[Resource.CORE],
-                room.card.free[Resource.MEMORY],
-                room.left.get(Resource.CORE, 0),
-                room.left.get(Resource.MEMORY, 0),
+                capacity.card.free[Resource.CORE],
+                capacity.card.free[Resource.MEMORY],
+                capacity.left.get(Resource.CORE, 0),
+                capacity.left.get(Resource.MEMORY, 0),
             )
-            for room in self._rooms
+            for capacity in self._capacities
         )
         try:
-            seats = self._rest(0, start)
+            assignments = self._rest(0, start)
         except _GivenUpError:
             return None
-        if seats is None:
+        if assignments is None:
             raise PlacementError(self._refusal())
-        return {task.container.name: seat for task, seat in zip(self._tasks, seats, strict=True)}
+        return {
+            step.container.name: assignment
+            for step, assignment in zip(self._steps, assignments, strict=True)
+        }
 
     def _refusal(self) -> str:
         at, text = self._furthest
         if at == 0:
             return text
-        before = ", ".join(task.container.name for task in self._tasks[:at])
+        before = ", ".join(step.container.name for step in self._steps[:at])
         what, colon, why = text.partition(": ")
-        name = self._tasks[at].container.name
+        name = self._steps[at].container.name
         return f"{what} of container {name}, with {before} placed{colon}{why}"
 
     def _rest(self, at: int, state: _State) -> list[Assignment] | None:
-        """Place the containers from *at* on; give their seats, ``None`` where there are none."""
-        if at == len(self._tasks):
+        """Place the containers from *at* on; return ``None`` where it cannot be done."""
+        if at == len(self._steps):
             return []
         key = (at, self._alike(state))
         if key in self._failed:
             return None
-        task = self._tasks[at]
-        states = self._states(task, state)
-        bound = self._bound(task, state)
-        for cards in self._ways(task, state, states, bound):
-            self._steps -= 1
-            if self._steps < 0:
+        step = self._steps[at]
+        states = self._states(step, state)
+        bound = self._bound(step, state)
+        for cards in self._ways(step, state, states, bound):
+            self._tries -= 1
+            if self._tries < 0:
                 raise _GivenUpError
-            taken = self._take(task, state, cards)
+            taken = self._take(step, state, cards)
             if taken is None:
                 continue
             after, fresh = taken
@@ -188,21 +191,21 @@ class _Search:
             if rest is not None:
                 return [Assignment(cards, fresh), *rest]
         if at > self._furthest[0]:
-            self._furthest = (at, self._explain(task, state, states, bound))
+            self._furthest = (at, self._explain(step, state, states, bound))
         self._failed.add(key)
         return None
 
     def _explain(
-        self, task: Task, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
+        self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
     ) -> str:
         """Say why one container cannot be placed."""
-        if not (task.strict and task.chosen):
-            return explain(task.need, states, fixed=task.fixed, must=bound)
-        free = replace(task, chosen=(), strict=False)
+        if not (step.strict and step.chosen):
+            return explain(step.need, states, fixed=step.fixed, must=bound)
+        free = replace(step, chosen=(), strict=False)
         other = ", ".join(next(self._ways(free, state, states, bound), ())) or "no other"
         return (
-            f"{explain(task.need, states, fixed=task.chosen)}; a scheduler chose "
-            f"{', '.join(task.chosen)} by predicate-gpu-idx-{task.container.index}, which is "
+            f"{explain(step.need, states, fixed=step.chosen)}; a scheduler chose "
+            f"{', '.join(step.chosen)} by predicate-gpu-idx-{step.container.index}, which is "
             f"followed strictly; {other} would fit"
         )
 
@@ -212,77 +215,77 @@ class _Search:
             sorted(
                 (
                     places,
-                    bool(room.card.unhealthy or room.card.excluded),
-                    room.card.uuid if room.card.uuid in self._named else "",
+                    bool(capacity.card.unhealthy or capacity.card.excluded),
+                    capacity.card.uuid if capacity.card.uuid in self._named else "",
                 )
-                for places, room in zip(state, self._rooms, strict=True)
+                for places, capacity in zip(state, self._capacities, strict=True)
             )
         )
 
-    def _states(self, task: Task, state: _State) -> list[CardState]:
-        """Give the cards as *task* finds them."""
-        offered, offer = task.offer or (None, {})
+    def _states(self, step: Step, state: _State) -> list[CardState]:
+        """Give the cards as *step* finds them."""
+        offered, offer = step.offer or (None, {})
         return [
             CardState(
-                room.card.uuid,
-                room.card.index,
+                capacity.card.uuid,
+                capacity.card.index,
                 {
-                    each: offer.get(room.card.uuid, 0)
+                    each: offer.get(capacity.card.uuid, 0)
                     if each is offered
                     else places[slot] + places[slot + 2]
                     for each, slot in _SLOT.items()
                 },
-                room.card.places,
-                room.card.unhealthy,
-                room.card.excluded,
+                capacity.card.places,
+                capacity.card.unhealthy,
+                capacity.card.excluded,
             )
-            for places, room in zip(state, self._rooms, strict=True)
+            for places, capacity in zip(state, self._capacities, strict=True)
         ]
 
-    def _bound(self, task: Task, state: _State) -> tuple[str, ...]:
-        """Give the cards of which *task* will be made to take places."""
+    def _bound(self, step: Step, state: _State) -> tuple[str, ...]:
+        """Give the cards of which *step* will be made to take places."""
         bound = tuple(
-            room.card.uuid
-            for places, room in zip(state, self._rooms, strict=True)
-            if room.card.uuid in task.must
+            capacity.card.uuid
+            for places, capacity in zip(state, self._capacities, strict=True)
+            if capacity.card.uuid in step.must
             or any(
-                places[_SLOT[each] + 2] and count_of(task.container.demand, each)
-                for each in task.lacking
+                places[_SLOT[each] + 2] and count_of(step.container.demand, each)
+                for each in step.lacking
             )
         )
         # Those of more cards than it can have may go either way.
-        few = len(bound) <= task.need.demand.cards
-        return bound if self._certain or few else task.must
+        few = len(bound) <= step.need.demand.cards
+        return bound if self._certain or few else step.must
 
     def _ways(
-        self, task: Task, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
+        self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
     ) -> Iterator[tuple[str, ...]]:
         """Give the ways to place one container, the best first, one of each kind."""
-        size = task.need.demand.cards
-        fixed = task.fixed
+        size = step.need.demand.cards
+        fixed = step.fixed
         if len(fixed) < size:  # less memory than cards: the other cards are still to be chosen
             fixed, bound = (), tuple({*fixed, *bound})
-        fitting = fitting_cards(task.need, states, fixed=fixed, must=bound)
+        fitting = fitting_cards(step.need, states, fixed=fixed, must=bound)
         known = {state.uuid for state in fitting}
         needed = {*fixed, *bound}
         if len(fitting) < size or len(needed) > size or not needed <= known:
             return
-        chosen = tuple(state.uuid for state in fitting if state.uuid in task.chosen)
-        if len(chosen) == len(task.chosen) == size and needed <= {*chosen}:
+        chosen = tuple(state.uuid for state in fitting if state.uuid in step.chosen)
+        if len(chosen) == len(step.chosen) == size and needed <= {*chosen}:
             yield chosen
-        if task.strict and task.chosen:
+        if step.strict and step.chosen:
             return
         kinds = {each.uuid: self._kind(each, state) for each in fitting}
-        if task.need.demand.is_share:
+        if step.need.demand.is_share:
             seen: set[object] = set()
             for each in rank_for_share(
-                task.need, fitting, states, links=self._links, policy=self._policy
+                step.need, fitting, states, links=self._links, policy=self._policy
             ):
                 if kinds[each.uuid] not in seen:
                     seen.add(kinds[each.uuid])
                     yield (each.uuid,)
             return
-        best = best_whole(task.need, fitting, states, links=self._links, must=needed)
+        best = best_whole(step.need, fitting, states, links=self._links, must=needed)
         yield best
         tried = sorted(kinds[each] for each in best)
         others = sorted((each for each in kinds if each not in needed), key=kinds.__getitem__)
@@ -299,13 +302,13 @@ class _Search:
         return (*places, *(card.free[each] for each in Resource), name)
 
     def _take(
-        self, task: Task, state: _State, cards: tuple[str, ...]
+        self, step: Step, state: _State, cards: tuple[str, ...]
     ) -> tuple[_State, Mapping[Resource, Mapping[str, int]]] | None:
         """Place one container on *cards*: the cards after that, and what was taken afresh."""
-        demand = task.container.demand
+        demand = step.container.demand
         rows = {uuid: list(state[self._place[uuid]]) for uuid in cards}
         fresh: dict[Resource, Mapping[str, int]] = {}
-        for resource in sorted(task.lacking):
+        for resource in sorted(step.lacking):
             count, slot = count_of(demand, resource), _SLOT[resource]
             handed = min(count, sum(places[slot + 2] for places in state))
             if resource is Resource.MEMORY:
@@ -320,11 +323,11 @@ class _Search:
                 taken[uuid] = min(max(quota - reused, 0), missing)
                 missing -= taken[uuid]
                 # What the kubelet offers for this call counts, also where records say otherwise.
-                offered = task.offer is not None and task.offer[0] is resource
+                offered = step.offer is not None and step.offer[0] is resource
                 if row[slot] < taken[uuid] and not offered:
                     return None
                 row[slot] = max(row[slot] - taken[uuid], 0)
-                if task.container.kind is ContainerKind.INIT:
+                if step.container.kind is ContainerKind.INIT:
                     row[slot + 2] += taken[uuid]
                 else:
                     row[slot + 2] -= reused

@@ -34,7 +34,7 @@ from agent.allocator.model.ports import (
 from agent.allocator.model.tickets import Ticket, TicketBook
 from agent.allocator.owed_annotations import Records
 from agent.allocator.placement_request import Beliefs, Guidance
-from agent.allocator.placer import Placement, at_least, seat
+from agent.allocator.placer import Placement, at_least, place_container
 from agent.allocator.proof import (
     add_unbooked,
     believe,
@@ -453,7 +453,7 @@ class Allocator:
         if view is None:
             container = at_least(container, self._book)
         pod = view.demand if view is not None else PodDemand((container,))
-        return seat(
+        return place_container(
             claim_of(asker),
             container,
             pod,

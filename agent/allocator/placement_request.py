@@ -16,7 +16,7 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardState, Need, need_of, why_not
-from placement.search import Capacity, Plan, Task
+from placement.search import Capacity, Plan, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class CallPlacement:
         offer: Mapping[str, int],
         must: Sequence[Ticket],
     ) -> None:
-        """Look on behalf of *ref*, which is asked for *resource*; see ``seat``."""
+        """Look on behalf of *ref*, which is asked for *resource*; see ``place_container``."""
         self.pod = ref.pod
         self._claim = ref
         self._resource = resource
@@ -108,7 +108,7 @@ class CallPlacement:
             if count_of(container.demand, each) and self._ledger.holding(ref, each) is None
         )
 
-    def task(self, container: ContainerDemand, plan: Plan | None = None) -> Task:
+    def step(self, container: ContainerDemand, plan: Plan | None = None) -> Step:
         """Say what is to be found for a container; the one that is asking always asks."""
         asking = container.name == self._claim.container
         lacking = self.lacking(container) | (frozenset({self._resource}) if asking else frozenset())
@@ -131,7 +131,7 @@ class CallPlacement:
         planned = plan.get(container.name) if plan else None
         if planned is not None and fixed and set(fixed) <= set(planned.cards):
             fixed = planned.cards
-        return Task(
+        return Step(
             container,
             need,
             lacking,
@@ -150,31 +150,31 @@ class CallPlacement:
         indices = self._guidance.chosen.get(container.index, ())
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
-    def planned(self, task: Task, plan: Plan | None) -> Plan | None:
+    def planned(self, step: Step, plan: Plan | None) -> Plan | None:
         """Give the plan, if it has a place for the container and the kubelet offers that."""
-        planned = plan.get(task.container.name) if plan else None
+        planned = plan.get(step.container.name) if plan else None
         if plan is None or planned is None:
             return None
-        ref, other = ContainerRef(self.pod, task.container.name), self._resource.other
+        ref, other = ContainerRef(self.pod, step.container.name), self._resource.other
         if self._ledger.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
-        cards, bound = planned.cards, {*task.fixed, *task.must}
-        if other in task.lacking:
+        cards, bound = planned.cards, {*step.fixed, *step.must}
+        if other in step.lacking:
             bound |= left_over(self.pod, other, self._book, self._ledger).keys()
-        need = Need(task.need.demand, {**task.need.per_card, self._resource.other: 0})
+        need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
         states = {state.uuid: state for state in self._states({})}
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
-        fits = len(cards) == task.need.demand.cards
+        fits = len(cards) == step.need.demand.cards
         fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
         return plan if fits and bound <= {*cards} else None
 
-    def limited(self, tasks: Sequence[Task], beliefs: Beliefs) -> list[Task]:
+    def limited(self, steps: Sequence[Step], beliefs: Beliefs) -> list[Step]:
         """Leave out of the kubelet's offer what is planned for another pod."""
         taken = beliefs.reserved.get(self._resource, {})
         if not taken:
-            return list(tasks)
+            return list(steps)
         offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
-        return [replace(tasks[0], offer=(self._resource, offer)), *tasks[1:]]
+        return [replace(steps[0], offer=(self._resource, offer)), *steps[1:]]
 
     def capacities(self, beliefs: Beliefs, *, alone: bool) -> list[Capacity]:
         """Give the cards as the pod finds them.

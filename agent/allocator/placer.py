@@ -15,7 +15,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Dema
 from contract.resource import Resource, count_of
 from placement import errors
 from placement.scoring import Policy
-from placement.search import Capacity, Plan, Task, make_plan
+from placement.search import Capacity, Plan, Step, make_plan
 from placement.topology import Links
 
 _NO_BELIEFS = Beliefs()
@@ -38,7 +38,7 @@ class Placement:
     replaced: tuple[str, ...] = ()
 
 
-def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
+def place_container(  # noqa: PLR0913 -- one call of the kubelet, spelled out
     ref: ContainerRef,
     container: ContainerDemand,
     pod: PodDemand,
@@ -92,42 +92,42 @@ def seat(  # noqa: PLR0913 -- one call of the kubelet, spelled out
         must=must,
     )
     try:
-        task = call.task(container, plan)
-        found = call.planned(task, plan)
+        step = call.step(container, plan)
+        found = call.planned(step, plan)
         if found is None:
-            tasks = [task, *_tasks_after(container, pod, call, sure=sure)]
-            found = _find_plan(call, tasks, beliefs, links=links, policy=policy, sure=sure)
+            steps = [step, *_steps_after(container, pod, call, sure=sure)]
+            found = _find_plan(call, steps, beliefs, links=links, policy=policy, sure=sure)
     except errors.PlacementError as error:
         raise PlacementError(str(error)) from error
     cards = found[container.name].cards
     within = {card: book.among(resource, card, offered) for card in cards}
     tickets = pick(container.demand, resource, cards, free=within, must=must)
-    first = resource.other in task.lacking or not count_of(container.demand, resource.other)
-    replaced = task.chosen if first and task.chosen and set(task.chosen) != {*cards} else ()
+    first = resource.other in step.lacking or not count_of(container.demand, resource.other)
+    replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
     return Placement(cards, tickets, found, replaced)
 
 
-def _tasks_after(
+def _steps_after(
     container: ContainerDemand, pod: PodDemand, call: CallPlacement, *, sure: bool
-) -> list[Task]:
+) -> list[Step]:
     """Say what is to be found for the containers after this one."""
     # By name: what it asks for may have been raised.
     at = next(at for at, each in enumerate(pod.containers) if each.name == container.name)
-    tasks: list[Task] = []
+    steps: list[Step] = []
     for each in pod.containers[at + 1 :]:
         if call.lacking(each):
             try:
-                tasks.append(call.task(each))
+                steps.append(call.step(each))
             except errors.PlacementError as error:
                 if sure:
                     raise errors.PlacementError(f"container {each.name}: {error}") from error
                 break
-    return tasks
+    return steps
 
 
 def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
     call: CallPlacement,
-    tasks: Sequence[Task],
+    steps: Sequence[Step],
     beliefs: Beliefs,
     *,
     links: Links,
@@ -137,10 +137,10 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
     """Plan with all that is believed, then with less of it; first for the whole pod."""
     hidden = tuple(each for each in beliefs.hidden if each.id != call.pod)
     beliefs = replace(beliefs, hidden=hidden)
-    inits = any(each.container.kind is ContainerKind.INIT for each in tasks)
+    inits = any(each.container.kind is ContainerKind.INIT for each in steps)
     refusal: errors.PlacementError | None = None
-    for together in (tasks, tasks[:1]):
-        tried: list[tuple[list[Capacity], list[Task]]] = []
+    for together in (steps, steps[:1]):
+        tried: list[tuple[list[Capacity], list[Step]]] = []
         for less in beliefs.fewer():
             capacities = call.capacities(less, alone=len(together) == 1)
             given = call.limited(together, less)
@@ -160,7 +160,7 @@ def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
                     refusal = None  # given up, which says nothing
                 if not inits and not any(room.left for room in capacities):
                     break
-        if refusal is not None and (sure or len(tasks) == 1):
+        if refusal is not None and (sure or len(steps) == 1):
             raise refusal
     raise refusal or errors.PlacementError("no place was found")
 

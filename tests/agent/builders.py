@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from hypothesis import settings
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, MatchedPod, Snapshot
 from agent.allocator.model.tickets import TicketBook
 from contract.allocation import Allocation, Evidence
@@ -75,7 +75,7 @@ def view(
     return PodView(
         id=identity,
         demand=PodDemand(containers or (container(),)),
-        line=(at, bound, admitted, created, identity.uid),
+        position=QueuePosition(at, bound, admitted, created, identity.uid),
         terminal=terminal,
         deleting=deleting,
         assigned=assigned,

@@ -21,7 +21,7 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import ContainerRef, Correction
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.tickets import TicketBook
 from agent.errors import Unavailable
@@ -115,7 +115,9 @@ def make_pod(name: str, *containers: ContainerDemand, place: int = 0, **changes:
     number = next(_uids)
     uid = f"uid-{number:06}"
     view = PodView(
-        PodId("default", name, uid), PodDemand(numbered), (place or number, "", "", 0, uid)
+        PodId("default", name, uid),
+        PodDemand(numbered),
+        QueuePosition(place or number, "", "", 0, uid),
     )
     return replace(view, **changes)
 

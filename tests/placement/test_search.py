@@ -12,7 +12,7 @@ from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
 from placement.errors import PlacementError
 from placement.scoring import Policy
-from placement.search import Assignment, Capacity, Plan, Task, make_plan
+from placement.search import Assignment, Capacity, Plan, Step, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container, patient
@@ -40,21 +40,21 @@ def room(
     return Capacity(state, {CORE: left[0], MEMORY: left[1]})
 
 
-def pod(*containers: tuple[Any, ...], **first: Any) -> list[Task]:
+def pod(*containers: tuple[Any, ...], **first: Any) -> list[Step]:
     """Containers ``c0`` ... by cores, memory and kind; *first* is what is special of the first."""
-    tasks = []
+    steps = []
     for index, (cores, memory, *kind) in enumerate(containers):
         asked = container(f"c{index}", cores, memory, kind=kind[0] if kind else MAIN, index=index)
-        tasks.append(Task(asked, need_of(asked.demand)))
-    return [replace(tasks[0], **first), *tasks[1:]]
+        steps.append(Step(asked, need_of(asked.demand)))
+    return [replace(steps[0], **first), *steps[1:]]
 
 
 def planned(
-    tasks: Sequence[Task], capacities: Sequence[Capacity], **given: Any
+    steps: Sequence[Step], capacities: Sequence[Capacity], **given: Any
 ) -> dict[str, list[int]]:
     """Plan; gives the cards' indices by container."""
     found = make_plan(
-        tasks,
+        steps,
         capacities,
         links=given.pop("links", LINKS),
         policy=given.pop("policy", Policy.BINPACK),
@@ -62,14 +62,14 @@ def planned(
     )
     assert found is not None
     return {
-        name: [int(each.removeprefix("GPU-")) for each in seat.cards]
-        for name, seat in found.items()
+        name: [int(each.removeprefix("GPU-")) for each in assignment.cards]
+        for name, assignment in found.items()
     }
 
 
-def refusal(tasks: Sequence[Task], capacities: Sequence[Capacity], **given: Any) -> str:
+def refusal(steps: Sequence[Step], capacities: Sequence[Capacity], **given: Any) -> str:
     with pytest.raises(PlacementError) as caught:
-        planned(tasks, capacities, **given)
+        planned(steps, capacities, **given)
     return str(caught.value)
 
 
@@ -176,9 +176,9 @@ def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> N
 
 
 def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
-    (task,) = pod((90, 4))
-    need = replace(task.need, per_card={CORE: 0, MEMORY: 4})
-    bound = replace(task, need=need, lacking=frozenset({MEMORY}), fixed=("GPU-1",))
+    (step,) = pod((90, 4))
+    need = replace(step.need, per_card={CORE: 0, MEMORY: 4})
+    bound = replace(step, need=need, lacking=frozenset({MEMORY}), fixed=("GPU-1",))
     assert planned([bound], [room(0), room(1, 10)]) == {"c0": [1]}
     assert refusal([bound], [room(0), room(1, 10, 3)]) == (
         "no card fits 90 cores and 4 memory blocks: 0 of 1 cards found; "
@@ -187,8 +187,8 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
 
 
 def test_one_block_of_two_cards_binds_to_its_card_alone() -> None:
-    (task,) = pod((200, 1), lacking=frozenset({CORE}), fixed=("GPU-2",))
-    assert planned([task], [room(index) for index in range(4)]) == {"c0": [0, 2]}
+    (step,) = pod((200, 1), lacking=frozenset({CORE}), fixed=("GPU-2",))
+    assert planned([step], [room(index) for index in range(4)]) == {"c0": [0, 2]}
 
 
 def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
@@ -231,14 +231,14 @@ def test_a_choice_gives_way_to_the_pods_other_containers_unless_it_is_strict() -
 
 
 def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() -> None:
-    tasks = pod((50, 2), chosen=("GPU-1",), strict=True)
-    assert planned(tasks, [room(0), room(1)]) == {"c0": [1]}
-    assert refusal(tasks, [room(0), room(1, 40)]) == (
+    steps = pod((50, 2), chosen=("GPU-1",), strict=True)
+    assert planned(steps, [room(0), room(1)]) == {"c0": [1]}
+    assert refusal(steps, [room(0), room(1, 40)]) == (
         "no card fits 50 cores and 2 memory blocks: 0 of 1 cards found; "
         "GPU-1: 40 of 50 cores free; a scheduler chose GPU-1 by predicate-gpu-idx-0, which is "
         "followed strictly; GPU-0 would fit"
     )
-    assert refusal(tasks, [room(0, 10), room(1, 40)]).endswith(
+    assert refusal(steps, [room(0, 10), room(1, 40)]).endswith(
         "followed strictly; no other would fit"
     )
 
@@ -255,10 +255,10 @@ def test_a_refusal_names_the_container_that_cannot_be_placed() -> None:
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
-    tasks, capacities = pod((60, 2), (60, 2)), [room(0), room(1)]
+    steps, capacities = pod((60, 2), (60, 2)), [room(0), room(1)]
     given: Mapping[str, Any] = {"links": LINKS, "policy": Policy.BINPACK}
-    assert make_plan(tasks, capacities, most_steps=2, **given) is not None
-    assert make_plan(tasks, capacities, most_steps=1, **given) is None
+    assert make_plan(steps, capacities, most_tries=2, **given) is not None
+    assert make_plan(steps, capacities, most_tries=1, **given) is None
 
 
 # --- whatever comes ------------------------------------------------------------------
@@ -285,10 +285,10 @@ def _check(
     """Never over capacity, never a split share, never memory beside the cores."""
     used = dict.fromkeys(((room.card.uuid, each) for room in capacities for each in Resource), 0)
     for asked in containers:
-        seat = plan[asked.name]
-        assert len(set(seat.cards)) == len(seat.cards) == asked.demand.cards
-        for resource, fresh in seat.fresh.items():
-            assert set(fresh) == set(seat.cards)
+        assignment = plan[asked.name]
+        assert len(set(assignment.cards)) == len(assignment.cards) == asked.demand.cards
+        for resource, fresh in assignment.fresh.items():
+            assert set(fresh) == set(assignment.cards)
             for uuid, count in fresh.items():
                 used[uuid, resource] += count
     for each in capacities:
@@ -304,18 +304,18 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     policy: Policy,
     data: st.DataObject,
 ) -> None:
-    tasks = pod(*containers)
+    steps = pod(*containers)
     given_rooms = [
         room(index, cores, memory, unhealthy="lost" if ill else "")
         for index, (cores, memory, ill) in enumerate(capacities)
     ]
-    asked = [task.container for task in tasks]
+    asked = [step.container for step in steps]
     healthy = [each.card for each in given_rooms if not each.card.unhealthy]
     free = {state.uuid: state.free for state in healthy}
     left = {state.uuid: {CORE: 0, MEMORY: 0} for state in healthy}
-    arguments: dict[str, Any] = {"links": LINKS, "policy": policy, "most_steps": 10**6}
+    arguments: dict[str, Any] = {"links": LINKS, "policy": policy, "most_tries": 10**6}
     try:
-        plan = make_plan(tasks, given_rooms, **arguments)
+        plan = make_plan(steps, given_rooms, **arguments)
     except PlacementError:
         assert not can_be_placed(asked, free, left)
         return
@@ -325,14 +325,14 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     assert not {"lost"} & {
         each.card.unhealthy
         for each in given_rooms
-        if any(each.card.uuid in seat.cards for seat in plan.values())
+        if any(each.card.uuid in assignment.cards for assignment in plan.values())
     }
     shuffled = data.draw(st.permutations(given_rooms))
-    assert make_plan(tasks, shuffled, **arguments) == plan
+    assert make_plan(steps, shuffled, **arguments) == plan
 
 
 def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:
     """Cards that are alike are tried once: 17 shares on 16 cards are 16! ways otherwise."""
     capacities = [room(index, 70, 10) for index in range(16)]
-    tasks = pod(*[(60, 1)] * 17)
-    assert " of container c16, with c0, c1, " in refusal(tasks, capacities)
+    steps = pod(*[(60, 1)] * 17)
+    assert " of container c16, with c0, c1, " in refusal(steps, capacities)

@@ -43,6 +43,24 @@ class PodId(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+class QueuePosition(NamedTuple):
+    """Order in which pods of a node are expected to be admitted; ties end with the UID.
+
+    Attributes:
+        time_ns: predicate time, else the best other time known, Unix nanoseconds.
+        bound: order stamp of the binding, empty if there is none.
+        admitted: order stamp of the creation, empty if there is none.
+        created_ns: creation time, Unix nanoseconds.
+        uid: the pod's UID.
+    """
+
+    time_ns: int
+    bound: str
+    admitted: str
+    created_ns: int
+    uid: str
+
+
 @dataclass(frozen=True, slots=True)
 class PodView:
     """What the agent knows of a pod on its node.
@@ -50,7 +68,7 @@ class PodView:
     Attributes:
         id: which pod.
         demand: its GPU containers in the kubelet's order of admission.
-        line: its place in line, comparable with that of any other pod.
+        position: where it stands in the kubelet's queue, as far as can be told.
         terminal: it has succeeded or failed; the kubelet will not admit it any more.
         deleting: its deletion was asked for.
         running: the kubelet has said that it runs.
@@ -69,7 +87,7 @@ class PodView:
 
     id: PodId
     demand: PodDemand
-    line: tuple[int, str, str, int, str]
+    position: QueuePosition
     terminal: bool = False
     deleting: bool = False
     running: bool = False
@@ -107,10 +125,9 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     return PodView(
         id=PodId(metadata.get("namespace", ""), metadata.get("name", ""), uid),
         demand=demand,
-        # Bind order, admission order, creation time, UID. A stamp that is
-        # missing is stood in for by the best time known, so that pods with and without
-        # stamps stand in one line.
-        line=(
+        # The best time known stands in for a missing stamp, so that pods with and without
+        # stamps are in one order.
+        position=QueuePosition(
             time_ns or created,
             bound.encode() if bound else "",
             admitted.encode() if admitted else "",

@@ -144,7 +144,7 @@ def match_entries(
     found: list[MatchedPod] = []
     for key, group in entries.items():
         views = sorted(
-            views_of(key), key=lambda view: (view.terminal, view.deleting, view.line, view.id)
+            views_of(key), key=lambda view: (view.terminal, view.deleting, view.position, view.id)
         )
         found += _identify_group(key, group, views, owners)
     return tuple(sorted(found, key=lambda each: each.pod))

@@ -194,7 +194,7 @@ class PodIndex:
     def silent(self) -> list[Key]:
         """Name the pods at rest that hold nothing, newest first."""
         found = [
-            (each.view.line, each.listed.key)
+            (each.view.position, each.listed.key)
             for each in self._resting.values()
             if each.view is not None and not any(each.listed.each_held())
         ]

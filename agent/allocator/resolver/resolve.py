@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedPod, MatchedPod
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
@@ -86,7 +86,7 @@ class Waiting:
     """A pod that may be asking, with the container it would be asking for."""
 
     pod: PodId
-    line: tuple[int, str, str, int, str]
+    position: QueuePosition
     container: ContainerDemand
     in_progress: bool
     certain: bool = True
@@ -115,13 +115,13 @@ def resolve(
     """
     if listed is None:
         found = _waiting_by_record(ask, views, served)
-        found.sort(key=lambda each: (not each.in_progress, each.line, each.pod))
+        found.sort(key=lambda each: (not each.in_progress, each.position, each.pod))
     else:
         found = _likeliest(ask, listed, served, past)
         # The kubelet lists a pod when its turn comes, not before. Where several lack, all but
         # the newest have had their turn and were rejected, which the API has not told yet (K8).
         found.sort(
-            key=lambda each: (each.in_progress, each.certain, each.line, each.pod), reverse=True
+            key=lambda each: (each.in_progress, each.certain, each.position, each.pod), reverse=True
         )
     if not found:
         raise ResolutionError(_nothing_fits(ask, views, served, listed))
@@ -317,7 +317,7 @@ def _wait(ask: Ask, view: PodView, is_served: IsServed) -> list[Waiting]:
         is_served(other, resource) for other in view.demand.containers for resource in Resource
     )
     return [
-        Waiting(view.id, view.line, each, in_progress)
+        Waiting(view.id, view.position, each, in_progress)
         for each in next_containers(view.demand.containers, is_served)
         if count_of(each.demand, ask.resource) == ask.size and not is_served(each, ask.resource)
     ]
@@ -338,7 +338,7 @@ def _wait_unknown(ask: Ask, each: MatchedPod) -> Waiting | None:
     demand = Demand(counts[Resource.CORE], counts[Resource.MEMORY])
     asked = ContainerDemand(container, ContainerKind.MAIN, 0, demand)
     begun = bool(each.listed.all_held())
-    return Waiting(each.pod, (0, "", "", 0, ""), asked, begun, certain=False)
+    return Waiting(each.pod, QueuePosition(0, "", "", 0, ""), asked, begun, certain=False)
 
 
 def _first_lacking(resource: Resource, listed: ListedPod) -> str | None:

@@ -228,7 +228,7 @@ class Resolver:
                     and newer.view is not None
                     and older.view is not None
                     and not self.pod_index.has_departed(newer.pod)
-                    and older.view.line < newer.view.line
+                    and older.view.position < newer.view.position
                     and any(newer.listed.each_held())
                     and not any(older.listed.each_held())
                     and newer.listed.may_be(older.view)
@@ -271,7 +271,7 @@ class Resolver:
         """
         observation = self._sight(snapshot)
         waiting = sorted(
-            (each.view.line, each.pod, self._was_served(each))
+            (each.view.position, each.pod, self._was_served(each))
             for each in observation.moving
             if each.view is not None
             and each.pod not in self.admissions.passed
@@ -646,7 +646,7 @@ class Resolver:
             return None  # handed on by an init container: nobody else can hold these (K7)
         both = {ask.resource: ask.size, ask.resource.other: len(held.ids)}
         meant = [
-            (each.line, each.id, other)
+            (each.position, each.id, other)
             for each in views
             if not each.terminal
             for other in self._next_of(each)

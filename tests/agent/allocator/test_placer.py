@@ -12,7 +12,7 @@ from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Ticket, TicketBook, per_card
 from agent.allocator.placement_request import Beliefs
-from agent.allocator.placer import Placement, at_least, seat
+from agent.allocator.placer import Placement, at_least, place_container
 from agent.errors import PlacementError
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
@@ -56,7 +56,7 @@ def _seating(
     """Seat a container of *pod* on a node where the kubelet offers everything unless told."""
     asked = pod.demand.of(name)
     assert asked is not None
-    return seat(
+    return place_container(
         ContainerRef(pod.id, name),
         asked,
         pod.demand,

@@ -361,7 +361,7 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     with running(cache):
         assert api.over.wait(10)
     (view,) = cache.views()
-    assert view.line[0] == 1_767_225_600_000_000_000  # it stands where it was created
+    assert view.position[0] == 1_767_225_600_000_000_000  # it stands where it was created
     ignored = [each for each in caplog.records if each.getMessage() == "annotation ignored"]
     assert [(each.__dict__["pod"], each.__dict__["reason"]) for each in ignored] == [
         ("default/a", reason)

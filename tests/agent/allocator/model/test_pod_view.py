@@ -61,7 +61,7 @@ def test_a_stamped_pod_is_read() -> None:
     view = parse_pod(POD, NAMES)
     assert view.id == PodId("default", "p", "u-1")
     assert view.demand.containers == (container("c0", 50, 4),)
-    assert view.line == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
+    assert view.position == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
     assert (view.terminal, view.deleting, view.assigned) == (False, False, False)
     assert view.recorded == {}
     assert view.faults == ()
@@ -172,7 +172,7 @@ def test_a_missing_stamp_is_stood_in_for_by_the_best_time_known(
     missing: tuple[str, ...], time_ns: int
 ) -> None:
     view = parse_pod(_pod(**dict.fromkeys(missing)), NAMES)
-    assert view.line[0] == time_ns
+    assert view.position[0] == time_ns
     assert view.faults == ()
 
 
@@ -180,14 +180,14 @@ def test_a_missing_stamp_is_stood_in_for_by_the_best_time_known(
 def test_a_pod_without_stamps_stands_in_line_by_its_creation(annotations: object) -> None:
     pod = copy.deepcopy(POD)
     pod["metadata"]["annotations"] = annotations
-    assert parse_pod(pod, NAMES).line == (CREATED, "", "", CREATED, "u-1")
+    assert parse_pod(pod, NAMES).position == (CREATED, "", "", CREATED, "u-1")
 
 
 def test_a_pod_without_a_creation_time_is_read_all_the_same() -> None:
     pod = {"metadata": {"name": "p", "namespace": "default"}}
     view = parse_pod(pod, NAMES)
     assert view.id == PodId("default", "p", "")
-    assert view.line == (0, "", "", 0, "")
+    assert view.position == (0, "", "", 0, "")
     assert not view.demand
 
 
@@ -198,7 +198,7 @@ def test_pods_stand_in_line_by_bind_admission_creation_and_uid_in_that_order() -
     same_ns = parse_pod(_pod(bind_order=later), NAMES)
     later_ns = parse_pod(_pod(bind_order=last), NAMES)
     admitted = parse_pod(_pod(admission_order=OrderStamp(TIME + 2, "a", 0).encode()), NAMES)
-    lines = [each.line for each in (later_ns, same_ns, admitted, bound)]
+    lines = [each.position for each in (later_ns, same_ns, admitted, bound)]
     assert sorted(lines) == lines[::-1]
 
 
@@ -231,7 +231,7 @@ def test_a_stamp_that_does_not_parse_is_a_fault_and_never_a_zero(
 ) -> None:
     view = parse_pod(_pod(**changed), NAMES)
     assert view.faults == (fault,)
-    assert view.line[0] == time_ns
+    assert view.position[0] == time_ns
     assert view.recorded == {}
 
 
@@ -239,7 +239,7 @@ def test_every_fault_of_a_pod_is_told() -> None:
     broken = dict.fromkeys(("bind_order", "admission_order", "predicate_time"), "x")
     view = parse_pod(_pod(**broken, gpu_allocation="x"), NAMES)
     assert len(view.faults) == 4
-    assert view.line == (CREATED, "", "", CREATED, "u-1")
+    assert view.position == (CREATED, "", "", CREATED, "u-1")
 
 
 def test_a_predicate_time_beside_a_bind_order_is_not_looked_at() -> None:
@@ -278,7 +278,7 @@ def test_no_annotation_however_hostile_raises(annotations: dict[str, str]) -> No
     pod = copy.deepcopy(POD)
     pod["metadata"]["annotations"] = annotations
     view = parse_pod(pod, NAMES)
-    assert view.line[0] > 0
+    assert view.position[0] > 0
     assert all("\n" not in fault for fault in view.faults)
 
 

@@ -93,8 +93,8 @@ def replay_resolver(
     for call in calls:
         known = [view for bound_ns, view in views if bound_ns <= call.request.at_ns]
         listed = None
-        if witness and call.sight is not None:
-            listed = identify(Snapshot(call.sight.lacking), known, {})
+        if witness and call.observe is not None:
+            listed = identify(Snapshot(call.observe.lacking), known, {})
         try:
             found = resolve(
                 Ask(call.request.resource, call.request.size),
@@ -120,7 +120,7 @@ def _recorded(burst: Burst) -> tuple[Table, int]:
     requests = [each.request for each in burst.calls]
     ours = _judged(requests, replay_resolver(burst.pods, burst.calls, witness=True))
     blind = _judged(requests, replay_resolver(burst.pods, burst.calls, witness=False))
-    turned_away = sum(each.sight is None for each in burst.calls)
+    turned_away = sum(each.observe is None for each in burst.calls)
     rows = [
         _row("gpu-turnstile", "both", ours),
         _row("  without List: by order alone", "both", blind),

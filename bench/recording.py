@@ -40,11 +40,11 @@ class Recorded:
 
     Attributes:
         request: the ``Allocate``.
-        sight: what the preferred call could see.
+        observe: what the preferred call could see.
     """
 
     request: Request
-    sight: Sight | None
+    observe: Sight | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def parse_burst(document: Mapping[str, Any], names: Names) -> Burst:
                 pod,
                 container,
             )
-            found.append(Recorded(request, _sight(prefer, resources)))
+            found.append(Recorded(request, _observe(prefer, resources)))
     return Burst(pods, tuple(found))
 
 
@@ -140,7 +140,7 @@ def _whose(
     raise InvalidRecording(f"calls[{begin}]: nothing shows whose these are")
 
 
-def _sight(call: Mapping[str, Any], resources: Mapping[str, Resource]) -> Sight | None:
+def _observe(call: Mapping[str, Any], resources: Mapping[str, Resource]) -> Sight | None:
     return Sight(tuple(_listed(call["lacking"], resources))) if "lacking" in call else None
 
 

@@ -47,7 +47,7 @@ from agent.allocator.proof import (
     unshown,
     why_unproven,
 )
-from agent.allocator.reservations import Reservation, Reservations, claim_of
+from agent.allocator.reservations import Reservation, Reservations, ref_of
 from agent.allocator.resolver.believed import BelievedPods
 from agent.allocator.resolver.pod_index import PodIndex
 from agent.allocator.resolver.resolve import Ask, Resolution
@@ -171,7 +171,7 @@ class Allocator:
             self._refused("prefer", asker, resource, size, error)
             raise
         resolution, placement, ids = placed.reservation.resolution, placed.placement, placed.ids
-        ref = claim_of(resolution)
+        ref = ref_of(resolution)
         if placement.replaced:
             self._decision_log.replaced(ref, placement.replaced, placement.cards)
         if placed.reservation.view is None:
@@ -191,7 +191,7 @@ class Allocator:
         try:
             tickets = self._book.read(resource, device_ids)
             with self._lock:
-                promised = self._reservations.redeem(resource, ids)
+                promised = self._reservations.claim(resource, ids)
                 ask = self._resolver.ask(resource, size, device_ids)
             if promised is not None:
                 asker = [promised.resolution]
@@ -208,7 +208,7 @@ class Allocator:
 
                 reservation, grant = self._attempt(vet, context, ask)
                 evidence = reservation.resolution.evidence
-            ref = claim_of(reservation.resolution)
+            ref = ref_of(reservation.resolution)
             # Before anything is booked: where it cannot be made, nothing has happened.
             found = self._answer(grant)
             made = self._enforcement.make(
@@ -237,7 +237,7 @@ class Allocator:
                 ref = self._prove(resource, ids)
             if ref is not None:
                 with self._lock:
-                    view = self._resolver.know().view(ref.pod)
+                    view = self._resolver.update().view(ref.pod)
                     check_start(self._ledger, self._book, ref, view)
                     if view is not None and (not view.running or self._reservations.unadvised(ids)):
                         check_wishes(self._book, resource, ids, view)
@@ -255,7 +255,7 @@ class Allocator:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
         context = self._resolver.look()
         with self._lock:
-            there = set(self._resolver.know().live)
+            there = set(self._resolver.update().live)
             if context.snapshot is not None:
                 there |= self._resolver.reconcile(context.snapshot).pods
             self._resolver.admissions.find(there)
@@ -302,14 +302,14 @@ class Allocator:
         with self._lock:
             # Asked before the record: what is booked from here on may not be in it.
             gone = self._resolver.gone()
-            if not gone and not (owed and self._unbooked(self._resolver.know())):
+            if not gone and not (owed and self._unbooked(self._resolver.update())):
                 return False
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
         except Unavailable:
             return False
         with self._lock:
-            pod_index = self._resolver.know()
+            pod_index = self._resolver.update()
             unbooked = self._unbooked(pod_index)
             for each in match_entries(snapshot.pods, pod_index.views_of, self._ledger.owners):
                 if each.pod in unbooked:
@@ -356,7 +356,7 @@ class Allocator:
 
     def _forget_half_served(self) -> None:
         """Forget what init containers hold in part, of which a new kubelet knows nothing."""
-        for ref in half_served(self._ledger, self._resolver.know().view):
+        for ref in half_served(self._ledger, self._resolver.update().view):
             self._ledger.release_container(ref)
 
     def catch_up(self, view: PodView) -> None:
@@ -366,14 +366,14 @@ class Allocator:
             return
         with self._lock:
             # A pod that was served while the API was away is booked by its name alone.
-            self._resolver.know()
+            self._resolver.update()
             if not view.assigned:
                 self._records.tell(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self._lock:
-            hidden = self._resolver.know().hidden
+            hidden = self._resolver.update().hidden
             return free_places(self._ledger, self._book, resource, hidden=hidden)
 
     # --- enforcing -------------------------------------------------------------------
@@ -408,7 +408,7 @@ class Allocator:
             with self._lock:
                 return attempt()
         except ResolutionError:
-            self._resolver.look_closer(context, ask)
+            self._resolver.look_again(context, ask)
         with self._lock:
             return attempt()
 
@@ -436,7 +436,7 @@ class Allocator:
                 reservation = Reservation(each, view)
                 if each is not asker:
                     self._resolver.admissions.settle_instead(each.pod)
-                self._reservations.make(resource, ids, reservation, placement.plan)
+                self._reservations.reserve(resource, ids, reservation, placement.plan)
                 return _Placed(reservation, placement, ids)
         assert refusal is not None  # noqa: S101 -- there is one asker at least
         raise refusal
@@ -454,7 +454,7 @@ class Allocator:
             container = at_least(container, self._book)
         pod = view.demand if view is not None else PodDemand((container,))
         return place_container(
-            claim_of(asker),
+            ref_of(asker),
             container,
             pod,
             resource,
@@ -489,10 +489,10 @@ class Allocator:
 
         Where several may have been asking, nobody is refused in another's name.
         """
-        ref = claim_of(asker[0]) if asker and not asker[0].rivals else None
+        ref = ref_of(asker[0]) if asker and not asker[0].rivals else None
         if asker:
             certain = asker[0].evidence is not Evidence.ORDER
-            self._resolver.rejected(claim_of(asker[0]), certain=certain)
+            self._resolver.rejected(ref_of(asker[0]), certain=certain)
             with self._lock:
                 self._reservations.drop(asker[0].pod)
         self._decision_log.refused(call, ref, resource, size, str(error))
@@ -522,7 +522,7 @@ class Allocator:
     ) -> Grant:
         """Check that these places can be this container's; lock held."""
         resolution = reservation.resolution
-        ref = claim_of(resolution)
+        ref = ref_of(resolution)
         ids = [str(ticket) for ticket in tickets]
         check_free(
             resource,
@@ -547,7 +547,7 @@ class Allocator:
             self._resolver.answered(ref)
             self._ledger.record(ref, resolution.container.kind, resource, holding)
             self._offers.answered(self._ledger)
-            self._reservations.fulfilled(ref.pod, self._ledger)
+            self._reservations.complete(ref.pod, self._ledger)
             if reservation.view is None:
                 self._reservations.note_unadvised(ids, self._ledger)
             self._records.tell(reservation.view, parts=True)
@@ -564,7 +564,7 @@ class Allocator:
             self._decision_log.unproven(guessed[0] if guessed else None, ids, str(error))
             return None
         with self._lock:
-            views_of = self._resolver.know().views_of
+            views_of = self._resolver.update().views_of
             found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
             if found is None:
                 sure = [each for each in guessed if not self._by_order(each, resource)]

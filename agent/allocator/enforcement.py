@@ -90,7 +90,7 @@ class Enforcement:
             container: its name.
         """
         with self._lock:
-            self._resolver.know()
+            self._resolver.update()
             for pod in self._pods(pod_uid):
                 ref = ContainerRef(pod, container)
                 about = self._entitlement(ref) or self._recorded(ref) or self._deduced.get(ref)
@@ -113,7 +113,7 @@ class Enforcement:
         listed = {PodId(each.namespace, each.name, "") for each in snapshot.pods}
         with self._making:
             with self._lock:
-                known = self._resolver.know().known
+                known = self._resolver.update().known
                 booked = {ref.pod for ref, _, _ in self._ledger.refs()}
                 for ref in [each for each in self._deduced if each.pod not in known | booked]:
                     del self._deduced[ref]

@@ -28,7 +28,7 @@ class Reservation:
     view: PodView | None
 
 
-def claim_of(resolution: Resolution) -> ContainerRef:
+def ref_of(resolution: Resolution) -> ContainerRef:
     """Return the container that was found to be asking."""
     return ContainerRef(resolution.pod, resolution.container.name)
 
@@ -44,7 +44,7 @@ class Reservations:
         self._plans: OrderedDict[PodId, Plan] = OrderedDict()
         self._unadvised: set[frozenset[str]] = set()
 
-    def make(
+    def reserve(
         self, resource: Resource, ids: frozenset[str], reservation: Reservation, plan: Plan
     ) -> None:
         """Promise places to a container, and what is planned to its pod."""
@@ -54,7 +54,7 @@ class Reservations:
             if len(memory) > _MOST_REMEMBERED:
                 memory.popitem(last=False)
 
-    def redeem(self, resource: Resource, ids: frozenset[str]) -> Reservation | None:
+    def claim(self, resource: Resource, ids: frozenset[str]) -> Reservation | None:
         """Give what exactly these places were promised for, once."""
         return self._reservations.pop((resource, ids), None)
 
@@ -80,7 +80,7 @@ class Reservations:
         """Plan nothing more for *pod*."""
         self._plans.pop(pod, None)
 
-    def fulfilled(self, pod: PodId, ledger: Ledger) -> None:
+    def complete(self, pod: PodId, ledger: Ledger) -> None:
         """Drop the plan of *pod* once its last container has all it asks for."""
         if not any(planned_for(pod, self._plans.get(pod, {}), ledger).values()):
             self._plans.pop(pod, None)

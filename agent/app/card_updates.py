@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault
-from agent.cards.health_feed import HealthBoard
+from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
@@ -21,7 +21,7 @@ class CardNews:
         self,
         *,
         node: str,
-        health_feed: HealthBoard,
+        health_feed: HealthFeed,
         metrics: Metrics,
         tell: Callable[[Notice], None],
         poke: Callable[[], None],

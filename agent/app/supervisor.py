@@ -22,7 +22,7 @@ from agent.app.container_setup import Injector, Upkeep, set_up_containers
 from agent.app.serving import Serving
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
-from agent.cards.health_feed import HealthBoard
+from agent.cards.health_feed import HealthFeed
 from agent.cards.source import Source, StaticSource, open_source
 from agent.errors import SettingsError
 from agent.handover.succession import Succession
@@ -97,7 +97,7 @@ class Agent:
         self._opening = threading.Lock()
         self._desk: _Desk | None = None
         self._unusable = ""  # why cards that were found cannot be served
-        self._board = HealthBoard()
+        self._board = HealthFeed()
         self._api = Api(settings.kubeconfig)
         self._record = PodResources(
             settings.pod_resources_socket,

@@ -1,4 +1,4 @@
-"""The board on which the cards' health stands for everyone who streams it.
+"""The feed on which the cards' health stands for everyone who streams it.
 
 No I/O: it waits, for as long as nothing changes. Safe to share between threads.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """What stood on the board at one moment.
+    """What stood on the feed at one moment.
 
     Attributes:
         version: counts the changes; what is read later has no smaller one.
@@ -21,26 +21,26 @@ class HealthSnapshot:
     unhealthy: frozenset[str] = field(default=frozenset())
 
 
-class HealthBoard:
+class HealthFeed:
     """Tells which cards are unhealthy, and wakes who waits for a change."""
 
     def __init__(self) -> None:
         """Show every card healthy."""
         self._changed = threading.Condition()
-        self._showing = HealthSnapshot()
+        self._snapshot = HealthSnapshot()
 
     @property
     def showing(self) -> HealthSnapshot:
         """What stands there now."""
-        return self._showing
+        return self._snapshot
 
     def turn(self, uuid: str, *, healthy: bool) -> None:
         """Write a card's health down; the same again is no change."""
         with self._changed:
-            before = self._showing
+            before = self._snapshot
             unhealthy = before.unhealthy - {uuid} if healthy else before.unhealthy | {uuid}
             if unhealthy != before.unhealthy:
-                self._showing = HealthSnapshot(before.version + 1, unhealthy)
+                self._snapshot = HealthSnapshot(before.version + 1, unhealthy)
                 self._changed.notify_all()
 
     def wake(self) -> None:
@@ -61,5 +61,5 @@ class HealthBoard:
             What stands there, or ``None`` when it gave up.
         """
         with self._changed:
-            self._changed.wait_for(lambda: leave() or self._showing.version > version)
-            return None if leave() else self._showing
+            self._changed.wait_for(lambda: leave() or self._snapshot.version > version)
+            return None if leave() else self._snapshot

@@ -11,7 +11,7 @@ import grpc
 
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.tickets import TicketBook
-from agent.cards.health_feed import HealthBoard
+from agent.cards.health_feed import HealthFeed
 from agent.errors import Refusal
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
@@ -56,7 +56,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         resource: Resource,
         book: TicketBook,
         calls: Calls,
-        health_feed: HealthBoard | None = None,
+        health_feed: HealthFeed | None = None,
         numa: bool = False,
     ) -> None:
         """Serve *resource* from *book*.
@@ -72,7 +72,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._resource = resource
         self._book = book
         self._calls = calls
-        self._board = health_feed or HealthBoard()
+        self._board = health_feed or HealthFeed()
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self._streams = 0

@@ -154,7 +154,7 @@ class LogJournal:
             },
         )
 
-    def blind(self, reason: str) -> None:
+    def podresources_unavailable(self, reason: str) -> None:
         """The kubelet's record could not be had."""
         self._metrics.blind.inc()
         log.warning("no witness", extra={"reason": reason})

@@ -74,7 +74,7 @@ class Memory:
         """Keep that places were chosen without the author's wishes."""
         self.said.append(Said("unadvised", ref, None, f"{resource}: {len(ids)}"))
 
-    def blind(self, reason: str) -> None:
+    def podresources_unavailable(self, reason: str) -> None:
         """Keep that there was no record to be had."""
         self.said.append(Said("blind", None, None, reason))
 

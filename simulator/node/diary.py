@@ -77,6 +77,6 @@ class Diary:
         """Places were chosen while the wishes of the pod's author were not known."""
         self.counts["unadvised"] += 1
 
-    def blind(self, reason: str) -> None:  # noqa: ARG002 -- the Protocol's
+    def podresources_unavailable(self, reason: str) -> None:  # noqa: ARG002 -- the Protocol's
         """The record could not be had."""
         self.counts["blind"] += 1

@@ -131,10 +131,10 @@ class MortalJournal:
         if not self._death.dead.is_set():
             self._decision_log.unadvised(ref, resource, ids)
 
-    def blind(self, reason: str) -> None:
+    def podresources_unavailable(self, reason: str) -> None:
         """The record could not be had."""
         if not self._death.dead.is_set():
-            self._decision_log.blind(reason)
+            self._decision_log.podresources_unavailable(reason)
 
 
 class MortalOutbox:

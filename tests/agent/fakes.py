@@ -318,7 +318,7 @@ class FakeJournal:
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         self.unadvised_choices.append((ref, resource, frozenset(ids)))
 
-    def blind(self, reason: str) -> None:
+    def podresources_unavailable(self, reason: str) -> None:
         self.blinds.append(reason)
 
     def evidence(self, call: str) -> list[Evidence]:

@@ -68,8 +68,8 @@ def test_a_call_whose_list_was_turned_away_is_told_by_its_neighbours() -> None:
     request = Request(Resource.CORE, 10, 1_002_000_000, "default/a", "c0")
     assert core == Recorded(request, None)
     assert memory.request.pod == "default/a"
-    assert memory.sight is not None
-    assert memory.sight.lacking[0].held("c0", Resource.CORE)
+    assert memory.observe is not None
+    assert memory.observe.lacking[0].held("c0", Resource.CORE)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
     given = [card for each in seen.values() for card in each.visible or ()]
     assert len(given) == len(set(given)) == 7
     for name in ("one", "two", "three"):
-        sight = list(seen[name].visible or ())
-        assert sight == sorted(sight)
-        assert all(_places(seen[name].held[Resource.CORE], card) == 100 for card in sight)
+        observe = list(seen[name].visible or ())
+        assert observe == sorted(observe)
+        assert all(_places(seen[name].held[Resource.CORE], card) == 100 for card in observe)
     blocks = seen["two"].held[Resource.MEMORY]
     assert [_places(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
 

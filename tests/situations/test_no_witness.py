@@ -187,10 +187,10 @@ class Told:
         for each in self._both:
             each.unadvised(ref, resource, ids)
 
-    def blind(self, reason: str) -> None:
+    def podresources_unavailable(self, reason: str) -> None:
         self.reasons.append(reason)
         for each in self._both:
-            each.blind(reason)
+            each.podresources_unavailable(reason)
 
 
 class Turns:

@@ -101,7 +101,7 @@ class DecisionLog(Protocol):
         """Places were chosen while the wishes of the pod's author were not known."""
         ...
 
-    def blind(self, reason: str) -> None:
+    def podresources_unavailable(self, reason: str) -> None:
         """The kubelet's record could not be had."""
         ...
 

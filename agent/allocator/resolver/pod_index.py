@@ -73,7 +73,7 @@ class PodIndex:
 
     # --- what the API tells -------------------------------------------------------------
 
-    def know(self, views: Sequence[PodView]) -> bool:
+    def update(self, views: Sequence[PodView]) -> bool:
         """Take in the pods known from the API; tell whether anything has changed."""
         if views is self._views:
             return False
@@ -200,7 +200,7 @@ class PodIndex:
         ]
         return [key for _, key in sorted(found, reverse=True)]
 
-    def sight(
+    def observe(
         self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]
     ) -> Observation:
         """Tell which listed pods are in motion, and which pods those are.
@@ -213,7 +213,7 @@ class PodIndex:
             return self._last[1]  # asked again, and nothing has happened since
         listed = set(map(id, snapshot.pods))
         for gone in self._resting.keys() - listed:
-            self._stir(self._resting[gone].pod)
+            self._invalidate(self._resting[gone].pod)
         moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
         # A name that comes back concerns the pod that had it: they are told apart together.
         keys = {entry.key for entry in moving}
@@ -225,7 +225,7 @@ class PodIndex:
         ]
         if awake:
             for pod in awake:
-                self._stir(pod)
+                self._invalidate(pod)
             moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
         found = match_entries(moving, self.views_of, owners)
         if self._departed:
@@ -248,11 +248,11 @@ class PodIndex:
                 self._resting[id(each.listed)] = each  # holds the entry, so that its id() stays
                 self._entry_of[each.pod] = id(each.listed)
 
-    def stir(self, pods: Iterable[PodId]) -> None:
+    def invalidate(self, pods: Iterable[PodId]) -> None:
         """Note that something happened to *pods*."""
         for pod in pods:
             self._last = None
-            self._stir(pod)
+            self._invalidate(pod)
 
     # --- pods that have left the API ----------------------------------------------------------
 
@@ -315,7 +315,7 @@ class PodIndex:
 
     # --- inside ---------------------------------------------------------------------------
 
-    def _stir(self, pod: PodId) -> None:
+    def _invalidate(self, pod: PodId) -> None:
         entry = self._entry_of.pop(pod, None)
         if entry is not None:
             del self._resting[entry]
@@ -324,7 +324,7 @@ class PodIndex:
         self._forget(view.id.uid)
         group = self._by_key.get(view.id.key, ())
         for other in group:
-            self._stir(other.id)
+            self._invalidate(other.id)
         self._by_key[view.id.key] = (*group, view)
         if view.terminal:
             return
@@ -338,7 +338,7 @@ class PodIndex:
             self._with_init.add(view.id)
 
     def _drop(self, view: PodView) -> None:
-        self._stir(view.id)
+        self._invalidate(view.id)
         left = tuple(each for each in self._by_key[view.id.key] if each is not view)
         if left:
             self._by_key[view.id.key] = left

@@ -97,9 +97,9 @@ class Resolver:
         # Pods that were found to be asking while another of their name was listed as well.
         self._told_apart: set[PodId] = set()
 
-    def know(self) -> PodIndex:
+    def update(self) -> PodIndex:
         """Take in what the API has told; lock held."""
-        if self.pod_index.know(self._pods.views()):
+        if self.pod_index.update(self._pods.views()):
             self._adopt_names()
         return self.pod_index
 
@@ -160,7 +160,7 @@ class Resolver:
         try:
             snapshot = self._record.list(within=WITNESS_WITHIN)
         except Unavailable as error:
-            self._decision_log.blind(str(error))
+            self._decision_log.podresources_unavailable(str(error))
             return CallContext(None, offered, named)
         deadline = self._reader.deadline(WITNESS_WITHIN)
         # A pod that has left the API is read anew each time: its name may have come back.
@@ -181,7 +181,7 @@ class Resolver:
                 self.pod_index.alone(missing, snapshot)
         return CallContext(snapshot, offered, named)
 
-    def look_closer(self, context: CallContext, ask: Ask) -> None:
+    def look_again(self, context: CallContext, ask: Ask) -> None:
         """Read once more who may be meant, before a call is refused that nobody can be making.
 
         Args:
@@ -198,17 +198,17 @@ class Resolver:
         # The watch may not have told of the pod yet.
         self._reader.refresh(within=WITNESS_WITHIN)
 
-    def _sight(self, snapshot: Snapshot) -> Observation:
+    def _observe(self, snapshot: Snapshot) -> Observation:
         """See which pod each listed entry is; lock held."""
-        self.know()
-        self.pod_index.stir(self.ledger.take_changed())
-        observation = self.pod_index.sight(snapshot, self.ledger.owners)
+        self.update()
+        self.pod_index.invalidate(self.ledger.take_changed())
+        observation = self.pod_index.observe(snapshot, self.ledger.owners)
         confused = self._confused(observation)
         if confused is None:
             return observation
         self.ledger.hand_over(*confused)
-        self.pod_index.stir({*confused, *self.ledger.take_changed()})
-        return self.pod_index.sight(snapshot, self.ledger.owners)
+        self.pod_index.invalidate({*confused, *self.ledger.take_changed()})
+        return self.pod_index.observe(snapshot, self.ledger.owners)
 
     def _confused(self, observation: Observation) -> tuple[PodId, PodId] | None:
         """Find a pod to which was booked what its predecessor of the same name had been given.
@@ -239,7 +239,7 @@ class Resolver:
 
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
         """Name the listed pods of which the API has told nothing, newcomers first."""
-        observation = self._sight(snapshot)
+        observation = self._observe(snapshot)
         fresh = {pod.key for pod in self.admissions.newcomers(observation.moving)}
         return sorted(self.pod_index.unknown(observation), key=lambda key: (key not in fresh, key))
 
@@ -248,7 +248,7 @@ class Resolver:
 
         The watch may be behind, and what was read a moment ago was read of the other.
         """
-        observation = self._sight(snapshot)
+        observation = self._observe(snapshot)
         strangers = {
             each.listed.key
             for each in observation.moving
@@ -259,7 +259,7 @@ class Resolver:
 
     def _uncertain(self, snapshot: Snapshot) -> list[Key]:
         """Name the pods that have left the API and lack something: another may have the name."""
-        moving = self._sight(snapshot).moving
+        moving = self._observe(snapshot).moving
         return sorted({each.listed.key for each in moving if not each.certain and lacks(each)})
 
     def _doubtful(self, snapshot: Snapshot) -> list[Key]:
@@ -269,7 +269,7 @@ class Resolver:
         be more, for as long as the API has not told how they ended. And a pod that was served
         and shows nothing of it has been replaced by another of the same name.
         """
-        observation = self._sight(snapshot)
+        observation = self._observe(snapshot)
         waiting = sorted(
             (each.view.position, each.pod, self._was_served(each))
             for each in observation.moving
@@ -289,7 +289,7 @@ class Resolver:
         told it cannot be, its name may have come back with other sizes. One that holds
         something and lacks the rest may have been rejected before a newer pod was listed (K21).
         """
-        observation = self._sight(snapshot)
+        observation = self._observe(snapshot)
         try:
             found = self._resolve(ask, observation)
         except ResolutionError:
@@ -308,7 +308,7 @@ class Resolver:
         Names of ended pods come back; then those that the kubelet has begun to list since the
         last call, those that lack something, and those that hold nothing.
         """
-        observation = self._sight(snapshot)
+        observation = self._observe(snapshot)
         fresh = self.admissions.newcomers(observation.moving)
         moving = [each for each in observation.moving if ask.owner in (None, each.pod)]
         ranked = sorted(
@@ -348,7 +348,7 @@ class Resolver:
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> Observation:
         """Bring the book in line with the kubelet's record; lock held."""
-        observation = self._sight(snapshot)
+        observation = self._observe(snapshot)
         admissions = self.admissions
         admissions.shown(observation.pods, self.pod_index.live)
         for each in observation.moving:
@@ -379,7 +379,7 @@ class Resolver:
         for pod in over:
             self.ledger.release_inits(pod)
         changed = self.ledger.take_changed()
-        self.pod_index.stir(changed)
+        self.pod_index.invalidate(changed)
         self._on_changed(changed)
         self.pod_index.settle(
             each
@@ -466,7 +466,7 @@ class Resolver:
         observation = None
         guess: dict[Resource, Holding] = {}
         if context.snapshot is None:
-            self.know()
+            self.update()
             self._release_gone(context)
         else:
             guess = self._guess()
@@ -606,7 +606,9 @@ class Resolver:
                 resolution = self._settle_by_line(ask, others)
             if resolution is None:
                 raise
-        self._decision_log.blind("PodResources: List does not show the pod that is being admitted")
+        self._decision_log.podresources_unavailable(
+            "PodResources: List does not show the pod that is being admitted"
+        )
         return resolution
 
     def _resolve(self, ask: Ask, observation: Observation) -> Resolution:
@@ -692,7 +694,7 @@ class Resolver:
 
     def gone(self) -> list[PodId]:
         """Give the pods that hold places and that the API does not show as live; lock held."""
-        self.know()
+        self.update()
         live = self.pod_index.live
         keys = {pod.key for pod in live}
         holders = {ref.pod for ref, _, _ in self.ledger.refs()}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.enforcement.vcuda.peers import Presence, peer_pid
-from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
 
@@ -45,12 +45,12 @@ class Visitor:
         container: the container that process is in; ``None`` when it is in none.
     """
 
-    door: Door
+    door: TicketSocket
     pid: int
     container: ContainerCgroup | None
 
 
-def welcome(door: Door, accepted: socket.socket, identify: Identify) -> Visitor | None:
+def welcome(door: TicketSocket, accepted: socket.socket, identify: Identify) -> Visitor | None:
     """Find out who a visitor is; ``None`` when it is gone, or cannot be told.
 
     Args:

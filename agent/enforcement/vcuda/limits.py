@@ -12,7 +12,7 @@ class Limits:
 
     Attributes:
         door: connections that are served at one door at a time.
-        pod: connections that are served at all doors of one pod at a time.
+        pod: connections that are served at all ticket sockets of one pod at a time.
         overall: connections that are served at a time, where there are descriptors for them.
         files: descriptors that this process may have.
         reserve: how many of them are left to the rest of the agent: the kubelet's and the API

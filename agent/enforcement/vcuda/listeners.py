@@ -6,14 +6,14 @@ import selectors
 import socket
 
 from agent.enforcement.vcuda.limits import Account
-from agent.enforcement.vcuda.ticket_sockets import Door, listen, socket_identity
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket, listen, socket_identity
 
 
 class Listener:
     """A door and its socket. The selector's keys carry it as their data."""
 
     def __init__(
-        self, door: Door, account: Account, selector: selectors.BaseSelector, pod: str = ""
+        self, door: TicketSocket, account: Account, selector: selectors.BaseSelector, pod: str = ""
     ) -> None:
         """Bind the door's socket; the selector is not told before ``attend``.
 

@@ -18,7 +18,7 @@ from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, 
 from agent.enforcement.vcuda.identification import Visitor
 from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime, Visitors
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError
 from agent.runtime.cri import ContainerInfo, ContainerState
@@ -148,7 +148,7 @@ class VirtualManager:
             left -= _LOOK_AGAIN
         return entitlement
 
-    def _check_ticket(self, door: Door, entitlement: Entitlement) -> None:
+    def _check_ticket(self, door: TicketSocket, entitlement: Entitlement) -> None:
         pod = entitlement.ref.pod
         if entitlement.core_ids:
             holds = digest_of(entitlement.core_ids) == door.digest
@@ -157,7 +157,7 @@ class VirtualManager:
         if not holds:
             raise Forbidden("it does not hold this ticket")
 
-    def _adopt(self, door: Door, entitlement: Entitlement, info: ContainerInfo) -> None:
+    def _adopt(self, door: TicketSocket, entitlement: Entitlement, info: ContainerInfo) -> None:
         """Write down whose the ticket has proven to be."""
         owner = entitlement.ref.pod
         if not owner.uid:
@@ -187,7 +187,7 @@ class VirtualManager:
 
     # --- keeping up ------------------------------------------------------------------------
 
-    def recover(self, door: Door) -> None:
+    def recover(self, door: TicketSocket) -> None:
         """Take over the containers that an earlier agent registered at a door.
 
         Raises:

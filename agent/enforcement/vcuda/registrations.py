@@ -23,7 +23,7 @@ from agent.enforcement.vcuda.config import (
     encode_pids,
 )
 from agent.enforcement.vcuda.ports import Peers
-from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.host import directories as disk
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
@@ -48,7 +48,7 @@ class _Registered:
 
     container_id: str
     ref: ContainerCgroup | None
-    door: Door
+    door: TicketSocket
     folders: frozenset[str] = frozenset()
     listed: bytes = b""
 
@@ -63,7 +63,9 @@ class Registrations:
         self._lock = threading.Lock()  # never held while something is read or written
         self._registered: dict[str, _Registered] = {}
 
-    def add(self, ref: ContainerCgroup, door: Door, folders: frozenset[str], config: bytes) -> None:
+    def add(
+        self, ref: ContainerCgroup, door: TicketSocket, folders: frozenset[str], config: bytes
+    ) -> None:
         """Write a proven container's files where it came in, and keep its list true.
 
         Args:
@@ -88,7 +90,7 @@ class Registrations:
             self._write(door, folders, {PIDS_NAME: listed, CONFIG_NAME: config})
             registered.listed = listed
 
-    def recover(self, door: Door) -> None:
+    def recover(self, door: TicketSocket) -> None:
         """Take over the containers that an earlier agent registered at a door.
 
         Raises:
@@ -131,7 +133,9 @@ class Registrations:
 
     # --- steps ---------------------------------------------------------------------------
 
-    def _take_over(self, ref: ContainerCgroup, door: Door, folders: frozenset[str]) -> _Registered:
+    def _take_over(
+        self, ref: ContainerCgroup, door: TicketSocket, folders: frozenset[str]
+    ) -> _Registered:
         """Book a container; the door's lock is held.
 
         What it shares with earlier containers of the ticket, which have ended, is its own from
@@ -151,7 +155,7 @@ class Registrations:
         return held
 
     def _recover(
-        self, folder: int, container_id: str, door: Door, names: Collection[str]
+        self, folder: int, container_id: str, door: TicketSocket, names: Collection[str]
     ) -> _Registered:
         registered = _Registered(container_id, None, door, aliases(container_id) & set(names))
         try:
@@ -207,7 +211,7 @@ class Registrations:
             )
         return encode_pids(pids[:MOST_PIDS])
 
-    def _write(self, door: Door, folders: Collection[str], files: dict[str, bytes]) -> None:
+    def _write(self, door: TicketSocket, folders: Collection[str], files: dict[str, bytes]) -> None:
         with door.lent() as folder:
             for each in sorted(folders):
                 self._dirs.write(folder, each, files)

@@ -1,13 +1,13 @@
-"""The way from the tickets' doors to the gRPC server, on which it is noted who comes.
+"""The way from the tickets' ticket sockets to the gRPC server, on which it is noted who comes.
 
 gRPC's server cannot tell who its peers are. So this relay listens in every ticket's directory,
 asks the kernel for the process that connected, and passes the bytes on to one gRPC server, from
 a socket with a name that is never used twice. By that name, which the server calls the peer,
-:meth:`Relay.visitor` tells the service who is calling, and at which ticket's door.
+:meth:`Relay.visitor` tells the service who is calling, and at which ticket's socket.
 
-One thread serves all doors. What a visitor can use up is bounded: bytes and seconds for one
-connection, connections at one door (the next wait in the kernel's queue, so a container can
-only keep itself waiting) and at all doors of a pod, and how often they come.
+One thread serves all ticket sockets. What a peer can use up is bounded: bytes and seconds for
+one connection, connections at one socket (the next wait in the kernel's queue, so a container
+can only keep itself waiting) and at all ticket sockets of a pod, and how often they come.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from agent.enforcement.vcuda.limits import Account, Limits
 from agent.enforcement.vcuda.links import Link, connect
 from agent.enforcement.vcuda.listeners import Listener
 from agent.enforcement.vcuda.shares import Shares
-from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 
 log = logging.getLogger(__name__)
 
 
 class Relay:
-    """Listens at the doors and passes connections on."""
+    """Listens at the ticket sockets and passes connections on."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Relay:
         Raises:
             OSError: a socket cannot be made there, or the directory is gone already.
         """
-        door = Door(digest, folder)
+        door = TicketSocket(digest, folder)
         with self._lock:
             before = self._listeners.get(digest)
             if before is not None and before.door.identity == door.identity:
@@ -126,8 +126,8 @@ class Relay:
         with self._lock:
             return self._served.wait_for(lambda: not self._links, within)
 
-    def doors(self) -> tuple[Door, ...]:
-        """Give the doors that are listened at."""
+    def doors(self) -> tuple[TicketSocket, ...]:
+        """Give the ticket sockets that are listened at."""
         with self._lock:
             return tuple(listener.door for listener in self._listeners.values())
 
@@ -176,7 +176,7 @@ class Relay:
         else:
             self._close()
 
-    # --- doors; the lock is held ---------------------------------------------------------
+    # --- ticket sockets; the lock is held ---------------------------------------------------------
 
     def _attend(self, listener: Listener) -> None:
         """Let somebody in exactly while another connection may be served."""
@@ -184,7 +184,7 @@ class Relay:
         listener.attend(wanted=listener.account.open(self._clock()) and room)
 
     def _check(self) -> None:
-        """See to it that all doors are listened at whose tickets last."""
+        """See to it that all ticket sockets are listened at whose tickets last."""
         for listener in tuple(self._listeners.values()):
             try:
                 self._mend(listener)

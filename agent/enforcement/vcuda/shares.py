@@ -9,7 +9,7 @@ from collections import Counter
 
 from agent.enforcement.vcuda.limits import Limits
 
-_CONNECTION, _DOOR = 3, 2
+_CONNECTION, _SOCKET = 3, 2
 """Descriptors: the visitor's, ours to the server and the server's; the directory and its socket."""
 
 
@@ -22,23 +22,23 @@ class Shares:
         self._served: Counter[str] = Counter()
         self._total = 0
 
-    def most(self, doors: int) -> int:
-        """Return how many connections may be served while so many doors are listened at."""
-        left = self._limits.files - self._limits.reserve - _DOOR * doors
+    def most(self, sockets: int) -> int:
+        """Return how many connections may be served beside so many listening sockets."""
+        left = self._limits.files - self._limits.reserve - _SOCKET * sockets
         return max(min(self._limits.overall, left // _CONNECTION), 1)
 
-    def may_enter(self, pod: str, doors: int) -> bool:
+    def may_enter(self, pod: str, sockets: int) -> bool:
         """Tell whether another connection of *pod* may be served, be it in another's place."""
         if self._served[pod] >= self._limits.pod:
             return False
-        return self._total < self.most(doors) or self.gives_way(pod, doors) is not None
+        return self._total < self.most(sockets) or self.gives_way(pod, sockets) is not None
 
-    def gives_way(self, pod: str, doors: int) -> str | None:
+    def gives_way(self, pod: str, sockets: int) -> str | None:
         """Name the pod that gives up a connection for one of *pod*; ``None`` where none has to.
 
         It is the one that has most; by name among equals. It must have more than *pod* will have.
         """
-        if self._total < self.most(doors):
+        if self._total < self.most(sockets):
             return None
         busiest = min(self._served, key=lambda each: (-self._served[each], each), default=None)
         if busiest is None or self._served[busiest] <= self._served[pod] + 1:

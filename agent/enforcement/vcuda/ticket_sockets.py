@@ -20,7 +20,7 @@ _BESIDE = ".vcuda.sock.new"
 _QUEUE = 128
 
 
-class Door:
+class TicketSocket:
     """One ticket's socket, and the directory that it is in."""
 
     def __init__(self, digest: str, folder: int) -> None:

@@ -22,27 +22,27 @@ def resolved(pod: PodId, evidence: Evidence = Evidence.WITNESS) -> Resolution:
 
 def promised(pod: PodId = ONE) -> Reservations:
     reservations = Reservations()
-    reservations.make(CORE, IDS, Reservation(resolved(pod), None), PLAN)
+    reservations.reserve(CORE, IDS, Reservation(resolved(pod), None), PLAN)
     return reservations
 
 
 def test_a_promise_is_redeemed_once_by_exactly_its_places() -> None:
     reservations = promised()
-    assert reservations.redeem(MEMORY, IDS) is None
-    assert reservations.redeem(CORE, IDS - {"GPU-0::0"}) is None
-    assert reservations.redeem(CORE, IDS) == Reservation(resolved(ONE), None)
-    assert reservations.redeem(CORE, IDS) is None
+    assert reservations.claim(MEMORY, IDS) is None
+    assert reservations.claim(CORE, IDS - {"GPU-0::0"}) is None
+    assert reservations.claim(CORE, IDS) == Reservation(resolved(ONE), None)
+    assert reservations.claim(CORE, IDS) is None
 
 
 def test_a_plan_ends_when_its_last_container_has_all_it_asks_for() -> None:
     reservations, ledger = promised(), Ledger()
-    reservations.fulfilled(ONE, ledger)
+    reservations.complete(ONE, ledger)
     assert reservations.plan(ONE) == PLAN
     for resource, count in ((CORE, 2), (MEMORY, 4)):
         ids = frozenset(f"GPU-0::{place}" for place in range(count))
         held = Holding(ids, Evidence.TICKET)
         ledger.record(ContainerRef(ONE, "main"), ContainerKind.MAIN, resource, held)
-    reservations.fulfilled(ONE, ledger)
+    reservations.complete(ONE, ledger)
     assert reservations.plan(ONE) is None
 
 
@@ -77,16 +77,16 @@ def test_the_oldest_of_very_many_promises_is_forgotten() -> None:
     for number in range(64):
         pod = PodId("default", f"p{number}", f"u{number}")
         ids = frozenset({f"GPU-1::{number}"})
-        reservations.make(CORE, ids, Reservation(resolved(pod), None), PLAN)
+        reservations.reserve(CORE, ids, Reservation(resolved(pod), None), PLAN)
     assert reservations.plan(ONE) is None
-    assert reservations.redeem(CORE, IDS) is None
+    assert reservations.claim(CORE, IDS) is None
 
 
 def test_a_new_kubelet_is_promised_nothing() -> None:
     reservations = promised()
     reservations.clear()
     assert reservations.plan(ONE) is None
-    assert reservations.redeem(CORE, IDS) is None
+    assert reservations.claim(CORE, IDS) is None
 
 
 def test_a_pod_that_was_rejected_is_planned_for_no_more() -> None:

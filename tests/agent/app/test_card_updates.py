@@ -8,7 +8,7 @@ import pytest
 from agent.app.card_updates import CardNews
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
-from agent.cards.health_feed import HealthBoard
+from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice
 from agent.observability.metrics import Metrics
@@ -24,7 +24,7 @@ class Paper:
     """News, and everyone who gets it."""
 
     def __init__(self) -> None:
-        self.health_feed = HealthBoard()
+        self.health_feed = HealthFeed()
         self.metrics = Metrics()
         self.told: list[Notice] = []
         self.pokes = 0

@@ -1,17 +1,17 @@
-"""The board of the cards' health, and who waits at it."""
+"""The feed of the cards' health, and who waits at it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from agent.cards.health_feed import HealthBoard, HealthSnapshot
+from agent.cards.health_feed import HealthFeed, HealthSnapshot
 
 
 def test_at_first_every_card_is_healthy() -> None:
-    assert HealthBoard().showing == HealthSnapshot(0, frozenset())
+    assert HealthFeed().showing == HealthSnapshot(0, frozenset())
 
 
 def test_every_change_is_an_edition_and_the_same_again_is_none() -> None:
-    health_feed = HealthBoard()
+    health_feed = HealthFeed()
     health_feed.turn("GPU-0", healthy=True)
     assert health_feed.showing == HealthSnapshot(0, frozenset())
     health_feed.turn("GPU-0", healthy=False)
@@ -23,7 +23,7 @@ def test_every_change_is_an_edition_and_the_same_again_is_none() -> None:
 
 
 def test_what_has_changed_already_is_not_waited_for() -> None:
-    health_feed = HealthBoard()
+    health_feed = HealthFeed()
     health_feed.turn("GPU-0", healthy=False)
     health_feed.turn("GPU-1", healthy=False)
     assert health_feed.after(0, leave=lambda: False) == HealthSnapshot(
@@ -32,7 +32,7 @@ def test_what_has_changed_already_is_not_waited_for() -> None:
 
 
 def test_everyone_who_waits_is_told_of_a_change() -> None:
-    health_feed = HealthBoard()
+    health_feed = HealthFeed()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(health_feed.after, 0, leave=lambda: False) for _ in range(3)]
         health_feed.turn("GPU-0", healthy=False)
@@ -40,7 +40,7 @@ def test_everyone_who_waits_is_told_of_a_change() -> None:
 
 
 def test_who_is_woken_may_leave_and_else_goes_on_waiting() -> None:
-    health_feed, leaving, asked = HealthBoard(), threading.Event(), threading.Semaphore(0)
+    health_feed, leaving, asked = HealthFeed(), threading.Event(), threading.Semaphore(0)
 
     def leave() -> bool:
         asked.release()

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
-from agent.cards.health_feed import HealthBoard
+from agent.cards.health_feed import HealthFeed
 from agent.errors import GrantError, PlacementError, ResolutionError
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
@@ -214,7 +214,7 @@ def by_health(answer: pb.ListAndWatchResponse) -> dict[str, set[str]]:
 def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back(
     folder: Path, calls: FakeCalls
 ) -> None:
-    health_feed = HealthBoard()
+    health_feed = HealthFeed()
     service = DevicePluginService(
         resource=CORE, book=make_book(3), calls=calls, health_feed=health_feed
     )
@@ -237,7 +237,7 @@ def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back
 def test_a_card_that_is_ill_already_is_listed_so_from_the_start(
     folder: Path, calls: FakeCalls
 ) -> None:
-    health_feed = HealthBoard()
+    health_feed = HealthFeed()
     health_feed.turn("GPU-0", healthy=False)
     service = DevicePluginService(
         resource=CORE, book=make_book(2), calls=calls, health_feed=health_feed

@@ -146,7 +146,7 @@ def test_a_choice_without_wishes(
 def test_a_missing_witness(
     decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    decision_log.blind("PodResources: UNAVAILABLE")
+    decision_log.podresources_unavailable("PodResources: UNAVAILABLE")
     assert told(caplog) == ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"})
     assert value(metrics, "witness_failures_total") == 1
 

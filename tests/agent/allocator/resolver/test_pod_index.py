@@ -42,16 +42,16 @@ def _plain(name: str = "p", *, uid: str | None = None) -> PodView:
     return replace(bare, demand=replace(bare.demand, containers=()))
 
 
-def _sight(pod_index: PodIndex, *entries: ListedPod) -> Observation:
-    return pod_index.sight(snapshot(*entries), {})
+def _observe(pod_index: PodIndex, *entries: ListedPod) -> Observation:
+    return pod_index.observe(snapshot(*entries), {})
 
 
 def _settled(*views: PodView) -> tuple[PodIndex, list[ListedPod]]:
     """A pod index with *views* at rest, and their entries."""
     pod_index = PodIndex()
-    pod_index.know(views)
+    pod_index.update(views)
     entries = [listed(each.id.name, c0=HELD) for each in views]
-    pod_index.settle(_sight(pod_index, *entries).moving)
+    pod_index.settle(_observe(pod_index, *entries).moving)
     return pod_index, entries
 
 
@@ -60,7 +60,7 @@ def _settled(*views: PodView) -> tuple[PodIndex, list[ListedPod]]:
 
 def test_a_pod_is_known_by_its_uid() -> None:
     pod_index = PodIndex()
-    pod_index.know([P])
+    pod_index.update([P])
     assert pod_index.view(P.id) is P
     assert pod_index.view(pod_id("p", "another")) is None
     assert pod_index.view(P.id._replace(name="q")) is None
@@ -85,10 +85,10 @@ def test_what_the_api_shows_of_a_pod_goes_with_it(
     pod: PodView, live: bool, owed: bool, hidden: bool
 ) -> None:
     pod_index = PodIndex()
-    pod_index.know([pod])
+    pod_index.update([pod])
     assert (pod.id in pod_index.live, pod.id in pod_index.owed) == (live, owed)
     assert [each.id for each in pod_index.hidden] == ([pod.id] if hidden else [])
-    pod_index.know([])
+    pod_index.update([])
     assert (set(pod_index.live), set(pod_index.owed), pod_index.hidden) == (set(), set(), [])
     assert pod_index.views_of(pod.id.key) == ()
     assert pod_index.has_departed(pod.id)
@@ -100,26 +100,26 @@ def test_a_pod_at_rest_hides_nothing_but_what_its_init_containers_may_hold() -> 
     init = view("q", container("i", kind=INIT), container("c0"), recorded={"c0": GOT})
     pod_index, _ = _settled(bare, init)
     assert [each.id.name for each in pod_index.hidden] == ["q"]
-    pod_index.stir([bare.id])
+    pod_index.invalidate([bare.id])
     assert [each.id.name for each in pod_index.hidden] == ["p", "q"]
 
 
 def test_the_same_views_again_cost_nothing_and_change_nothing() -> None:
     pod_index, entries = _settled(P)
     views = (P, view("q"))
-    pod_index.know(views)
-    before = _sight(pod_index, *entries)
-    pod_index.know(views)
-    assert _sight(pod_index, *entries).resting == before.resting == {P.id}
+    pod_index.update(views)
+    before = _observe(pod_index, *entries)
+    pod_index.update(views)
+    assert _observe(pod_index, *entries).resting == before.resting == {P.id}
 
 
 def test_two_pods_of_a_name_are_both_known_until_one_is_gone() -> None:
     old, new = view("p", uid="1"), view("p", uid="2")
     pod_index = PodIndex()
-    pod_index.know([old])
-    pod_index.know([old, new])
+    pod_index.update([old])
+    pod_index.update([old, new])
     assert list(pod_index.views_of(old.id.key)) == [old, new]
-    pod_index.know([new])
+    pod_index.update([new])
     assert pod_index.views_of(old.id.key) == (new,)
 
 
@@ -128,7 +128,7 @@ def test_two_pods_of_a_name_are_both_known_until_one_is_gone() -> None:
 
 def test_a_pod_at_rest_is_listed_without_being_looked_at() -> None:
     pod_index, entries = _settled(P)
-    observation = _sight(pod_index, *entries)
+    observation = _observe(pod_index, *entries)
     assert observation.moving == ()
     assert observation.resting == {P.id}
     assert observation.pods == {P.id}
@@ -137,39 +137,39 @@ def test_a_pod_at_rest_is_listed_without_being_looked_at() -> None:
 def test_a_new_pod_moves_beside_those_at_rest() -> None:
     pod_index, entries = _settled(P)
     new = listed("new", c0=None)
-    observation = _sight(pod_index, *entries, new)
+    observation = _observe(pod_index, *entries, new)
     assert [each.listed for each in observation.moving] == [new]
     assert observation.pods == {P.id, pod_id("new", "")}
 
 
 def test_an_entry_that_changed_moves() -> None:
     pod_index, _ = _settled(P)
-    (moving,) = _sight(pod_index, listed("p", c0=None)).moving
+    (moving,) = _observe(pod_index, listed("p", c0=None)).moving
     assert moving.pod == P.id
 
 
 def test_an_entry_that_is_gone_is_not_at_rest() -> None:
     pod_index, entries = _settled(P)
-    assert _sight(pod_index).pods == set()
-    assert [each.pod for each in _sight(pod_index, *entries).moving] == [P.id]
+    assert _observe(pod_index).pods == set()
+    assert [each.pod for each in _observe(pod_index, *entries).moving] == [P.id]
 
 
 def test_a_pod_whose_view_changed_moves() -> None:
     pod_index, entries = _settled(P)
-    pod_index.know([replace(P, deleting=True)])
-    assert [each.pod for each in _sight(pod_index, *entries).moving] == [P.id]
+    pod_index.update([replace(P, deleting=True)])
+    assert [each.pod for each in _observe(pod_index, *entries).moving] == [P.id]
 
 
 def test_a_pod_that_is_stirred_moves() -> None:
     pod_index, entries = _settled(P)
-    pod_index.stir([P.id, pod_id("nobody")])
-    assert [each.pod for each in _sight(pod_index, *entries).moving] == [P.id]
+    pod_index.invalidate([P.id, pod_id("nobody")])
+    assert [each.pod for each in _observe(pod_index, *entries).moving] == [P.id]
 
 
 def test_a_pod_whose_name_the_api_shows_again_moves() -> None:
     pod_index, entries = _settled(P)
-    pod_index.know([P, view("p", uid="successor")])
-    assert [each.listed for each in _sight(pod_index, *entries).moving] == entries
+    pod_index.update([P, view("p", uid="successor")])
+    assert [each.listed for each in _observe(pod_index, *entries).moving] == entries
 
 
 def test_two_entries_of_a_name_are_told_apart_together() -> None:
@@ -177,7 +177,7 @@ def test_two_entries_of_a_name_are_told_apart_together() -> None:
     held = ids("GPU-1", range(50))
     successor = listed("p", c0={CORE: held})
     owners = {(CORE, each): P.id for each in HELD[CORE]}
-    observation = pod_index.sight(snapshot(*entries, successor), owners)
+    observation = pod_index.observe(snapshot(*entries, successor), owners)
     assert [(each.pod, each.listed) for each in observation.moving] == [
         (pod_id("p", ""), successor),
         (P.id, entries[0]),
@@ -187,19 +187,19 @@ def test_two_entries_of_a_name_are_told_apart_together() -> None:
 
 def test_only_a_pod_the_api_tells_of_alone_of_its_name_can_rest() -> None:
     pod_index = PodIndex()
-    pod_index.know([view("p", uid="1"), view("p", uid="2")])
+    pod_index.update([view("p", uid="1"), view("p", uid="2")])
     entries = (listed("p", c0=HELD), listed("unknown", c0=HELD))
-    pod_index.settle(_sight(pod_index, *entries).moving)
-    assert len(_sight(pod_index, *entries).moving) == 2
+    pod_index.settle(_observe(pod_index, *entries).moving)
+    assert len(_observe(pod_index, *entries).moving) == 2
 
 
 def test_the_same_answer_looked_at_again_is_what_it_was() -> None:
     pod_index, entries = _settled(P)
     seen = snapshot(*entries, listed("new", c0=None))
-    first = pod_index.sight(seen, {})
-    assert pod_index.sight(seen, {}) == first
-    pod_index.know([P, view("new")])
-    (moving,) = pod_index.sight(seen, {}).moving
+    first = pod_index.observe(seen, {})
+    assert pod_index.observe(seen, {}) == first
+    pod_index.update([P, view("new")])
+    (moving,) = pod_index.observe(seen, {}).moving
     assert moving.view is not None
 
 
@@ -208,8 +208,8 @@ def test_the_same_answer_looked_at_again_is_what_it_was() -> None:
 
 def test_listed_pods_the_api_has_not_told_of_are_named() -> None:
     pod_index, entries = _settled(P)
-    pod_index.know([P, view("known")])
-    observation = _sight(
+    pod_index.update([P, view("known")])
+    observation = _observe(
         pod_index,
         *entries,
         listed("b", c0=None),
@@ -223,21 +223,21 @@ def test_an_ended_pod_whose_name_is_listed_is_named_once() -> None:
     over = view("over", terminal=True)
     half = [view("half", uid="1", terminal=True), view("half", uid="2")]
     pod_index = PodIndex()
-    pod_index.know([over, *half, view("fine")])
+    pod_index.update([over, *half, view("fine")])
     entries = [listed(name, c0=None) for name in ("over", "half", "fine", "unknown")]
-    assert pod_index.ended(_sight(pod_index, *entries)) == [("default", "over")]
-    assert pod_index.ended(_sight(pod_index, *entries)) == []
+    assert pod_index.ended(_observe(pod_index, *entries)) == [("default", "over")]
+    assert pod_index.ended(_observe(pod_index, *entries)) == []
 
 
 def test_a_name_that_ends_once_more_is_named_once_more() -> None:
     first, second = (view("p", uid=uid, terminal=True) for uid in "12")
     pod_index = PodIndex()
     for pods in ([first], [first, second]):
-        pod_index.know(pods)
-        assert pod_index.ended(_sight(pod_index, listed("p", c0=None))) == [("default", "p")]
-    pod_index.know([])
-    pod_index.know([first])
-    assert pod_index.ended(_sight(pod_index, listed("p", c0=None))) == [("default", "p")]
+        pod_index.update(pods)
+        assert pod_index.ended(_observe(pod_index, listed("p", c0=None))) == [("default", "p")]
+    pod_index.update([])
+    pod_index.update([first])
+    assert pod_index.ended(_observe(pod_index, listed("p", c0=None))) == [("default", "p")]
 
 
 # --- any history ----------------------------------------------------------------------
@@ -361,14 +361,14 @@ class Owner:
 
     def look(self, entries: Sequence[ListedPod]) -> None:
         seen, views = Snapshot(tuple(entries)), tuple(self.views.values())
-        self.pod_index.know(views)
-        self.pod_index.stir(self.ledger.take_changed())
-        observation = self.pod_index.sight(seen, self.ledger.owners)
+        self.pod_index.update(views)
+        self.pod_index.invalidate(self.ledger.take_changed())
+        observation = self.pod_index.observe(seen, self.ledger.owners)
         self.compare(observation, identify(seen, views, self.ledger.owners))
         self.ledger.reconcile(
             observation.moving, resting=observation.resting, live=self.pod_index.live
         )
-        self.pod_index.stir(self.ledger.take_changed())
+        self.pod_index.invalidate(self.ledger.take_changed())
         self.pod_index.settle(
             each
             for each in observation.moving
@@ -430,7 +430,7 @@ def test_entries_of_a_name_are_told_apart_as_they_are_listed(second: str) -> Non
     """A pod without GPUs that is still stopping, and its successor."""
     first = ("a", "nothing")
     owner = _follow([Change("a", "1", "plain", terminal=False, deleting=False), Look([first])])
-    assert owner.pod_index.sight(snapshot(owner.entry(*first)), {}).moving == ()
+    assert owner.pod_index.observe(snapshot(owner.entry(*first)), {}).moving == ()
     owner.do(Look([first, ("a", second)]))
 
 
@@ -443,7 +443,7 @@ def test_pods_at_rest_stay_so_in_such_histories() -> None:
     ]
     owner = _follow([*changes, Look(shown), Look(shown)])
     seen = snapshot(*(owner.entry(*each) for each in shown))
-    assert owner.pod_index.sight(seen, {}).resting == {pod_id("a", "a1"), pod_id("b", "b1")}
+    assert owner.pod_index.observe(seen, {}).resting == {pod_id("a", "a1"), pod_id("b", "b1")}
 
 
 # --- pods that have left the API before they leave the record (K20) ----------------------
@@ -452,16 +452,16 @@ def test_pods_at_rest_stay_so_in_such_histories() -> None:
 def _in_motion(
     pod_index: PodIndex, *entries: ListedPod, ledger: Ledger | None = None
 ) -> list[MatchedPod]:
-    return list(pod_index.sight(snapshot(*entries), ledger.owners if ledger else {}).moving)
+    return list(pod_index.observe(snapshot(*entries), ledger.owners if ledger else {}).moving)
 
 
 def test_a_listed_pod_that_has_left_the_api_is_known_by_what_it_was() -> None:
     pod = view("p", container("gpu"))
     pod_index = PodIndex()
-    pod_index.know([pod])
+    pod_index.update([pod])
     entry = listed("p", gpu=None, plain=None)
     _in_motion(pod_index, entry)
-    pod_index.know([])
+    pod_index.update([])
     assert _in_motion(pod_index, entry) == [MatchedPod(pod.id, entry, pod, certain=False)]
 
 
@@ -469,28 +469,28 @@ def test_it_is_known_for_certain_by_what_it_holds() -> None:
     pod, ledger = view("p", container("gpu")), Ledger()
     hold(ledger, pod.id, "gpu", CORE, ids("GPU-0", range(50)))
     pod_index = PodIndex()
-    pod_index.know([pod])
-    pod_index.know([])
+    pod_index.update([pod])
+    pod_index.update([])
     entry = listed("p", gpu={CORE: ids("GPU-0", range(50))}, plain=None)
     assert _in_motion(pod_index, entry, ledger=ledger) == [MatchedPod(pod.id, entry, pod)]
 
 
 def test_it_is_certain_in_the_list_of_which_the_api_says_that_nobody_has_the_name() -> None:
     pod, pod_index = view("p"), PodIndex()
-    pod_index.know([pod])
-    pod_index.know([])
+    pod_index.update([pod])
+    pod_index.update([])
     entry = listed("p", c0=None)
     seen = snapshot(entry)
-    pod_index.sight(seen, {})
+    pod_index.observe(seen, {})
     pod_index.alone([pod.id.key], seen)
-    assert [each.certain for each in pod_index.sight(seen, {}).moving] == [True]
-    assert [each.certain for each in pod_index.sight(snapshot(entry), {}).moving] == [False]
+    assert [each.certain for each in pod_index.observe(seen, {}).moving] == [True]
+    assert [each.certain for each in pod_index.observe(snapshot(entry), {}).moving] == [False]
 
 
 def test_it_is_kept_until_it_has_left_the_record() -> None:
     pod, pod_index = view("p"), PodIndex()
-    pod_index.know([pod])
-    pod_index.know([])
+    pod_index.update([pod])
+    pod_index.update([])
     _in_motion(pod_index)  # the kubelet may not have come to it yet
     assert pod_index.has_departed(pod.id)
     _in_motion(pod_index, listed("p", c0=None))
@@ -501,9 +501,9 @@ def test_it_is_kept_until_it_has_left_the_record() -> None:
 
 def test_one_that_was_listed_before_it_left_the_api_is_forgotten_with_the_next_list() -> None:
     pod, pod_index = view("p"), PodIndex()
-    pod_index.know([pod])
+    pod_index.update([pod])
     _in_motion(pod_index, listed("p", c0=None))
-    pod_index.know([])
+    pod_index.update([])
     _in_motion(pod_index)
     assert not pod_index.has_departed(pod.id)
 
@@ -511,8 +511,8 @@ def test_one_that_was_listed_before_it_left_the_api_is_forgotten_with_the_next_l
 def test_its_successor_of_another_shape_is_told_apart() -> None:
     old, new = view("p", container("c0"), uid="1"), view("p", container("c1"), uid="2")
     pod_index = PodIndex()
-    pod_index.know([old])
-    pod_index.know([new])
+    pod_index.update([old])
+    pod_index.update([new])
     first, second = listed("p", c0=None, plain=None), listed("p", c1=None)
     found = _in_motion(pod_index, first, second)
     assert [(each.pod, each.listed) for each in found] == [(old.id, first), (new.id, second)]
@@ -521,9 +521,9 @@ def test_its_successor_of_another_shape_is_told_apart() -> None:
 
 def test_a_pod_that_is_back_is_what_the_api_shows() -> None:
     pod, pod_index = view("p"), PodIndex()
-    pod_index.know([pod])
-    pod_index.know([])
-    pod_index.know([again := replace(pod, assigned=True)])
+    pod_index.update([pod])
+    pod_index.update([])
+    pod_index.update([again := replace(pod, assigned=True)])
     assert not pod_index.has_departed(pod.id)
     assert pod_index.view(pod.id) is again
 
@@ -531,7 +531,7 @@ def test_a_pod_that_is_back_is_what_the_api_shows() -> None:
 def test_pods_that_were_never_listed_are_remembered_up_to_a_number() -> None:
     pod_index = PodIndex()
     pods = [view(f"p{each}") for each in range(600)]
-    pod_index.know(pods)
-    pod_index.know([])
+    pod_index.update(pods)
+    pod_index.update([])
     kept = [each for each in pods if pod_index.has_departed(each.id)]
     assert 256 <= len(kept) < 600

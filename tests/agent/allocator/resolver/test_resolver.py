@@ -728,7 +728,7 @@ def test_names_that_were_booked_while_the_api_was_away_get_their_uids_with_the_n
     assert {each.pod.uid for each, _, _ in stand.ledger.refs()} == {""}
     stand.bind(pod, replace(other, demand=make_pod("b", asks(99, 9)).demand))
     with stand.lock:
-        stand.resolver.know()
+        stand.resolver.update()
     assert {each.pod for each, _, _ in stand.ledger.refs()} == {
         pod.id,
         PodId("default", "b", ""),  # the one of this name that the API shows is another
@@ -806,7 +806,7 @@ def test_what_was_guessed_to_be_a_pods_that_asks_for_something_else_is_free_once
         evidence=Evidence.ORDER,
     )
     with stand.lock:
-        stand.resolver.know()
+        stand.resolver.update()
     assert stand.ledger.holding(guess, CORE) is None
 
 

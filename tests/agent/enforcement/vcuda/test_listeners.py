@@ -1,4 +1,4 @@
-"""The sockets at the doors: made, mended, replaced."""
+"""The sockets at the ticket sockets: made, mended, replaced."""
 
 import contextlib
 import errno

@@ -19,7 +19,7 @@ from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.identification import Visitor
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware
-from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerState
@@ -373,7 +373,7 @@ def test_only_an_id_of_64_hexadecimal_digits_ever_becomes_a_path(
     folder: Path, container_id: str
 ) -> None:
     made = TicketDirs(folder).make(IDS_A, POD_A)
-    door = Door(made.digest, TicketDirs(folder).open(made.digest))
+    door = TicketSocket(made.digest, TicketDirs(folder).open(made.digest))
     visitor = Visitor(door, 1, ContainerCgroup(container_id, None, ()))
     with pytest.raises(Forbidden, match="64 hexadecimal digits"):
         _manager(folder, visitor, Peers(visitor.container)).register("x", Claims())

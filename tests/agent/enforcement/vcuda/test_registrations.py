@@ -13,7 +13,7 @@ from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.claims import Forbidden
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.ticket_sockets import Door
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
 from tests.agent.builders import BLOCK
@@ -218,7 +218,7 @@ class Alone:
         self.processes = Processes()
         self.registrations = Registrations(self.dirs, self.processes)
         self.ticket = self.dirs.make(IDS_A, POD_A)
-        self.door = Door(self.ticket.digest, self.dirs.open(self.ticket.digest))
+        self.door = TicketSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
 
     def add(self, container_id: str, *pids: int) -> None:
         self.processes.of[container_id] = pids

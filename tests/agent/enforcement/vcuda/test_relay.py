@@ -257,7 +257,7 @@ def test_who_has_least_is_served_though_others_hold_all_connections(
 def test_connections_leave_descriptors_to_the_rest_of_the_agent(
     make: Callable[..., RelaySite],
 ) -> None:
-    """Five doors cost ten descriptors; of thirty left a connection costs three."""
+    """Five ticket sockets cost ten descriptors; of thirty left a connection costs three."""
     site = make(Limits(door=4, pod=8, files=60, reserve=20, seconds=60, check=0.05))
     doors = [f"{number:020}" for number in range(5)]
     for digest in doors:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.enforcement.vcuda.ticket_sockets import Door, listen, socket_identity
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket, listen, socket_identity
 from agent.errors import EnforcementError
 from tests.agent.enforcement.vcuda.relay_site import T1
 from tests.agent.fakes import short_dir
 
 
 def test_a_lent_folder_outlives_its_door(folder: Path) -> None:
-    door = Door(T1, os.open(folder, os.O_RDONLY))
+    door = TicketSocket(T1, os.open(folder, os.O_RDONLY))
     with door.folder() as lent:
         door.close()
         door.close()
@@ -33,7 +33,7 @@ def test_what_is_no_socket_has_no_identity() -> None:
 
 
 def test_a_closed_door_lends_nothing_and_says_why(folder: Path) -> None:
-    door = Door(T1, os.open(folder, os.O_RDONLY))
+    door = TicketSocket(T1, os.open(folder, os.O_RDONLY))
     with door.lent() as lent:
         assert os.fstat(lent).st_ino == folder.stat().st_ino
     door.close()
@@ -42,7 +42,7 @@ def test_a_closed_door_lends_nothing_and_says_why(folder: Path) -> None:
 
 
 def test_without_descriptors_nothing_is_lent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door(T1, os.open(folder, os.O_RDONLY))
+    door = TicketSocket(T1, os.open(folder, os.O_RDONLY))
 
     def fails(_folder: int) -> int:
         raise OSError(errno.EMFILE, "too many")

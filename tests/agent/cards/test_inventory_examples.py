@@ -9,7 +9,7 @@ from agent.allocator.model.tickets import TicketBook
 from agent.cards.cards_file import load_inventory
 from contract.resource import Resource
 
-FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"
+FOLDER = Path(__file__).parents[3] / "deploy/examples/cards"
 MODELS = {
     "dgx-a100": {"NVIDIA A100-SXM4-80GB": 8},
     "hgx-h100": {"NVIDIA H100 80GB HBM3": 8},

@@ -34,7 +34,7 @@ from placement.cards import Inventory
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 
-DATA = Path(__file__).parent.parent / "data" / "cdi"
+DATA = Path(__file__).parents[2] / "data" / "cdi"
 TWO = Inventory((card(0), card(1)))
 COMMON = shared_by_all(control_devices=["/dev/nvidiactl"], driver=DriverFiles("/opt/nvidia"))
 

@@ -20,7 +20,7 @@ from agent.injection.inject import shared_by_all
 from placement.cards import Inventory
 from tests.agent.builders import card
 
-DATA = Path(__file__).parent.parent / "data" / "cdi"
+DATA = Path(__file__).parents[2] / "data" / "cdi"
 TWO = Inventory((card(0), card(1)))
 OURS = {"GPU-0": "gpu-turnstile.io/gpu=GPU-0", "GPU-1": "gpu-turnstile.io/gpu=GPU-1"}
 THEIRS = {"GPU-0": "nvidia.com/gpu=GPU-0", "GPU-1": "nvidia.com/gpu=GPU-1"}

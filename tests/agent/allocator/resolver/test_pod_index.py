@@ -398,7 +398,7 @@ class Owner:
         plain = (
             MatchedPod(PodId(*each.pod.key, ""), each.listed, None)
             if self.pod_index.has_departed(each.pod)
-            else each
+            else replace(each, earlier=())
             for each in found
         )
         return sorted(plain, key=lambda each: (each.pod, str(each.listed)))

@@ -119,7 +119,7 @@ def objects() -> set[tuple[str, str]]:
 def templates() -> list[list[str]]:
     """The texts of our programs; of those with values in them, what stands between."""
     found: list[list[str]] = []
-    for package in ("agent", "certs", "common", "contract", "webhook"):
+    for package in ("agent", "certs", "common", "contract", "placement", "webhook"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

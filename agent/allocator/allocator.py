@@ -1,7 +1,7 @@
-"""the allocator: the order in which the pure decisions are made, and what they are made from.
+"""The allocator: the order in which the pure decisions are made, and what they are made from.
 
-Three calls come in, one per RPC of a device plugin: :meth:`Turnstile.prefer` resolves and
-places, :meth:`Turnstile.allocate` translates, :meth:`Turnstile.prestart` proves. What they
+Three calls come in, one per RPC of a device plugin: :meth:`Allocator.prefer` resolves and
+places, :meth:`Allocator.allocate` translates, :meth:`Allocator.prestart` proves. What they
 need from outside arrives through Protocols. The lock covers memory only and is never
 held while something outside is asked.
 """

@@ -22,7 +22,7 @@ _PROGRAM = """
 import json, sys
 import agent.__main__ as program
 from agent.app.deferred import _Deferred
-from agent.allocator.allocator import Turnstile
+from agent.allocator.allocator import Allocator
 from kubernetes.config import incluster_config
 
 incluster_config.SERVICE_TOKEN_FILENAME, incluster_config.SERVICE_CERT_FILENAME = sys.argv[1:3]
@@ -31,7 +31,7 @@ def registered(self):
     ran = [name for name, module in sys.modules.items() if type(module) is not _Deferred]
     print(json.dumps(sorted(ran)), flush=True)
 
-Turnstile.registered = registered
+Allocator.registered = registered
 program.main(sys.argv[3:])
 """
 

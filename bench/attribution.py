@@ -73,7 +73,7 @@ def run(*, pods: int = 80, seeds: Sequence[int] = (1, 2, 3)) -> Result:
 def replay_resolver(
     pods: Sequence[Candidate], calls: Sequence[Recorded], *, witness: bool
 ) -> list[Named | None]:
-    """Have our resolver name whom each call is for, from what could be seen in it.
+    """Return whom our resolver names for each call, from what it could see.
 
     Stricter than the agent is: a ``List`` that the rate limit turned away is not asked for
     again, and PreStart corrects nothing.

@@ -129,7 +129,7 @@ class Plugin:
             grpc.channel_ready_future(channel).result(timeout=_START_S)
 
     def take(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Note that the kubelet has given places away."""
+        """Record that the kubelet has given places away."""
         gone = set(ids)
         self._free[resource] = [each for each in self._free[resource] if each not in gone]
 

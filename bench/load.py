@@ -51,7 +51,7 @@ class Load:
         return min(self.live, int(self.cards * CORES_PER_CARD * _FILLED))
 
     def views(self) -> tuple[PodView, ...]:
-        """Give the pods as the API shows them: the live ones, then those to come."""
+        """Return the pods as the API shows them: the live ones, then those to come."""
         demand = self._live_demand()
         live = [_view(f"live-{number:04}", number, demand) for number in range(self.settled)]
         more = [
@@ -61,7 +61,7 @@ class Load:
         return (*live, *more)
 
     def held(self) -> Iterator[tuple[PodView, dict[Resource, tuple[str, ...]]]]:
-        """Give what each live pod holds: places of one card, cards in turn."""
+        """Return what each live pod holds: places of one card, cards in turn."""
         book, demand = self.book(), self._live_demand()
         free = {
             resource: {card.uuid: count() for card in book.inventory.cards} for resource in Resource

@@ -165,7 +165,7 @@ class KubeletSide(rpc.RegistrationServicer):
             self._free[resource] = shuffled(listed - self._taken[resource])
 
     def forget(self) -> None:
-        """Note that whoever had registered is dead."""
+        """Record that whoever had registered is dead."""
         self._endpoints.clear()
         self._both.clear()
 
@@ -218,7 +218,8 @@ def wait(condition: Callable[[], bool], process: "subprocess.Popen[bytes]", what
 
 
 def check_alive(process: "subprocess.Popen[bytes]", deadline: float, what: str) -> None:
-    """Give up on an agent that has died, or when it is time to.
+    """Raise if the agent has died, or if it is time to stop.
+
 
     Raises:
         PluginFailed: it is.

@@ -135,7 +135,7 @@ def _decide(case: _Case, links: Links) -> tuple[str, ...]:
 
 
 def _look_at_all(case: _Case, links: Links) -> tuple[int, int] | None:
-    """Give the quality of the best set, by looking at every one."""
+    """Return the quality of the best set, by looking at every one."""
     whole = [room.card.uuid for room in case.capacities if room.card.whole]
     every = (links.quality(found) for found in combinations(whole, case.demand.cards))
     return max(every, default=None)
@@ -270,7 +270,7 @@ def admit_first_fit(pod: Sequence[Demand], free: Free) -> bool:
 
 
 def can_be_placed(pod: Sequence[Demand], free: Free) -> bool:
-    """Tell whether there are cards for all containers, by trying all."""
+    """Return whether there are cards for all containers, by trying all."""
     if not pod:
         return True
     first, *rest = pod

@@ -37,7 +37,7 @@ class LoadedPods:
         self.fetched = 0
 
     def views(self) -> Sequence[PodView]:
-        """Give all."""
+        """Return all."""
         return self._views
 
     def fetch(
@@ -79,11 +79,11 @@ class Echo:
         must: Sequence[str],  # noqa: ARG002 -- the Protocol's
         size: int,
     ) -> list[str]:
-        """Give the first."""
+        """Return the first."""
         return list(available[:size])
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        """Give the card's name, as every GPU plugin must."""
+        """Return the card's name, as every GPU plugin must."""
         if resource is Resource.MEMORY:
             return Answer()
         return Answer({"NVIDIA_VISIBLE_DEVICES": device_ids[0].partition("::")[0]})

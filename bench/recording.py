@@ -126,7 +126,7 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
 def _whose(
     group: Sequence[Mapping[str, Any]], begin: int, pods: Sequence[Candidate]
 ) -> tuple[str, str]:
-    """Tell for which container four calls were made: the first that lacked what was asked."""
+    """Return the container of four calls: the first that lacked what was asked."""
     by_name = {each.pod: each for each in pods}
     for call in group:
         for pod, containers in call.get("lacking", {}).items():

@@ -52,7 +52,7 @@ class Result:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self, machine: "Machine", seconds: float) -> dict[str, Any]:
-        """Give what goes into the JSON file."""
+        """Return what goes into the JSON file."""
         return {
             "name": self.name,
             "machine": asdict(machine),

@@ -92,7 +92,7 @@ def judge(request: Request, named: Named | None) -> Verdict:
 
 
 def gpu_manager(stamp: Stamp) -> Rule:
-    """The rule of ``tkestack/gpu-manager``, for the core calls.
+    """Apply the rule of ``tkestack/gpu-manager``, for the core calls.
 
     Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
     ``getCandidatePods``; ``pkg/utils/util.go``, ``GetPredicateTimeOfPod``. Pending pods of
@@ -170,7 +170,7 @@ def oldest_first(stamp: Stamp) -> Rule:
 
 
 def gpushare(stamp: Stamp) -> Rule:
-    """The rule of ``AliyunContainerService/gpushare-device-plugin``, for the memory calls.
+    """Apply the rule of ``AliyunContainerService/gpushare-device-plugin``, for memory calls.
 
     Source: ``pkg/gpu/nvidia/allocate.go``, ``Allocate``. Pending pods that its scheduler
     extender has assumed, sorted by the time of that (here: the binding); the first whose
@@ -188,7 +188,7 @@ def gpushare(stamp: Stamp) -> Rule:
 
 
 def volcano(stamp: Stamp) -> Rule:
-    """The rule of ``volcano-sh/devices`` (GPU sharing), for the memory calls.
+    """Apply the rule of ``volcano-sh/devices`` (GPU sharing), for the memory calls.
 
     Source: ``pkg/plugin/nvidia/server.go``, ``Allocate``. Pending pods that are not assigned
     yet, sorted by ``predicate-time``; the first with any container that asks for as much,
@@ -204,7 +204,7 @@ def volcano(stamp: Stamp) -> Rule:
 
 
 def _pod_at_once(stamp: Stamp, fits: Callable[[Candidate, Request], bool]) -> Rule:
-    """Name whole pods: the first in line that fits, once."""
+    """Choose whole pods: the first in order that fits, once."""
 
     def name(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
         assigned: set[str] = set()
@@ -225,6 +225,6 @@ def _pod_at_once(stamp: Stamp, fits: Callable[[Candidate, Request], bool]) -> Ru
 
 
 def _in_line(candidates: Iterable[Candidate], request: Request, stamp: Stamp) -> list[Candidate]:
-    """Give who was bound by then, in line; UIDs stand for the arbitrary order of equal stamps."""
+    """Return who was bound by then, in line; UIDs stand for the arbitrary order of equal stamps."""
     known = (each for each in candidates if each.bound_ns <= request.at_ns)
     return sorted(known, key=lambda each: (stamp(each), each.uid))

@@ -76,14 +76,14 @@ class Running:
         }
 
     def workers(self) -> tuple[int, ...]:
-        """Give the processes that answer."""
+        """Return the processes that answer."""
         master = self.process.pid
         text = Path(f"/proc/{master}/task/{master}/children").read_text(encoding="ascii")
         return tuple(sorted(map(int, text.split())))
 
 
 def resident_mib(pid: int) -> float:
-    """Give the resident memory of a process."""
+    """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

@@ -51,7 +51,7 @@ class Target:
         self.statuses: Counter[str] = Counter()
 
     def close(self) -> None:
-        """Give back what a worker holds."""
+        """Return back what a worker holds."""
         self._worker.tmp.close()
         for handler in tuple(self._log.error_log.handlers):
             self._log.error_log.removeHandler(handler)

@@ -48,22 +48,22 @@ class Turn:
     measured: dict[str, list[wrk.Measured]]
 
     def rate(self, server: str) -> float:
-        """Give the median of answers a second."""
+        """Return the median of answers a second."""
         return median(each.rate for each in self.measured[server])
 
     def p99_ms(self, server: str) -> float:
-        """Give the median of the 99th percentiles."""
+        """Return the median of the 99th percentiles."""
         return median(each.p99_ms for each in self.measured[server])
 
     def rate_ratio(self, server: str) -> float:
-        """Give how many times the webhook's rate another's is: the median of turns."""
+        """Return how many times the webhook's rate another's is: the median of turns."""
         return median(
             other.rate / ours.rate
             for ours, other in zip(self.measured["webhook"], self.measured[server], strict=True)
         )
 
     def p99_ratio(self, server: str) -> float:
-        """Give how many times another's 99th percentile the webhook's is: median of turns."""
+        """Return how many times another's 99th percentile the webhook's is: median of turns."""
         return median(
             ours.p99_ms / other.p99_ms
             for ours, other in zip(self.measured["webhook"], self.measured[server], strict=True)

@@ -45,7 +45,7 @@ class Measured:
 
 
 def is_installed() -> bool:
-    """Tell whether there is a wrk to run."""
+    """Return whether there is a wrk to run."""
     return shutil.which("wrk") is not None
 
 

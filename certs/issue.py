@@ -136,7 +136,7 @@ def check_authorities(pem: bytes) -> int:
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Tell whether a certificate may sign others."""
+    """Return whether a certificate may sign others."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

@@ -87,7 +87,7 @@ Served: TypeAlias = Mapping[str, Certificate | None]
 def decide(
     observed: Observed, policy: Policy, *, now: datetime, served: Served | None = None
 ) -> Action:
-    """Say what to do next.
+    """Return what to do next.
 
     Args:
         observed: what there is.
@@ -121,7 +121,7 @@ def decide(
 
 
 def all_trusted(observed: Observed) -> Iterator[Certificate]:
-    """Give every authority that anybody trusts, doubles included."""
+    """Return every authority that anybody trusts, doubles included."""
     for configuration in observed.configurations:
         for bundle in configuration.bundles:
             yield from bundle
@@ -173,7 +173,7 @@ class _Situation:
         return StoreServing((self.authority, *self.others), why)
 
     def wait_for_webhooks(self, served: Served | None) -> Action | None:
-        """Say what keeps authorities of before in use, if there are any."""
+        """Return what keeps authorities of before in use, if there are any."""
         if not self.others:
             return None
         since = self.observed.serving.since
@@ -248,7 +248,7 @@ def _is_accepted(serving: Certificate, trusted: tuple[Certificate, ...], now: da
 
 
 def _spent(authority: Certificate, now: datetime, *, may_be_renewed: bool) -> str:
-    """Say why the authority is to be replaced; empty when it is not.
+    """Return why the authority is to be replaced; empty when it is not.
 
     One that is stored and not in use yet has to come into use first: else one that is
     renewed faster than webhooks follow would never get there. The same holds while no client
@@ -265,7 +265,7 @@ def _spent(authority: Certificate, now: datetime, *, may_be_renewed: bool) -> st
 
 
 def _others(observed: Observed, authority: Certificate, now: datetime) -> tuple[Certificate, ...]:
-    """Give what is trusted beside *authority* and can still be of use, in a fixed order."""
+    """Return what is trusted beside *authority* and can still be of use, in a fixed order."""
     found = {each.fingerprint: each for each in all_trusted(observed)}
     found.pop(authority.fingerprint, None)
     alive = (each for each in found.values() if now <= each.not_after)
@@ -273,7 +273,7 @@ def _others(observed: Observed, authority: Certificate, now: datetime) -> tuple[
 
 
 def _is_stamp(moment: datetime | None, now: datetime) -> bool:
-    """Tell whether we can have written a stamp: none is from a future we should wait for."""
+    """Return whether we can have written a stamp: none is from a future we should wait for."""
     return moment is not None and moment <= now + AHEAD
 
 

@@ -49,7 +49,7 @@ class Certificate:
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
     def is_valid_at(self, moment: datetime) -> bool:
-        """Tell whether it has started, and not ended."""
+        """Return whether it has started, and not ended."""
         return self.not_before <= moment <= self.not_after
 
 
@@ -102,7 +102,7 @@ def read_pair(pair: KeyPair) -> Certificate:
 
 
 def is_issued_by(certificate: Certificate, authority: Certificate) -> bool:
-    """Tell whether *authority* has signed *certificate*."""
+    """Return whether *authority* has signed *certificate*."""
     try:
         x509.load_pem_x509_certificate(certificate.pem).verify_directly_issued_by(
             x509.load_pem_x509_certificate(authority.pem)

@@ -62,7 +62,7 @@ def as_table(observed: Observed, policy: Policy, now: datetime) -> str:
 
 
 def next_step(observed: Observed, policy: Policy, now: datetime) -> str:
-    """Say what a rotation would do next."""
+    """Return what a rotation would do next."""
     try:
         return str(decide(observed, policy, now=now))
     except Foreign as error:
@@ -130,7 +130,7 @@ def _certificate(found: Certificate | None) -> Json | None:
 
 
 def _accepts(configuration: Configuration, serving: Certificate | None) -> bool:
-    """Tell whether API servers accept the serving certificate at every webhook."""
+    """Return whether API servers accept the serving certificate at every webhook."""
     return serving is not None and all(
         any(is_issued_by(serving, each) for each in bundle) for bundle in configuration.bundles
     )

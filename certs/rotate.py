@@ -192,7 +192,7 @@ def _there(value: _T | None) -> _T:
 
 
 def _nap(action: Wait | Done, observed: Observed, now: datetime) -> timedelta:
-    """Say how long to wait before looking again; nothing when all is done."""
+    """Return how long to wait before looking again; nothing when all is done."""
     naps = []
     if isinstance(action, Wait):
         naps.append(min(max(action.until - now, timedelta(seconds=1)), _LONGEST_NAP))
@@ -202,7 +202,7 @@ def _nap(action: Wait | Done, observed: Observed, now: datetime) -> timedelta:
 
 
 def _why(action: Wait | Done, observed: Observed) -> str:
-    """Say what is waited for; the same text while it is the same."""
+    """Return what is waited for; the same text while it is the same."""
     reasons = [f"{each} not found" for each in observed.missing]
     if isinstance(action, Wait):
         reasons.append(action.why)

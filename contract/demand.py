@@ -97,7 +97,7 @@ class PodDemand:
 
 
 def asks_for_gpus(spec: object, names: Names) -> bool:
-    """Tell whether any container of *spec* mentions one of our resources, valid or not.
+    """Return whether any container of *spec* mentions one of our resources, valid or not.
 
     Args:
         spec: a pod spec as decoded JSON; anything else simply asks for nothing.
@@ -172,7 +172,7 @@ def _containers(spec: object, path: str) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _listings(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Give a container's limits and requests; what is no mapping counts as empty."""
+    """Return a container's limits and requests; what is no mapping counts as empty."""
     resources = container.get("resources")
     if not isinstance(resources, _MAPPINGS):
         return {}, {}

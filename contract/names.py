@@ -133,5 +133,5 @@ class Names:
         return f"{self.domain}/gpu-cards"
 
     def predicate_gpu_idx(self, index: int) -> str:
-        """Name the annotation with the card indices of ``spec.containers[index]``."""
+        """List the annotation with the card indices of ``spec.containers[index]``."""
         return f"{self.predicate_gpu_idx_prefix}{index}"

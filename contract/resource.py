@@ -18,5 +18,5 @@ class Resource(StrEnum):
 
 
 def count_of(demand: Demand, resource: Resource) -> int:
-    """Give what *demand* asks of *resource*: hundredths of a card, or memory blocks."""
+    """Return what *demand* asks of *resource*: hundredths of a card, or memory blocks."""
     return demand.cores if resource is Resource.CORE else demand.memory

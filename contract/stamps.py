@@ -114,7 +114,7 @@ class Stamper:
         self._last = OrderStamp(1, writer, 0)
 
     def next(self) -> OrderStamp:
-        """Give the next stamp."""
+        """Return the next stamp."""
         with self._lock:
             last, now = self._last, self._clock()
             if now > last.time_ns:

@@ -66,20 +66,20 @@ def need_of(demand: Demand) -> Need:
 def fitting_cards(
     need: Need, states: Iterable[CardState], *, fixed: Sequence[str] = (), must: Sequence[str] = ()
 ) -> list[CardState]:
-    """Give the cards that fit, by index."""
+    """Return the cards that fit, by index."""
     fitting = [state for state in states if not why_not(need, state, fixed=fixed, must=must)]
     return sorted(fitting, key=lambda state: state.index)
 
 
 def whole_cards(states: Iterable[CardState]) -> frozenset[str]:
-    """Give the cards that somebody could have whole."""
+    """Return the cards that somebody could have whole."""
     return frozenset(state.uuid for state in states if state.whole and not state.unhealthy)
 
 
 def why_not(
     need: Need, state: CardState, *, fixed: Sequence[str] = (), must: Sequence[str] = ()
 ) -> str:
-    """Say why a card does not fit; empty when it does."""
+    """Return why a card does not fit; empty when it does."""
     if state.unhealthy:
         return f"unhealthy ({state.unhealthy})"
     if state.excluded:
@@ -98,7 +98,7 @@ def why_not(
 def explain(
     need: Need, states: Iterable[CardState], *, fixed: Sequence[str] = (), must: Sequence[str] = ()
 ) -> str:
-    """Say that no card fits, and for each of those in question why not."""
+    """Report that no card fits, and for each of those in question why not."""
     demand, bound = need.demand, {*fixed, *must}
     by_index = sorted(states, key=lambda state: state.index)
     reasons = {each.uuid: why_not(need, each, fixed=fixed, must=must) for each in by_index}

@@ -54,7 +54,7 @@ class Inventory:
         return next((card for card in self.cards if card.uuid == uuid), None)
 
     def unlinked(self) -> tuple[tuple[int, int], ...]:
-        """Give the pairs of indices, ascending, whose link is not known."""
+        """Return the pairs of indices, ascending, whose link is not known."""
         known = {link.cards for link in self.links}
         pairs = combinations((card.index for card in self.cards), 2)
         return tuple(pair for pair in pairs if pair not in known)

@@ -198,7 +198,7 @@ class _Search:
     def _explain(
         self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
     ) -> str:
-        """Say why one container cannot be placed."""
+        """Return why one container cannot be placed."""
         if not (step.strict and step.chosen):
             return explain(step.need, states, fixed=step.fixed, must=bound)
         free = replace(step, chosen=(), strict=False)
@@ -210,7 +210,7 @@ class _Search:
         )
 
     def _alike(self, state: _State) -> tuple[object, ...]:
-        """Give what is equal for states between which no container can tell."""
+        """Return what is equal for states between which no container can tell."""
         return tuple(
             sorted(
                 (
@@ -223,7 +223,7 @@ class _Search:
         )
 
     def _states(self, step: Step, state: _State) -> list[CardState]:
-        """Give the cards as *step* finds them."""
+        """Return the cards as *step* finds them."""
         offered, offer = step.offer or (None, {})
         return [
             CardState(
@@ -243,7 +243,7 @@ class _Search:
         ]
 
     def _bound(self, step: Step, state: _State) -> tuple[str, ...]:
-        """Give the cards of which *step* will be made to take places."""
+        """Return the cards of which *step* will be made to take places."""
         bound = tuple(
             capacity.card.uuid
             for places, capacity in zip(state, self._capacities, strict=True)
@@ -260,7 +260,7 @@ class _Search:
     def _ways(
         self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
     ) -> Iterator[tuple[str, ...]]:
-        """Give the ways to place one container, the best first, one of each kind."""
+        """Return the ways to place one container, the best first, one of each kind."""
         size = step.need.demand.cards
         fixed = step.fixed
         if len(fixed) < size:  # less memory than cards: the other cards are still to be chosen
@@ -296,7 +296,7 @@ class _Search:
                 yield tuple(each for each in kinds if each in cards)
 
     def _kind(self, card: CardState, state: _State) -> tuple[int | str, ...]:
-        """Give what is equal for cards that can be exchanged for each other."""
+        """Return what is equal for cards that can be exchanged for each other."""
         places = state[self._place[card.uuid]]
         name = card.uuid if card.uuid in self._named else ""
         return (*places, *(card.free[each] for each in Resource), name)
@@ -341,7 +341,7 @@ class _Search:
 
 
 def _choose(groups: Sequence[Sequence[str]], size: int) -> Iterator[tuple[str, ...]]:
-    """Give every way to take *size* cards, of each group always the first ones."""
+    """Return every way to take *size* cards, of each group always the first ones."""
     if not groups:
         if size == 0:
             yield ()

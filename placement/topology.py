@@ -41,16 +41,16 @@ class Links:
             self._worth[uuid[low]][uuid[high]] = self._worth[uuid[high]][uuid[low]] = worth
 
     def worth(self, one: str, other: str) -> int:
-        """Give the worth of a pair; cards that are not known have none."""
+        """Return the worth of a pair; cards that are not known have none."""
         return self._worth.get(one, {}).get(other, 0)
 
     def quality(self, cards: Sequence[str]) -> tuple[int, int]:
-        """Give the worst pair of a set, and the sum of all its pairs."""
+        """Return the worst pair of a set, and the sum of all its pairs."""
         pairs = [self.worth(one, other) for one, other in combinations(cards, 2)]
         return min(pairs, default=0), sum(pairs)
 
     def taken_away(self, card: str, free: AbstractSet[str]) -> int:
-        """Tell how much connection the cards in *free* lose together when *card* is taken."""
+        """Return how much connection the cards in *free* lose together when *card* is taken."""
         known = self._worth.get(card, {})
         return sum(known.get(other, 0) for other in free if other != card)
 
@@ -171,14 +171,14 @@ class _Search:
         return -worst, -total - sum(self._own[each] for each in chosen)
 
     def _neighbours(self, floor: int) -> list[int]:
-        """Give for each card the bits of those it is connected to at least as well as *floor*."""
+        """Return for each card the bits of those it is connected to at least as well as *floor*."""
         return [
             sum(1 << b for b, worth in enumerate(row) if b != a and worth >= floor)
             for a, row in enumerate(self._worth)
         ]
 
     def _reaches(self, allowed: Sequence[int]) -> bool:
-        """Tell whether a set of the size has only pairs that are allowed."""
+        """Return whether a set of the size has only pairs that are allowed."""
         within = (1 << len(allowed)) - 1
         for each in self._must:
             if any(not allowed[each] >> other & 1 for other in self._must if other != each):
@@ -198,7 +198,7 @@ class _Search:
         return grow(within, self._size - len(self._must))
 
     def _lower_twins(self) -> list[int]:
-        """Give for each card the bits of those before it that it could be exchanged for.
+        """Return for each card the bits of those before it that it could be exchanged for.
 
         Of cards that no sum can tell apart the first ones are taken: on a node whose cards
         are all alike there is one set to look at instead of thousands.
@@ -260,6 +260,6 @@ class _Search:
 
 
 def _tops(values: Sequence[int], upto: int) -> list[Sequence[int]]:
-    """Give the none, one, two ... *upto* largest of *values*."""
+    """Return the none, one, two ... *upto* largest of *values*."""
     ordered = sorted(values, reverse=True)
     return [ordered[:count] for count in range(upto + 1)]

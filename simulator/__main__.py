@@ -28,7 +28,7 @@ _CONTEXT = {
 
 @click.group(context_settings=_CONTEXT)
 def main() -> None:
-    """A node without a node: API server, scheduler and kubelet for demo, tests, benchmarks."""
+    """A node without a node: API server, scheduler and kubelet for demo, tests, benchmarks."""  # noqa: D401 -- what --help prints
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

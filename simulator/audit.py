@@ -15,7 +15,7 @@ Holdings = Mapping[Who, Mapping[str, frozenset[str]]]
 
 
 def holdings_of(calls: Iterable[Call]) -> dict[Who, dict[str, frozenset[str]]]:
-    """Give what each container holds: a later answer for it replaces an earlier one.
+    """Return what each container holds: a later answer for it replaces an earlier one.
 
     A kubelet that died before it wrote its checkpoint asks again for the same container.
     """
@@ -36,7 +36,7 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
 
 
 def double_booked(held: Holdings, live: Iterable[tuple[str, str]]) -> list[str]:
-    """Name every place that two live pods hold.
+    """List every place that two live pods hold.
 
     Args:
         held: what each container holds.
@@ -57,7 +57,7 @@ def double_booked(held: Holdings, live: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def unequal_records(pods: Sequence[Json], held: Holdings, names: Names) -> list[str]:
-    """Name every container whose allocation record is not what the kubelet holds for it."""
+    """List every container whose allocation record differs from the kubelet's."""
     wrong = []
     for pod in pods:
         metadata = pod["metadata"]

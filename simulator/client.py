@@ -234,7 +234,7 @@ class ApiClient:
 
     @property
     def server(self) -> str:
-        """Give the base URL this client talks to."""
+        """Return the base URL this client talks to."""
         return self._server
 
     def __enter__(self) -> Self:

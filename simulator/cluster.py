@@ -92,7 +92,7 @@ class Cluster:
         return f"https://127.0.0.1:{self._ports['webhook']}"
 
     def log(self, name: str) -> Path:
-        """Give the file with everything a process has printed."""
+        """Return the file with everything a process has printed."""
         return self.root / f"{name}.log"
 
     def agent_log(self) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class Cluster:
             time.sleep(0.02)
 
     def allocatable(self) -> dict[str, str]:
-        """Give what the node offers of our resources."""
+        """Return what the node offers of our resources."""
         try:
             status = self.api.get(f"/api/v1/nodes/{NODE}").get("status", {})
         except ApiError:
@@ -168,7 +168,7 @@ class Cluster:
         return {each: offered.get(each, "0") for each in (self._names.core, self._names.memory)}
 
     def ready(self) -> bool:
-        """Tell whether the node offers places of both resources."""
+        """Return whether the node offers places of both resources."""
         offered = self.allocatable()
         return bool(offered) and all(count != "0" for count in offered.values())
 
@@ -261,7 +261,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """Give what is set, without settings meant for other agents and webhooks than these."""
+    """Return what is set, without settings meant for other agents and webhooks than these."""
     return {key: value for key, value in os.environ.items() if not key.startswith("GPU_TURNSTILE")}
 
 

@@ -43,7 +43,7 @@ class Found:
 
 
 def found_inside(trace: Iterable[Mapping[str, Any]], who: Who) -> Found | None:
-    """Give what a container was given at its last start; ``None`` when it never started.
+    """Return what a container was given at its last start; ``None`` when it never started.
 
     Args:
         trace: the kubelet's trace, decoded.

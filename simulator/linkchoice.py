@@ -22,7 +22,7 @@ def links_of(inventory: Inventory, cards: Collection[int]) -> str:
 
 
 def numa_of(inventory: Inventory, cards: Collection[int]) -> str:
-    """Name the NUMA nodes of cards: ``0``, or ``0, 1``."""
+    """List the NUMA nodes of cards: ``0``, or ``0, 1``."""
     nodes = {card.numa for card in inventory.cards if card.index in cards}
     return ", ".join(sorted("?" if node is None else str(node) for node in nodes))
 

@@ -269,7 +269,7 @@ class Allocator:
             return Knowledge(held, *self._resolver.admissions.had_their_turn())
 
     def inherit(self, known: Knowledge) -> None:
-        """Take in what a predecessor knew, where the kubelet's record says nothing of it.
+        """Apply what a predecessor knew, where the kubelet's record says nothing of it.
 
         It tells all it knows after each call that it ends. What it has told before is passed over:
         a pod that ended since is released here, and there no more.
@@ -287,7 +287,7 @@ class Allocator:
             self._resolver.admissions.inherit(known.passed, known.refused)
 
     def refresh(self, *, owed: bool = True) -> bool:
-        """Take in what the kubelet's record shows, on a node where no call comes any more.
+        """Apply what the kubelet's record shows, on a node where no call comes any more.
 
         An agent that was killed after it answered owes a record to a pod that nothing will
         happen to any more. And what ended pods held is free. Calls of the kubelet may come
@@ -345,7 +345,7 @@ class Allocator:
         return [True for _ in again]
 
     def registered(self) -> None:
-        """Note that the plugin has registered: a kubelet that restarted tries pods anew."""
+        """Record that the plugin has registered: a kubelet that restarted tries pods anew."""
         with self._lock:
             self._resolver.forget_kubelet()
             self._ledger.new_kubelet()
@@ -379,17 +379,17 @@ class Allocator:
     # --- enforcing -------------------------------------------------------------------
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
-        """Give what a running container may use; ``None`` when it holds nothing here."""
+        """Return what a running container may use; ``None`` when it holds nothing here."""
         return self._enforcement.entitled(pod_uid, container)
 
     def sweep(self) -> None:
-        """Let go of what enforcement made for pods that are gone."""
+        """Release what enforcement made for pods that are gone."""
         self._enforcement.sweep()
 
     # --- planning --------------------------------------------------------------------
 
     def _policy_for(self, view: PodView | None) -> Policy:
-        """Give what the pod's author wishes, else what the node's admin has set."""
+        """Return what the pod's author wishes, else what the node's admin has set."""
         if view is None:
             # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
             # that fits best where most is free.
@@ -397,7 +397,7 @@ class Allocator:
         return Policy(view.wishes.policy) if view.wishes.policy else self._policy
 
     def _guided(self, view: PodView | None) -> Guidance:
-        """Give what the pod's author and a scheduler want."""
+        """Return what the pod's author and a scheduler want."""
         if view is None:
             return Guidance()
         return Guidance(view.wishes, view.chosen, self._strict)
@@ -485,7 +485,7 @@ class Allocator:
         size: int,
         error: Refusal,
     ) -> None:
-        """Note that a call is being refused, which ends the pod that it was made for.
+        """Record that a call is being refused, which ends the pod that it was made for.
 
         Where several may have been asking, nobody is refused in another's name.
         """
@@ -582,6 +582,6 @@ class Allocator:
         return ref
 
     def _by_order(self, ref: ContainerRef, resource: Resource) -> bool:
-        """Tell whether it was merely guessed that *ref* got what it is booked for."""
+        """Return whether it was merely guessed that *ref* got what it is booked for."""
         held = self._ledger.holding(ref, resource)
         return held is not None and held.evidence is Evidence.ORDER

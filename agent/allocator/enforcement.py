@@ -83,7 +83,7 @@ class Enforcement:
         self._enforcer.start(ids, about)
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
-        """Give what a running container may use; ``None`` when it holds nothing here.
+        """Return what a running container may use; ``None`` when it holds nothing here.
 
         Args:
             pod_uid: its pod, by what cannot come back as a name can.
@@ -99,7 +99,7 @@ class Enforcement:
         return None
 
     def sweep(self) -> None:
-        """Let go of what was made for pods that are gone.
+        """Release what was made for pods that are gone.
 
         Kept is what the API shows, what is booked, and what the kubelet's record shows; while
         that cannot be had, everything is.
@@ -120,13 +120,13 @@ class Enforcement:
             self._enforcer.keep(known | booked | listed)
 
     def _pods(self, runtime_uid: str) -> list[PodId]:
-        """Give the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
+        """Return the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
         known = self._resolver.pod_index.by_runtime_uid(runtime_uid)
         booked = {ref.pod for ref, _, _ in self._ledger.refs()}
         return sorted({*known, *(pod for pod in booked if pod.uid == runtime_uid)})
 
     def _candidates(self, ref: ContainerRef | None, ids: frozenset[str]) -> list[Entitlement]:
-        """Give who may be starting with these core places, in the order in which they start."""
+        """Return who may be starting with these core places, in the order in which they start."""
         holders = self._ledger.find(Resource.CORE, ids)
         pods = {ref.pod} if ref is not None else {each.pod for each in holders}
         if not pods:  # an init container's, handed on to one that has more

@@ -55,7 +55,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
 
 
 def _held_by(pod: PodId, resource: Resource, ledger: Ledger) -> set[str]:
-    """Give every place of *resource* that any container of *pod* holds."""
+    """Return every place of *resource* that any container of *pod* holds."""
     return {
         device_id
         for ref in ledger.pod_refs(pod)
@@ -134,7 +134,7 @@ def offered_by_card(
 def within_reach(
     pod: PodId, resource: Resource, available: AbstractSet[str], ledger: Ledger
 ) -> AbstractSet[str]:
-    """Give what the kubelet offers, less what a live container holds (fact K15)."""
+    """Return what the kubelet offers, less what a live container holds (fact K15)."""
     taken = {
         each
         for each in ledger.held(resource) & available

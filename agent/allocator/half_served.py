@@ -34,7 +34,7 @@ def half_served(ledger: Ledger, view_of: Callable[[PodId], PodView | None]) -> l
 
 
 def _lacks(ledger: Ledger, ref: ContainerRef, view: PodView | None) -> bool:
-    """Tell whether a container holds only a part and is the last of its pod that holds anything."""
+    """Return whether a container holds only a part, and is its pod's last that holds any."""
     others = [each for each in ledger.pod_refs(ref.pod) if each != ref]
     counts = {
         resource: len(held.ids) if (held := ledger.holding(ref, resource)) is not None else 0

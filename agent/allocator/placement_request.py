@@ -58,7 +58,7 @@ class Beliefs:
     trusting: bool = False
 
     def fewer(self) -> "Iterator[Beliefs]":
-        """Give these, and then fewer and fewer of them."""
+        """Return these, and then fewer and fewer of them."""
         for kept in self.kept:
             yield replace(self, kept=(kept,))
             yield Beliefs(kept=(kept,))
@@ -100,7 +100,7 @@ class CallPlacement:
         }
 
     def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
-        """Give what a container asks for and does not hold."""
+        """Return what a container asks for and does not hold."""
         ref = ContainerRef(self._claim.pod, container.name)
         return frozenset(
             each
@@ -109,7 +109,7 @@ class CallPlacement:
         )
 
     def step(self, container: ContainerDemand, plan: Plan | None = None) -> Step:
-        """Say what is to be found for a container; the one that is asking always asks."""
+        """Return what is to be found for a container; the one that is asking always asks."""
         asking = container.name == self._claim.container
         lacking = self.lacking(container) | (frozenset({self._resource}) if asking else frozenset())
         need = need_of(container.demand)
@@ -143,7 +143,7 @@ class CallPlacement:
         )
 
     def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
-        """Give the cards that a scheduler chose; one that is not there by its number."""
+        """Return the cards that a scheduler chose; one that is not there by its number."""
         if container.kind is not ContainerKind.MAIN:
             return ()
         by_index = {card.index: card.uuid for card in self._book.inventory.cards}
@@ -151,7 +151,7 @@ class CallPlacement:
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
     def planned(self, step: Step, plan: Plan | None) -> Plan | None:
-        """Give the plan, if it has a place for the container and the kubelet offers that."""
+        """Return the plan, if it has a place for the container and the kubelet offers that."""
         planned = plan.get(step.container.name) if plan else None
         if plan is None or planned is None:
             return None
@@ -177,7 +177,7 @@ class CallPlacement:
         return [replace(steps[0], offer=(self._resource, offer)), *steps[1:]]
 
     def capacities(self, beliefs: Beliefs, *, alone: bool) -> list[Capacity]:
-        """Give the cards as the pod finds them.
+        """Return the cards as the pod finds them.
 
         Args:
             beliefs: what may be taken of them.
@@ -219,7 +219,7 @@ class CallPlacement:
         ]
 
     def _states(self, free: Mapping[Resource, Mapping[str, int]]) -> list[CardState]:
-        """Give the cards with what is *free*, or offered where that is not told."""
+        """Return the cards with what is *free*, or offered where that is not told."""
         return [
             CardState(
                 card.uuid,

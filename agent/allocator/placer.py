@@ -110,7 +110,7 @@ def place_container(  # noqa: PLR0913 -- one call of the kubelet, spelled out
 def _steps_after(
     container: ContainerDemand, pod: PodDemand, call: CallPlacement, *, sure: bool
 ) -> list[Step]:
-    """Say what is to be found for the containers after this one."""
+    """Return what is to be found for the containers after this one."""
     # By name: what it asks for may have been raised.
     at = next(at for at, each in enumerate(pod.containers) if each.name == container.name)
     steps: list[Step] = []

@@ -20,7 +20,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 def proven(ledger: Ledger, resource: Resource, ids: frozenset[str]) -> ContainerRef | None:
-    """Give the container that the kubelet's record has already shown to hold *ids*."""
+    """Return the container that the kubelet's record has already shown to hold *ids*."""
     for ref in ledger.find(resource, ids):
         held = ledger.holding(ref, resource)
         if held is not None and held.proven:
@@ -60,7 +60,7 @@ def holder(
 
 
 def why_unproven(ledger: Ledger, guessed: Sequence[ContainerRef]) -> str:
-    """Say why the kubelet's record, though it could be had, shows nobody."""
+    """Return why the kubelet's record, though it could be had, shows nobody."""
     if any(ledger.kind(ref) is ContainerKind.INIT for ref in guessed):
         return "ordinary init containers are not in the kubelet's record"
     return "the kubelet's record shows nobody holding exactly these"
@@ -94,7 +94,7 @@ def check_unshared(
 def _may_be_of(
     each: MatchedPod, resource: Resource, size: int, guessed: Sequence[ContainerRef]
 ) -> bool:
-    """Tell whether the container about to start may be an ordinary init container of a pod.
+    """Return whether the container about to start may be an ordinary init container of a pod.
 
     Its places go on to the later containers of that pod (K7). Whoever has ended holds nothing.
     """
@@ -144,7 +144,7 @@ def add_unbooked(ledger: Ledger, each: MatchedPod) -> None:
 
 
 def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:
-    """Tell whether a pod that the API does not show as live holds nothing by ``List`` either.
+    """Return whether a pod that the API does not show as live holds nothing by ``List`` either.
 
     Kubelets before 1.34 list pods that have ended for as long as the API server has them,
     without devices (K8). One that was deleted by force is listed until it has ended (K20); as it

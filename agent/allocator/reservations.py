@@ -55,11 +55,11 @@ class Reservations:
                 memory.popitem(last=False)
 
     def claim(self, resource: Resource, ids: frozenset[str]) -> Reservation | None:
-        """Give what exactly these places were promised for, once."""
+        """Return what exactly these places were promised for, once."""
         return self._reservations.pop((resource, ids), None)
 
     def note_unadvised(self, ids: frozenset[str], ledger: Ledger) -> None:
-        """Note that the wishes of a pod's author were not known when *ids* were chosen.
+        """Record that the wishes of a pod's author were not known when *ids* were chosen.
 
         Args:
             ids: device IDs.
@@ -69,11 +69,11 @@ class Reservations:
         self._unadvised = {each for each in self._unadvised if each <= owned} | {ids}
 
     def unadvised(self, ids: frozenset[str]) -> bool:
-        """Tell whether *ids* were chosen without the wishes of the pod's author."""
+        """Return whether *ids* were chosen without the wishes of the pod's author."""
         return ids in self._unadvised
 
     def plan(self, pod: PodId) -> Plan | None:
-        """Give what is planned for *pod*."""
+        """Return what is planned for *pod*."""
         return self._plans.get(pod)
 
     def drop(self, pod: PodId) -> None:

@@ -26,7 +26,7 @@ class CardNews:
         tell: Callable[[Notice], None],
         poke: Callable[[], None],
     ) -> None:
-        """Have heard nothing.
+        """Start without news.
 
         Args:
             node: the node's name.

@@ -38,7 +38,7 @@ class Injector:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common)
 
     def answer(self, grant: Grant) -> Answer:
-        """Give what the ``Allocate`` answer says of the cards.
+        """Return what the ``Allocate`` answer says of the cards.
 
         Raises:
             EnforcementError: a CDI spec is needed and cannot be written.
@@ -69,12 +69,12 @@ class Injector:
 
 
 def _control_devices() -> tuple[str, ...]:
-    """Name the control devices there are: some come with the first program that needs them."""
+    """List the control devices there are: some come with the first program that needs them."""
     return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
 
 
 def _nothing() -> None:
-    """Have nothing to do."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ class Agent:
         return found.driver if found is not None else ""
 
     def _survey(self) -> NodeCards | None:
-        """Give the inventory as it is now; ``None`` while nothing is known."""
+        """Return the inventory as it is now; ``None`` while nothing is known."""
         block = self._settings.memory_block
         desk = self._desk
         if desk is not None and desk.serving.paused:
@@ -360,7 +360,7 @@ class Agent:
         )
 
     def _tell(self, notice: Notice) -> None:
-        """Tell the API server, which is for the agent that serves to do."""
+        """Report the API server, which is for the agent that serves to do."""
         if not self._succession.another_serves:
             self._events.put(notice)
 

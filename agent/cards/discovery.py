@@ -53,7 +53,7 @@ class CardsStatus:
     unwatched: Mapping[str, str] = field(default_factory=dict)
 
     def news(self) -> tuple[object, ...]:
-        """Give what somebody should hear of when it changes."""
+        """Return what somebody should hear of when it changes."""
         told = {uuid: each.reason for uuid, each in self.health.items()}
         return self.discovery, told, self.problem, self.latecomers, self.unwatched
 
@@ -66,11 +66,11 @@ class Observer(Protocol):
         ...
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
-        """A card became unhealthy, or healthy again."""
+        """Report that a card became unhealthy, or healthy again."""
         ...
 
     def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
-        """The driver told of an event; *counts*: it is the card's fault."""
+        """Report that the driver told of an event; *counts*: it is the card's fault."""
         ...
 
 
@@ -161,7 +161,7 @@ class CardWatch:
         return not self.unhealthy(uuid)
 
     def unhealthy(self, uuid: str) -> str:
-        """Say why new containers may not get a card; empty while they may."""
+        """Return why new containers may not get a card; empty while they may."""
         health = self._status.health.get(uuid)
         return "not known" if health is None else health.reason
 
@@ -278,7 +278,7 @@ class CardWatch:
         self._settle(uuid, after_fault(before, fault, self._now(), self._rules))
 
     def _failed(self, error: Unavailable) -> None:
-        """Note that the cards cannot be looked at.
+        """Record that the cards cannot be looked at.
 
         A session that has answered may have failed for one lost card: the next one, a
         second later, tells which. Where no session answers, no card can be vouched for.
@@ -317,7 +317,7 @@ class CardWatch:
         self._status = replace(self._status, **changes)  # type: ignore[arg-type]
 
     def _tell(self) -> None:
-        """Tell what is new, once."""
+        """Return what is new, once."""
         news = self._status.news()
         if news != self._told:
             self._told = news

@@ -44,7 +44,7 @@ class HealthFeed:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """Have everyone who waits look whether it should go on waiting."""
+        """Wake all waiters, so that each checks whether to leave."""
         with self._changed:
             self._changed.notify_all()
 

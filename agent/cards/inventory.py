@@ -73,7 +73,7 @@ def parse_inventory(document: object) -> Inventory:
 
 
 def write_inventory(inventory: Inventory) -> dict[str, Any]:
-    """Give the document that :func:`parse_inventory` reads back to the equal inventory.
+    """Return the document that :func:`parse_inventory` reads back to the equal inventory.
 
     What a reader fills in by itself is left out.
     """

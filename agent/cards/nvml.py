@@ -374,7 +374,7 @@ def _bus_id(pci: Any) -> str:
 
 
 def _address(handle: Any) -> int:
-    """Tell handles apart: they are pointers, the same all session long."""
+    """Return the identity of a handle: a pointer, stable for a session."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 

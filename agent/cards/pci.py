@@ -16,7 +16,7 @@ class PciDevices:
         self._folder = sysfs / "bus/pci/devices"
 
     def numa_node(self, address: str) -> int | None:
-        """Give the NUMA node whose CPUs are next to a device, ``None`` when not known."""
+        """Return the NUMA node whose CPUs are next to a device, ``None`` when not known."""
         node = self._attribute(address, "numa_node")
         return int(node) if node.isdecimal() else None  # the kernel's "not known" is -1
 

@@ -61,7 +61,7 @@ class StaticSource:
         return nullcontext(self)
 
     def discover(self) -> Discovery:
-        """Give the cards."""
+        """Return the cards."""
         return self._found
 
     def watch(self, _uuids: Collection[str], /) -> dict[str, str]:
@@ -100,7 +100,7 @@ def look(cards: Path | None) -> Discovery:
 
 
 def none_served(found: Discovery) -> str:
-    """Say why no card can be served."""
+    """Return why no card can be served."""
     left_out = sorted((*found.faults, *found.skipped), key=lambda each: each.index)
     reasons = "; ".join(f"card {each.index}: {each.reason}" for each in left_out)
     return f"no card can be served: {reasons or 'the node has none'}"

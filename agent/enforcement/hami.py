@@ -101,7 +101,7 @@ class HamiCore:
         self._tickets.clean()
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
-        """Give the compute limit of a share, or the memory limit.
+        """Return the compute limit of a share, or the memory limit.
 
         Raises:
             EnforcementError: the library is missing, or the disk does not let us.
@@ -119,7 +119,7 @@ class HamiCore:
         return shared.plus(self._loaded()).plus(Answer(limits))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Give the container that starts a shared file of its own.
+        """Return the container that starts a shared file of its own.
 
         Raises:
             EnforcementError: the library is missing, the disk does not let us, or it has lost
@@ -171,7 +171,7 @@ class HamiCore:
         return envs
 
     def _loaded(self) -> Answer:
-        """Give what has the library loaded: the same in every answer."""
+        """Return what has the library loaded: the same in every answer."""
         # The runtime would make a directory of what is missing, and the loader go on without.
         if not self._library.is_file():
             log.error("HAMi-core is missing", extra={"path": str(self._library)})

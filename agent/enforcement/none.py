@@ -17,11 +17,11 @@ class NoEnforcement:
         return Answer()
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Have nothing to make ready."""
+        """Do nothing: no container needs preparing."""
 
     def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
         """Take the last: what is answered is the same for all."""
         return candidates[-1]
 
     def keep(self, pods: Collection[PodId]) -> None:
-        """Have nothing to remove."""
+        """Do nothing: nothing was made."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def digest_of(ids: Collection[str]) -> str:
-    """Name the directory of these core places: 80 bits, the same in any order."""
+    """List the directory of these core places: 80 bits, the same in any order."""
     text = "\n".join(sorted(ids))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -76,7 +76,7 @@ class TicketDirs:
         return self._settle(ids, owner, lambda held: ticketowner.may_be(held, owner))
 
     def find(self, ids: Collection[str]) -> TicketDir | None:
-        """Give the directory of *ids* as it is; ``None`` when there is none.
+        """Return the directory of *ids* as it is; ``None`` when there is none.
 
         Raises:
             EnforcementError: the disk does not let us.
@@ -87,7 +87,7 @@ class TicketDirs:
             return self._at(digest, owner) if owner is not None else None
 
     def owner(self, digest: str) -> PodId | None:
-        """Give whose a directory is; ``None`` when there is none of that name.
+        """Return whose a directory is; ``None`` when there is none of that name.
 
         Raises:
             EnforcementError: the disk does not let us.
@@ -121,7 +121,7 @@ class TicketDirs:
     # --- keeping -----------------------------------------------------------------------
 
     def all(self) -> tuple[TicketDir, ...]:
-        """Give every directory, by name.
+        """Return every directory, by name.
 
         Raises:
             EnforcementError: the disk does not let us.

@@ -108,7 +108,7 @@ def sweep(root: int) -> None:
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Tell a pod's author what the disk did not let us, without paths; the log has them."""
+    """Report a pod's author what the disk did not let us, without paths; the log has them."""
     try:
         yield
     except OSError as error:

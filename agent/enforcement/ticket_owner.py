@@ -38,7 +38,7 @@ def may_be(owner: PodId, pod: PodId) -> bool:
 
 
 def among(pods: Collection[PodId]) -> Callable[[PodId], bool]:
-    """Give what tells whether an owner may be one of *pods*, of which there may be many."""
+    """Return what tells whether an owner may be one of *pods*, of which there may be many."""
     known = frozenset(pods)
     names = {pod.key for pod in known}
     unsure = {pod.key for pod in known if not pod.uid}

@@ -104,7 +104,7 @@ def _others_run() -> bool:
 
 
 def is_upkeep(data: bytes) -> bool:
-    """Tell whether this is HTTP/2's own upkeep, which nobody waits to see answered.
+    """Return whether this is HTTP/2's own upkeep, which nobody waits to see answered.
 
     Both sides of a connection measure it with pings and open their windows; an answer to one of
     these may come after an agent has gone. RFC 9113, sections 4.1, 6.5, 6.7 and 6.9.

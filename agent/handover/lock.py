@@ -55,7 +55,7 @@ class ServingLock:
         return self._descriptor
 
     def covers(self, folder: Path) -> bool:
-        """Tell whether the file that is locked is still the one that others would lock."""
+        """Return whether the file that is locked is still the one that others would lock."""
         try:
             there = (folder / LOCK).stat()
         except OSError:

@@ -232,7 +232,7 @@ class Predecessor:
             self._selector.register(channel, selectors.EVENT_READ)
 
     def _hear(self, channel: Channel) -> None:
-        """Note that one is ready, or gone."""
+        """Record that one is ready, or gone."""
         with self._changed:
             if channel not in self._standbys:
                 return  # it is being handed over to

@@ -79,7 +79,7 @@ class Succession:
         return self._blocked
 
     def loaded(self, side: Side) -> None:
-        """Note that this agent can serve from now on."""
+        """Record that this agent can serve from now on."""
         with self._changed:
             self._side = side
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class Succession:
         return self._side is not None and self._side.warm and self._blocked
 
     def wake(self) -> None:
-        """Have ``run`` look whether it is to stop."""
+        """Wake ``run``, so that it checks whether to stop."""
         with self._changed:
             self._changed.notify_all()
 

@@ -20,7 +20,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def names(folder: int) -> list[str]:
-    """Give what is in a directory, in order."""
+    """Return what is in a directory, in order."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries)
 

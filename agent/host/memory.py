@@ -8,7 +8,7 @@ _ARENAS = 2
 
 
 def limit_arenas() -> None:
-    """Have all threads share two malloc arenas; to be called before the first thread starts.
+    """Limit malloc to two arenas; call this before the first thread starts.
 
     glibc gives each thread an arena of its own, up to eight a core, and what was freed in one
     is not used by another: an agent with a few dozen threads would look a quarter larger

@@ -65,12 +65,12 @@ def qualified(kind: str, name: str) -> str:
 
 
 def is_kind(text: str) -> bool:
-    """Tell whether *text* is a kind by the rules of CDI."""
+    """Return whether *text* is a kind by the rules of CDI."""
     return bool(_KIND.match(text))
 
 
 def is_name(text: str) -> bool:
-    """Tell whether *text* is a device's name by the rules of CDI."""
+    """Return whether *text* is a device's name by the rules of CDI."""
     return bool(_NAME.match(text))
 
 
@@ -108,7 +108,7 @@ def spec_document(inventory: Inventory, common: Answer) -> dict[str, Any]:
 
 
 def _version(inventory: Inventory) -> str:
-    """Give 0.3.0, or 0.5.0 which allows names that begin with a digit."""
+    """Return 0.3.0, or 0.5.0 which allows names that begin with a digit."""
     return "0.5.0" if any(card.uuid[0].isdigit() for card in inventory.cards) else "0.3.0"
 
 

@@ -69,7 +69,7 @@ class CdiFile:
         return self._directory / FILE_NAME
 
     def refresh(self, inventory: Inventory) -> Mapping[str, str]:
-        """Give every card's full CDI name, by UUID, and see to it that a spec has them.
+        """Return every card's full CDI name, by UUID, and see to it that a spec has them.
 
         The host's own spec is taken where it does. Ours is not written then, but one that is
         there stays and is kept true: the kubelet starts containers again with the names that
@@ -163,7 +163,7 @@ def _spec_files(directory: Path) -> list[Path]:
 
 
 def _state(path: Path) -> _State | str:
-    """Tell one content from the next; text says why there is none to read."""
+    """Return the identity of the content, or why it cannot be read."""
     try:
         found = path.stat()
     except OSError as error:

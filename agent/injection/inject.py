@@ -69,7 +69,7 @@ class DriverFiles:
     container: str = DRIVER_IN_CONTAINER
 
     def answer(self) -> Answer:
-        """Give what makes them found: the mount, and where the loader looks for libraries.
+        """Return what makes them found: the mount, and where the loader looks for libraries.
 
         The variable replaces the image's own, which no device plugin can read; images made
         for NVIDIA's cards have this same value.
@@ -127,7 +127,7 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
 def shared_by_all(
     *, control_devices: Sequence[str] = (), driver: DriverFiles | None = None
 ) -> Answer:
-    """Give what every container with a card finds in ``cdi``: for a spec of our own."""
+    """Return what every container with a card finds in ``cdi``: for a spec of our own."""
     common = Answer({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(control_devices)))
     return common.plus(driver.answer()) if driver is not None else common
 

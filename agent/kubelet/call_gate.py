@@ -52,7 +52,7 @@ class CallGate:
             self._calls.prestart(resource, device_ids)
 
     def close(self, within: float) -> bool:
-        """Let no call begin from now on; tell whether those under way have ended *within* s."""
+        """Stop new calls; return whether those under way ended *within* seconds."""
         with self._changed:
             self._closed = True
         return self.settle(within)

@@ -40,7 +40,7 @@ def devices(
 
 
 def size_of(book: TicketBook, resource: Resource, *, numa: bool) -> int:
-    """Give the bytes of the longest message: that of a node all of whose cards are ill."""
+    """Return the bytes of the longest message: that of a node all of whose cards are ill."""
     total = 0
     for card in book.inventory.cards:
         places, low = book.places(resource, card), 0
@@ -82,7 +82,7 @@ def check_size(book: TicketBook, *, numa: bool) -> None:
 
 
 def _smallest_block(book: TicketBook, *, numa: bool) -> int:
-    """Give the smallest block that works, in MiB; 0 where none does."""
+    """Return the smallest block that works, in MiB; 0 where none does."""
     low = book.block // _MIB
     high = min(card.memory for card in book.inventory.cards) // _MIB
     while low < high:

@@ -127,7 +127,7 @@ class Registrar:
         return list(self._sockets)
 
     def missing(self, since: float | None) -> None:
-        """Say since when no agent has been known to the kubelet; ``None`` where one is."""
+        """Return since when no agent has been known to the kubelet; ``None`` where one is."""
         self._missing_since, self._covered = since, since is None
 
     def wait_registered(self, seconds: float) -> bool:
@@ -215,7 +215,7 @@ class Registrar:
         self._woken.set()
 
     def _cut(self) -> None:
-        """Note that the kubelet has ended the stream of the newest registration."""
+        """Record that the kubelet has ended the stream of the newest registration."""
         self.renew()
 
     def _lose(self) -> None:
@@ -339,7 +339,7 @@ class Registrar:
     # --- serving -----------------------------------------------------------------------
 
     def _complete(self) -> bool:
-        """Tell whether every endpoint is served on a socket that is there."""
+        """Return whether every endpoint is served on a socket that is there."""
         return bool(self._served) and all(each.server.socket.exists() for each in self._served)
 
     def _serve(self) -> None:
@@ -381,7 +381,7 @@ def _channel(socket: Path) -> grpc.Channel:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Tell one file from its successor of the same name: inodes are used again, times are not."""
+    """Return the identity of a file: inodes are reused, times are not."""
     try:
         status = path.stat()
     except OSError:

@@ -103,7 +103,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def GetDevicePluginOptions(
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> api.DevicePluginOptions:
-        """Say which optional calls are wanted."""
+        """Return which optional calls are wanted."""
         return OPTIONS
 
     def ListAndWatch(

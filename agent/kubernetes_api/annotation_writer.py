@@ -154,7 +154,7 @@ class PatchQueue:
                 self._on_result("written")
 
     def _is_gone(self, pod: PodId, error: Exception) -> bool:
-        """Tell whether a failed write can never succeed, because its pod is gone.
+        """Return whether a failed write can never succeed, because its pod is gone.
 
         A conflict (409) has two causes: a successor has the name now, or somebody else wrote at
         the same moment. Only the pod as it is now tells them apart.

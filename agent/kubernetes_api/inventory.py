@@ -85,7 +85,7 @@ def survey(
 
 
 def _is_more(before: NodeCards | None, after: NodeCards | None) -> bool:
-    """Tell whether of any card more can be had than before."""
+    """Return whether of any card more can be had than before."""
     known = {card.uuid: card for card in before.cards} if before is not None else {}
     for card in after.cards if after is not None else ():
         old = known.get(card.uuid)
@@ -139,7 +139,7 @@ class InventoryWriter:
         self._told = False
 
     def poke(self) -> None:
-        """Tell that something may have changed."""
+        """Report that something may have changed."""
         with self._changed:
             self._told = True
             self._changed.notify()

@@ -87,7 +87,7 @@ class PodCache:
         self._synced = threading.Event()
 
     def subscribe(self, on_change: Callable[[PodView], None]) -> None:
-        """Have *on_change* told of every pod that appears or changes; called without a lock."""
+        """Set *on_change*: called, without a lock, for every new or changed pod."""
         self._on_change = on_change
 
     @property
@@ -96,7 +96,7 @@ class PodCache:
         return self._synced
 
     def views(self) -> Sequence[PodView]:
-        """Give all known pods; the same object for as long as nothing has changed."""
+        """Return all known pods; the same object for as long as nothing has changed."""
         return self._tuple
 
     def fetch(

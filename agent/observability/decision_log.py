@@ -63,7 +63,7 @@ class LogJournal:
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        """A call was settled."""
+        """Report that a call was settled."""
         self._metrics.decisions.labels(call, evidence.value).inc()
         log.info(
             call,
@@ -79,7 +79,7 @@ class LogJournal:
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """A call was refused."""
+        """Report that a call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
         refused = _Refused(call, ref, resource, size, reason)
         with self._lock:
@@ -88,7 +88,7 @@ class LogJournal:
             self._write(refused, times)
 
     def tick(self) -> None:
-        """Tell of the refusals that were kept back; to be called every few seconds."""
+        """Report the refusals that were kept back; to be called every few seconds."""
         with self._lock:
             due = self._folding.due()
         for times, refused in due:
@@ -113,14 +113,14 @@ class LogJournal:
             self._tell(refused.call, ref, f"{reason}{more}")
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        """The cards that a scheduler chose did not fit; others were taken."""
+        """Report that the cards that a scheduler chose did not fit; others were taken."""
         log.warning(
             "replaced a scheduler's choice",
             extra={**_named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
         )
 
     def corrected(self, correction: Correction) -> None:
-        """The kubelet's record showed a guess to be wrong."""
+        """Report that the kubelet's record showed a guess to be wrong."""
         self._metrics.corrections.inc()
         log.warning(
             "corrected",
@@ -133,7 +133,7 @@ class LogJournal:
         )
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
-        """A container starts without proof."""
+        """Report that a container starts without proof."""
         self._metrics.unproven.inc()
         log.info(
             "unproven",
@@ -155,7 +155,7 @@ class LogJournal:
         )
 
     def podresources_unavailable(self, reason: str) -> None:
-        """The kubelet's record could not be had."""
+        """Report that the kubelet's record could not be had."""
         self._metrics.blind.inc()
         log.warning("no witness", extra={"reason": reason})
 

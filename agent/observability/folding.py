@@ -48,7 +48,7 @@ class Folding(Generic[T]):
         self._kinds: dict[Hashable, _Kind[T]] = {}
 
     def add(self, kind: Hashable, news: T) -> int:
-        """Take in news, and return how many are to be told of now with these: 0 is none."""
+        """Apply news, and return how many are to be told of now with these: 0 is none."""
         now = self._clock()
         entry = self._entry(kind)
         entry.seen_at = now

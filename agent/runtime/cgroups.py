@@ -150,7 +150,7 @@ def _parts(path: str) -> list[str]:
 def _locate(
     membership: Membership, roots: Mapping[str, Sequence[str]]
 ) -> tuple[str, str | None, str]:
-    """Give the container, its pod and its directory; no container is empty."""
+    """Return the container, its pod and its directory; no container is empty."""
     parts = _parts(membership.path)
     root = roots.get(membership.controllers, ())
     start = len(root) if parts[: len(root)] == list(root) else 0
@@ -179,7 +179,7 @@ class Cgroups:
         self._mount = mount
 
     def version(self) -> CgroupVersion:
-        """Say how cgroups are mounted.
+        """Return how cgroups are mounted.
 
         Raises:
             Unavailable: they are not.
@@ -205,7 +205,7 @@ class Cgroups:
         return None if text is None else self._find(text, self._init())
 
     def pids_of(self, container: ContainerCgroup) -> tuple[int, ...]:
-        """Give the processes of a container, of the cgroups inside its own as well, ascending.
+        """Return the processes of a container, of the cgroups inside its own as well, ascending.
 
         Raises:
             CgroupError: they are not of a PID namespace that the agent sees.
@@ -246,7 +246,7 @@ class Cgroups:
         return None
 
     def _bases(self, controllers: str) -> Sequence[Path]:
-        """Say where a hierarchy may be mounted."""
+        """Return where a hierarchy may be mounted."""
         if controllers:
             joined = controllers.removeprefix("name=")
             return [self._mount / name for name in (joined, *joined.split(","))]

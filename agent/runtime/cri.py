@@ -117,7 +117,7 @@ class Cri:
         return next((_read(each) for each in answer.containers if each.id == container_id), None)
 
     def succeeded(self, pod_uid: str, *, within: float) -> frozenset[str]:
-        """Name the containers of a pod that have ended with 0 since it was last set up.
+        """List the containers of a pod that have ended with 0 since it was last set up.
 
         A pod whose sandbox was made anew begins anew, with its first init container.
 

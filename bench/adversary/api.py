@@ -38,11 +38,11 @@ class Api:
         return list(self._pods.values())
 
     def has(self, pod: Pod) -> bool:
-        """Tell whether *pod* is there: it, not another of its name."""
+        """Return whether *pod* is there: it, not another of its name."""
         return self._pods.get(pod.key) is pod
 
     def free(self, name: str) -> bool:
-        """Tell whether a name can be given to a new pod."""
+        """Return whether a name can be given to a new pod."""
         return ("default", name) not in self._pods
 
     def add(self, pod: Pod) -> None:
@@ -51,7 +51,7 @@ class Api:
         self._tell("ADDED", pod)
 
     def changed(self, pod: Pod) -> None:
-        """Tell watchers of a pod that was changed."""
+        """Send a changed pod to watchers."""
         if self.has(pod):
             self._tell("MODIFIED", pod)
 

@@ -49,7 +49,7 @@ class Port(Protocol):
         ...
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
-        """Tell the plugin which devices a container gets."""
+        """Report the plugin which devices a container gets."""
         ...
 
     def ask_other(self, pod: Pod, container: Container) -> None:

@@ -62,7 +62,7 @@ class Watch:
         return len(self._api.log) - self._at
 
     def deliver(self, count: int) -> None:
-        """Tell the cache of the next events; of none while the API server is away."""
+        """Report the cache of the next events; of none while the API server is away."""
         if self._api.away:
             if self._open:
                 self._order("break")
@@ -183,7 +183,7 @@ class Host:
             self.watch.stop()
 
     def knows(self, uids: set[str]) -> bool:
-        """Tell whether the agent was ever shown a pod."""
+        """Return whether the agent was ever shown a pod."""
         return not self.shown.isdisjoint(uids)
 
     def deliver(self, count: int = 1_000_000) -> None:

@@ -81,7 +81,7 @@ class Judge:
     """
 
     def __init__(self) -> None:
-        """Have found nothing."""
+        """Start without findings."""
         self.trace: Callable[[str], None] = lambda _line: None
         self.findings: list[Finding] = []
         self.excused: Counter[str] = Counter()
@@ -100,7 +100,7 @@ class Judge:
         return self._pods.get(uid)
 
     def find(self, kind: str, text: str) -> None:
-        """Note a finding."""
+        """Record a finding."""
         self.trace(f"! step {self.step}: {kind}: {text}")
         self.findings.append(Finding(kind, self.step, text))
 
@@ -141,7 +141,7 @@ class Judge:
         return another
 
     def _carries_out(self, call: Call, said: Said) -> bool:
-        """Tell whether ``Allocate`` books what the call before it chose, on an excused guess.
+        """Return whether ``Allocate`` books what the call before it chose, on an excused guess.
 
         Nothing has come to be known between the two: the kubelet asks for the places at once.
         """
@@ -152,7 +152,7 @@ class Judge:
         )
 
     def _earlier_alike(self, call: Call, said: Said) -> bool:
-        """Tell whether a pod was named that had this name before and would be served the same.
+        """Return whether a pod was named that had this name before and would be served the same.
 
         Where the watch has not told of a pod, only a GET in every call could tell the two apart.
         """
@@ -171,7 +171,7 @@ class Judge:
 
     @staticmethod
     def _a_guess(call: Call, said: Said) -> bool:
-        """Tell whether more than one container could have been asking, for all that is known."""
+        """Return whether more than one container could have been asking, for all that is known."""
         if said.ref is None or said.word == "refused":
             return False
         pod = said.ref.pod
@@ -179,7 +179,7 @@ class Judge:
 
     @staticmethod
     def right(call: Call, said: Said) -> bool:
-        """Tell whether the container named is the one that a call is for."""
+        """Return whether the container named is the one that a call is for."""
         ref = said.ref
         if ref is None or ref.container not in {call.container.name, *call.alike}:
             return False

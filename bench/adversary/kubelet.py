@@ -183,14 +183,14 @@ class Kubelet:
     # --- what becomes of pods -------------------------------------------------------------
 
     def started(self, known: Known) -> None:
-        """Note that the next container of a pod runs."""
+        """Record that the next container of a pod runs."""
         known.to_start.pop(0)
         if not known.to_start:
             known.state = State.RUNNING
             self.statuses.append((known.pod, "Running"))
 
     def end(self, known: Known) -> None:
-        """Note that all containers of a pod have ended."""
+        """Record that all containers of a pod have ended."""
         if known.state is State.ZOMBIE:
             del self.known[known.pod.uid]
         else:
@@ -235,7 +235,7 @@ class Kubelet:
             known.state = State.ZOMBIE
 
     def write_statuses(self, count: int) -> None:
-        """Tell the API server of so many changes, the oldest first."""
+        """Report the API server of so many changes, the oldest first."""
         while self.statuses and count > 0 and not self.api.away:
             pod, phase = self.statuses.pop(0)
             count -= 1

@@ -28,7 +28,7 @@ class Task:
 
 
 def fits(tasks: Sequence[Task], free: Places, left: Places) -> bool:
-    """Tell whether there are cards for all containers, one after the other.
+    """Return whether there are cards for all containers, one after the other.
 
     Args:
         tasks: in the kubelet's order.

@@ -112,7 +112,7 @@ class Pod:
         return next(each for each in self.containers if each.name == name)
 
     def wished(self, card: str) -> bool:
-        """Tell whether its author lets it use *card*."""
+        """Return whether its author lets it use *card*."""
         use = self.annotations.get(NAMES.use_gpu_uuid)
         nouse = self.annotations.get(NAMES.nouse_gpu_uuid)
         if self.static and not self.mirror_uid:

@@ -63,7 +63,7 @@ def _free(world: World, resource: Resource, *, but: Collection[str]) -> dict[str
 
 
 def _check_known(world: World) -> None:
-    """A running container may ask what it may use at any time (vcuda)."""
+    """Ask, as a running container may at any time (vcuda), what it may use."""
     for known in world.kubelet.known.values():
         if known.state is not State.RUNNING or not world.host.knows(known.pod.uids):
             continue

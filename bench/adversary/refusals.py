@@ -42,7 +42,7 @@ def refused(world: "World", call: Call, error: Refusal, *, fit: bool) -> None:
 
 
 def _excuse(world: "World", call: Call) -> str:
-    """Say why nobody could have known better; empty when somebody could."""
+    """Return why nobody could have known better; empty when somebody could."""
     pod = call.pod
     if pod.invalid:
         return "no webhook would have passed it"
@@ -63,7 +63,7 @@ def _in_another_name(world: "World", call: Call) -> bool:
 
 
 def hidden(world: "World") -> bool:
-    """Tell whether pods hold what no agent can know of that has started since (K4)."""
+    """Return whether pods hold what no agent can know of that has started since (K4)."""
     for uid in (world.lost | world.confused) & world.devices.books.keys():
         pod = world.judge.pod(uid)
         for name, held in world.devices.books[uid].items():
@@ -77,7 +77,7 @@ def hidden(world: "World") -> bool:
 
 
 def could_run(world: "World", call: Call, offer: Offer) -> bool:
-    """Tell whether a pod's containers from here on have places, by an exact search."""
+    """Return whether a pod's containers from here on have places, by an exact search."""
     pod, devices = call.pod, world.devices
     if pod.invalid:
         return False

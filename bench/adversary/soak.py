@@ -101,7 +101,7 @@ def goals(totals: Mapping[str, Outcome]) -> list[Goal]:
 
 
 def figures(totals: Mapping[str, Outcome]) -> dict[str, Any]:
-    """Give everything, for the JSON."""
+    """Return everything, for the JSON."""
     return {
         f"adversary, {form}": {
             "verdicts": dict(total.verdicts),

@@ -135,7 +135,7 @@ class World:
         )
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
-        """Tell the agent which places a container gets."""
+        """Report the agent which places a container gets."""
         call = self._begin(pod, container, resource)
         self.strike("flight", call)
         held = self.held_by_others(pod, container, resource)

@@ -47,7 +47,7 @@ class Caller(Protocol):
     """Posts a review to a webhook."""
 
     async def post(self, webhook: Webhook, body: bytes) -> bytes:
-        """Give the body of the answer.
+        """Return the body of the answer.
 
         Raises:
             CallFailed: there was none, or not with status 200.
@@ -206,7 +206,7 @@ class Admission:
         return body if self._conditions_hold(webhook, request, obj, body) else None
 
     async def _ask(self, webhook: Webhook, request: Request, body: Json) -> Answer | None:
-        """Give the answer of a webhook; ``None`` when it failed and may be ignored."""
+        """Return the answer of a webhook; ``None`` when it failed and may be ignored."""
         if request.dry_run and webhook.has_side_effects:
             raise bad_request(
                 f'admission webhook "{webhook.name}" does not support dry run; '

@@ -66,7 +66,7 @@ class WebhookCaller:
         await self._session.close()
 
     async def post(self, webhook: Webhook, body: bytes) -> bytes:
-        """Give the body of the answer.
+        """Return the body of the answer.
 
         Raises:
             CallFailed: there was none, or not with status 200.

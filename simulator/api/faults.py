@@ -29,7 +29,7 @@ class Faults:
     delays: dict[Resource, float] = field(default_factory=dict)
 
     def delay(self, resource: Resource) -> float:
-        """Give the lag of a resource's watch cache."""
+        """Return the lag of a resource's watch cache."""
         return self.delays.get(resource, 0.0)
 
 

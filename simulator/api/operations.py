@@ -169,7 +169,7 @@ class Operations:
         raise errors.modified(resource, target.name)
 
     async def bind(self, target: Target, binding: Json, call: Call) -> None:
-        """Give a pod its node, and the annotations and labels of the Binding (K13).
+        """Return a pod its node, and the annotations and labels of the Binding (K13).
 
         Raises:
             StatusError: 409 when the pod has a node or is being deleted.
@@ -247,7 +247,7 @@ def _keep(target: Target, old: Json, new: Json) -> Json:
 
 
 def _grace(target: Target, old: Json, options: Json) -> int:
-    """Give the seconds until an object may go: only pods on a node are waited for."""
+    """Return the seconds until an object may go: only pods on a node are waited for."""
     if target.resource != PODS or not old["spec"].get("nodeName"):
         return 0
     if (old.get("status") or {}).get("phase") in ("Succeeded", "Failed"):

@@ -75,7 +75,7 @@ class Asked:
 
 
 def refusals(policies: Iterable[Json], bindings: Iterable[Json], asked: Asked) -> list[Refusal]:
-    """Give everything that stored policies have against a request, in the order of their names.
+    """Return everything that stored policies have against a request, in the order of their names.
 
     Raises:
         InvalidSelector: a selector has an unknown operator.
@@ -103,7 +103,7 @@ def refusals(policies: Iterable[Json], bindings: Iterable[Json], asked: Asked) -
 
 
 def _validate(spec: Json, asked: Asked) -> list[tuple[str, str]]:
-    """Give message and reason of every validation that fails."""
+    """Return message and reason of every validation that fails."""
     variables = {each["name"]: each["expression"] for each in spec.get("variables") or ()}
     review = asked.review
     objects = {"object": review["object"], "oldObject": review["oldObject"], "request": review}

@@ -24,7 +24,7 @@ class Reinvocation:
         return self._changed
 
     def passes_over(self, webhook: Webhook) -> bool:
-        """Tell whether *webhook* is not called in this round."""
+        """Return whether *webhook* is not called in this round."""
         return self._is_second and webhook.key not in self._again
 
     def called(self, webhook: Webhook, *, changed: bool) -> None:

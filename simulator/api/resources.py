@@ -27,17 +27,17 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """Give ``apiVersion`` as objects carry it."""
+        """Return ``apiVersion`` as objects carry it."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified(self) -> str:
-        """Name it as error messages do: ``pods``, ``deployments.apps``."""
+        """Return its name in error messages: ``pods``, ``deployments.apps``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def list_kind(self) -> str:
-        """Name the kind of its lists."""
+        """List the kind of its lists."""
         return f"{self.kind}List"
 
 

@@ -73,7 +73,7 @@ def by_labels(text: str) -> Matches:
 
 
 def labels_of(obj: Json) -> Mapping[str, str]:
-    """Give an object's labels, empty when it has none."""
+    """Return an object's labels, empty when it has none."""
     metadata = obj.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
     return labels if isinstance(labels, Mapping) else {}

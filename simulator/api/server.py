@@ -96,13 +96,13 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Give the base URL."""
+        """Return the base URL."""
         scheme = "http" if self._settings.tls is None else "https"
         return f"{scheme}://{self._settings.host}:{self._started.result(0)}"
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """Give every request so far that named a resource."""
+        """Return every request so far that named a resource."""
         return tuple(self._parts()[0].records)
 
     def start(self) -> None:

@@ -45,7 +45,7 @@ class Change:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Give namespace and name."""
+        """Return namespace and name."""
         return _key(self.last)
 
 
@@ -143,11 +143,11 @@ class Store:
         return str(UUID(int=self._random.getrandbits(128), version=4))
 
     def now(self) -> str:
-        """Give the time as objects carry it."""
+        """Return the time as objects carry it."""
         return timestamp(self._clock())
 
     def timestamp_in(self, seconds: float) -> str:
-        """Give the time in so many seconds as objects carry it."""
+        """Return the time in so many seconds as objects carry it."""
         return timestamp(self._clock() + seconds)
 
     def create(self, resource: Resource, obj: Json) -> Json:
@@ -199,7 +199,7 @@ class Store:
         return self._record(resource, old, None, old)
 
     def changes_since(self, resource: Resource, version: int) -> Iterable[Change]:
-        """Give the changes of a resource after *version*, oldest first.
+        """Return the changes of a resource after *version*, oldest first.
 
         Raises:
             StatusError: 410, some of them are no longer kept.

@@ -26,7 +26,7 @@ _LIVE_POD_FIELDS = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "t
 
 
 def decoded(resource: Resource, obj: Json) -> Json:
-    """Give *obj* as the server's own types would write it back.
+    """Return *obj* as the server's own types would write it back.
 
     Raises:
         StatusError: 400, a field has a type that the server's types do not have.
@@ -217,6 +217,6 @@ def _check_quantity(name: str, value: str, field: str) -> Iterator[str]:
 
 
 def is_extended(name: str) -> bool:
-    """Tell whether a resource is one that Kubernetes itself knows nothing about."""
+    """Return whether a resource is one that Kubernetes itself knows nothing about."""
     domain, slash, _ = name.partition("/")
     return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))

@@ -48,12 +48,12 @@ def error_line(status: Json) -> Json:
 
 
 def with_kind(resource: Resource, obj: Json) -> Json:
-    """Say what the object is, as objects outside a list do."""
+    """Return what the object is, as objects outside a list do."""
     return {**obj, "kind": resource.kind, "apiVersion": resource.api_version}
 
 
 def _last_seen(change: Change) -> Json:
-    """Give the last state that the watcher selected, with the version of its going."""
+    """Return the last state that the watcher selected, with the version of its going."""
     old = change.old or change.last
     return {**old, "metadata": {**old["metadata"], "resourceVersion": str(change.version)}}
 

@@ -156,7 +156,7 @@ class Devices:
         self.endpoints[resource] = Endpoint(endpoint.options, now)
 
     def counts(self, now: float, grace: float) -> tuple[dict[str, int], dict[str, int]]:
-        """Give (capacity, allocatable) per resource; forget plugins gone for longer than *grace*.
+        """Return (capacity, allocatable) per resource; forget plugins gone for longer than *grace*.
 
         A forgotten resource is left out; the caller reports it as gone.
         """
@@ -174,7 +174,7 @@ class Devices:
         return capacity, allocatable
 
     def manages(self, resource: str) -> bool:
-        """Tell whether *resource* is a plugin's; an unknown one is passed over in silence."""
+        """Return whether *resource* is a plugin's; an unknown one is passed over in silence."""
         return resource in self.healthy or resource in self.allocated
 
     # The checkpoint
@@ -222,7 +222,7 @@ class Devices:
     # Allocation
 
     def allocate(self, pod: Pod, container: Container, active: ActivePods) -> Steps:
-        """Give *container* its devices (K1, K2, K7).
+        """Return *container* its devices (K1, K2, K7).
 
         Raises:
             AdmissionFailure: with the text for the user.
@@ -430,7 +430,7 @@ class Devices:
     def devices_to_prestart(
         self, pod_uid: str, container: str, resource: str
     ) -> tuple[str, ...] | None:
-        """Give the devices to announce before a start (K10); ``None`` when not asked for.
+        """Return the devices to announce before a start (K10); ``None`` when not asked for.
 
         Raises:
             StartFailure: there is no plugin, or no devices.

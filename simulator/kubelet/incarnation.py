@@ -157,15 +157,15 @@ class Incarnation:
             return self._pods.named(full_name)
 
     def pods(self) -> tuple[Pod, ...]:
-        """Give all pods of the node: static ones too, and those that still end (K20)."""
+        """Return all pods of the node: static ones too, and those that still end (K20)."""
         return self._all()
 
     def status(self, uid: str) -> Json | None:
-        """Give the status last set for a pod."""
+        """Return the status last set for a pod."""
         return self._statuses.get(uid)
 
     def idle(self) -> bool:
-        """Tell whether every batch delivered so far has been worked on."""
+        """Return whether every batch delivered so far has been worked on."""
         return self._changes.unfinished_tasks == 0
 
     # The sync loop: one thread, one batch at a time (K1)
@@ -238,7 +238,7 @@ class Incarnation:
             self.workers.update(pod)
 
     def _refused(self, pod: Pod) -> bool:
-        """Tell whether the pod has ended without a worker: it was never admitted."""
+        """Return whether the pod has ended without a worker: it was never admitted."""
         return pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
 
     def _remove(self, pod: Pod) -> None:
@@ -263,7 +263,7 @@ class Incarnation:
         return [pod for pod in self._all() if not self._inactive(pod)]
 
     def _all(self) -> tuple[Pod, ...]:
-        """Give all pods, with those that are gone from the API and still end (K20)."""
+        """Return all pods, with those that are gone from the API and still end (K20)."""
         with self._lock:
             pods, leaving = self._pods.all(), tuple(self._leaving.values())
         ended = {pod.uid for pod in leaving if not self.workers.ending(pod.uid)}

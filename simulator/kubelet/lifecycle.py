@@ -104,19 +104,19 @@ class PodWorkers:
         self._queue.add(pod.uid)
 
     def termination_requested(self, uid: str) -> bool:
-        """Tell whether the pod is to end, and known to this kubelet."""
+        """Return whether the pod is to end, and known to this kubelet."""
         with self._lock:
             work = self._works.get(uid)
             return work is not None and work.terminating
 
     def ending(self, uid: str) -> bool:
-        """Tell whether the pod is to end, and something of it may still run."""
+        """Return whether the pod is to end, and something of it may still run."""
         with self._lock:
             work = self._works.get(uid)
             return work is not None and work.terminating and not work.terminated
 
     def known_terminated(self, uid: str) -> bool:
-        """Tell whether nothing of the pod runs any more: its devices are free."""
+        """Return whether nothing of the pod runs any more: its devices are free."""
         with self._lock:
             work = self._works.get(uid)
             return work is not None and work.terminated
@@ -238,7 +238,7 @@ class PodWorkers:
         return now + seconds
 
     def _finished(self, pod: Pod, container: Container) -> bool:
-        """Tell whether a container has ended well, and is one that may."""
+        """Return whether a container has ended well, and is one that may."""
         run: Run | None = self._runtime.get(pod.uid, container.name)
         if run is None or run.running or run.exit_code:
             return False

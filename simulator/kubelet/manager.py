@@ -136,7 +136,7 @@ class DeviceManager:
             )
 
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Give (capacity, allocatable) of each resource."""
+        """Return (capacity, allocatable) of each resource."""
         with self._lock:
             return self._devices.counts(time.monotonic(), self._settings.endpoint_grace_s)
 
@@ -200,7 +200,7 @@ class DeviceManager:
             return self._devices.received(pod.uid, container.name)
 
     def listed(self, pods: Iterable[Pod]) -> list[tuple[Pod, PodHoldings]]:
-        """Give what *pods* hold, after freeing what ended pods held (K15)."""
+        """Return what *pods* hold, after freeing what ended pods held (K15)."""
         with self._lock:
             self._devices.update_allocated(self._active())
             return [(pod, snapshot(self._devices.pods, pod.uid)) for pod in pods]

@@ -179,15 +179,15 @@ class Kubelet:
     # What is so
 
     def idle(self) -> bool:
-        """Tell whether no delivered pod waits for admission."""
+        """Return whether no delivered pod waits for admission."""
         return self.life.idle()
 
     def capacity(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Give (capacity, allocatable) of extended resources, as the node reports them."""
+        """Return (capacity, allocatable) of extended resources, as the node reports them."""
         return self.life.manager.counts()
 
     def record(self) -> tuple[Held, ...]:
-        """Give the kubelet's own truth: who holds what, of the pods that are alive."""
+        """Return the kubelet's own truth: who holds what, of the pods that are alive."""
         life = self.life
         pods = {pod.uid: pod for pod in life.pods()}
         return tuple(
@@ -199,16 +199,16 @@ class Kubelet:
         )
 
     def received(self, uid: str, container: str) -> Mapping[str, Any]:
-        """Give what a container received at its last start; empty when it never started."""
+        """Return what a container received at its last start; empty when it never started."""
         run = self._runtime.get(uid, container)
         return {} if run is None else run.received
 
     def running(self) -> frozenset[tuple[str, str]]:
-        """Give (pod UID, container) of every container that runs."""
+        """Return (pod UID, container) of every container that runs."""
         return self._runtime.running()
 
     def status(self, uid: str) -> Json | None:
-        """Give the status the kubelet wants a pod to show, written or not."""
+        """Return the status the kubelet wants a pod to show, written or not."""
         return self.life.status(uid)
 
     def _held(self, pod: Pod, container: str, resource: str, ids: Iterable[str]) -> Held:

@@ -67,7 +67,7 @@ class NodeStatus:
         return self._labels
 
     def allocatable(self) -> dict[str, int]:
-        """Give what the node was last said to have, or has by now if that is more.
+        """Return what the node was last said to have, or has by now if that is more.
 
         The real kubelet looks at the node as the API server shows it, which can lag by
         seconds; refusing pods for that would be noise in every test.

@@ -49,13 +49,13 @@ class Listener(Protocol):
     """Hears what plugins say; called from their threads."""
 
     def connected(self, resource: str, options: Options) -> None:
-        """A plugin registered and can be called."""
+        """Report that a plugin registered and can be called."""
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
-        """A plugin sent its list of devices."""
+        """Report that a plugin sent its list of devices."""
 
     def disconnected(self, resource: str) -> None:
-        """A plugin's stream broke."""
+        """Report that a plugin's stream broke."""
 
 
 class PluginClient:
@@ -88,7 +88,7 @@ class PluginClient:
             )
 
     def watch(self) -> Iterator[tuple[Device, ...]]:
-        """Give each list of devices the plugin sends; ends when the stream breaks."""
+        """Return each list of devices the plugin sends; ends when the stream breaks."""
         try:
             with _translated():
                 for response in self._stub.ListAndWatch(pb.Empty()):
@@ -193,7 +193,7 @@ class Plugins(pb_grpc.RegistrationServicer):
                 thread.join(1.0)
 
     def get(self, resource: str) -> PluginClient | None:
-        """Give the plugin that serves *resource* now."""
+        """Return the plugin that serves *resource* now."""
         with self._lock:
             return self._clients.get(resource)
 
@@ -254,7 +254,7 @@ class Plugins(pb_grpc.RegistrationServicer):
 
 
 def _refusal(request: pb.RegisterRequest) -> str:
-    """Say why a registration cannot be taken; empty when it can."""
+    """Return why a registration cannot be taken; empty when it can."""
     if request.version != _API_VERSION:
         return (
             f'requested API version "{request.version}" is not supported by kubelet. '

@@ -35,7 +35,7 @@ class PodManager:
         )
 
     def all(self) -> tuple[Pod, ...]:
-        """Give all pods, without mirrors."""
+        """Return all pods, without mirrors."""
         return tuple(self._pods.values())
 
     def static_of(self, mirror: Pod) -> Pod | None:
@@ -44,5 +44,5 @@ class PodManager:
         return pod if pod is not None and pod.static else None
 
     def shadow(self, pod: Pod) -> Pod | None:
-        """Give the pod as the API server knows it: itself, or a static pod's mirror."""
+        """Return the pod as the API server knows it: itself, or a static pod's mirror."""
         return self._mirrors.get(pod.full_name) if pod.static else pod

@@ -130,7 +130,7 @@ def parse_pod(obj: Json, *, static: bool = False) -> Pod:
 
 
 def is_extended(resource: str) -> bool:
-    """Tell an extended resource from cpu, memory and what Kubernetes keeps for itself."""
+    """Report an extended resource from cpu, memory and what Kubernetes keeps for itself."""
     domain, slash, _ = resource.partition("/")
     return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 

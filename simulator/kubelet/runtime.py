@@ -56,7 +56,7 @@ class Runtime:
             return self._pods.get(uid, {}).get(container)
 
     def running(self) -> frozenset[tuple[str, str]]:
-        """Give (pod UID, container) of all that run."""
+        """Return (pod UID, container) of all that run."""
         with self._lock:
             return frozenset(
                 (uid, name)

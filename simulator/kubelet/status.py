@@ -72,19 +72,19 @@ class StatusManager:
         self._queue.add(pod.uid)
 
     def phase(self, uid: str) -> str | None:
-        """Give the phase last set; ``None`` when none was."""
+        """Return the phase last set; ``None`` when none was."""
         with self._lock:
             wanted = self._wanted.get(uid)
             return None if wanted is None else str(wanted.status.get("phase", ""))
 
     def get(self, uid: str) -> Json | None:
-        """Give the status last set."""
+        """Return the status last set."""
         with self._lock:
             wanted = self._wanted.get(uid)
             return None if wanted is None else wanted.status
 
     def ended(self, uid: str) -> bool:
-        """Tell whether the kubelet itself has ended the pod."""
+        """Return whether the kubelet itself has ended the pod."""
         return self.phase(uid) in TERMINAL_PHASES
 
     def remove(self, pod: Pod) -> None:

@@ -35,7 +35,7 @@ def hints_for(
     size: int,
     nodes: Nodes,
 ) -> list[Hint] | None:
-    """Give the sets of NUMA nodes on which there are devices enough of one resource.
+    """Return the sets of NUMA nodes on which there are devices enough of one resource.
 
     Args:
         devices: all of them.

@@ -129,7 +129,7 @@ class Trace:
             return tuple(self._events[count:])
 
     def rpcs(self, method: str = "") -> tuple[TraceEvent, ...]:
-        """The calls to plugins, of one method or of all."""
+        """Return the calls to plugins, of one method or of all."""
         return tuple(
             each for each in self.events if each.event == "rpc" and method in ("", each.rpc)
         )

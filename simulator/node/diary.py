@@ -49,7 +49,7 @@ class Diary:
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        """A call was settled."""
+        """Report that a call was settled."""
         self.counts[f"{call} by {evidence.value}"] += 1
         if call == "allocate":
             self.said.append(Said(self._clock(), ref, resource, evidence, frozenset(ids)))
@@ -57,20 +57,20 @@ class Diary:
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """A call was refused."""
+        """Report that a call was refused."""
         self.counts[f"{call} refused"] += 1
         self.refusals.append(Refused(self._clock(), call, ref, resource, size, reason))
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
-        """A scheduler's choice did not fit."""
+        """Report that a scheduler's choice did not fit."""
         self.counts["replaced"] += 1
 
     def corrected(self, correction: Correction) -> None:  # noqa: ARG002 -- the Protocol's
-        """A guess was wrong."""
+        """Report that a guess was wrong."""
         self.counts["corrected"] += 1
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:  # noqa: ARG002 -- the Protocol's
-        """A container started without proof."""
+        """Report that a container started without proof."""
         self.counts["unproven"] += 1
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:  # noqa: ARG002 -- the Protocol's
@@ -78,5 +78,5 @@ class Diary:
         self.counts["unadvised"] += 1
 
     def podresources_unavailable(self, reason: str) -> None:  # noqa: ARG002 -- the Protocol's
-        """The record could not be had."""
+        """Report that the record could not be had."""
         self.counts["blind"] += 1

@@ -7,7 +7,7 @@ class Digest:
     """Reads every event once: a node is asked again and again how far its pods are."""
 
     def __init__(self, trace: Trace) -> None:
-        """Have read nothing yet."""
+        """Start with nothing read."""
         self._trace = trace
         self._read = 0
         self._rejected: set[str] = set()

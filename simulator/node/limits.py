@@ -25,7 +25,7 @@ class Running:
 
 
 def wrong_limits(running: Iterable[Running], *, block: int) -> list[str]:
-    """Name every container that finds other limits than its own, or finds another's.
+    """List every container that finds limits that are not its own.
 
     Args:
         running: the containers that run.

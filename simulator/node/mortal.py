@@ -100,29 +100,29 @@ class MortalJournal:
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        """A call was settled."""
+        """Report that a call was settled."""
         if not self._death.dead.is_set():
             self._decision_log.decided(call, ref, resource, evidence, ids)
 
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """A call was refused."""
+        """Report that a call was refused."""
         if not self._death.dead.is_set():
             self._decision_log.refused(call, ref, resource, size, reason)
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        """A scheduler's choice did not fit."""
+        """Report that a scheduler's choice did not fit."""
         if not self._death.dead.is_set():
             self._decision_log.replaced(ref, chosen, cards)
 
     def corrected(self, correction: Correction) -> None:
-        """A guess was wrong."""
+        """Report that a guess was wrong."""
         if not self._death.dead.is_set():
             self._decision_log.corrected(correction)
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
-        """A container started without proof."""
+        """Report that a container started without proof."""
         if not self._death.dead.is_set():
             self._decision_log.unproven(ref, ids, reason)
 
@@ -132,7 +132,7 @@ class MortalJournal:
             self._decision_log.unadvised(ref, resource, ids)
 
     def podresources_unavailable(self, reason: str) -> None:
-        """The record could not be had."""
+        """Report that the record could not be had."""
         if not self._death.dead.is_set():
             self._decision_log.podresources_unavailable(reason)
 

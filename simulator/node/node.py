@@ -118,7 +118,7 @@ class Node:
         self._folder.cleanup()
 
     def views(self) -> Sequence[PodView]:
-        """Give the pods that the agent knows."""
+        """Return the pods that the agent knows."""
         return self.pods.views()
 
     # --- what happens on the node -----------------------------------------------------
@@ -169,7 +169,7 @@ class Node:
         return self._mirrors[uid]
 
     def sweep(self) -> None:
-        """Tell the API what the kubelet says: rejected pods, and such as have ended."""
+        """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
         for uid in self._digest.ended & self._manifests.keys():
             manifest = self._manifests[uid]
@@ -361,7 +361,7 @@ class Node:
         return vcuda, Lifecycle(vcuda.open, lambda: vcuda.alive, vcuda.close)
 
     def wrong_limits(self) -> list[str]:
-        """Name every running container that finds other limits than its own."""
+        """List every running container that finds other limits than its own."""
         found = []
         for uid, name in sorted(self.kubelet.running()):
             manifest = self._manifests.get(uid)

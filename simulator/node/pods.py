@@ -30,13 +30,13 @@ class PodsInMemory:
         self._failing = 0
 
     def subscribe(self, on_change: Callable[[PodView], None]) -> None:
-        """Have *on_change* told of every pod that the watch tells of; called without a lock."""
+        """Set *on_change*: called, without a lock, for every pod of the watch."""
         self._on_change = on_change
 
     # --- what happens on the API server -------------------------------------------------
 
     def bind(self, manifest: Json, *, seen: bool = True) -> None:
-        """Have a pod on the API server; *seen*: the agent's watch knows it already."""
+        """Add a pod to the API server; *seen*: the agent's watch knows it already."""
         view = parse_pod(manifest, self._names)
         with self._lock:
             self._truth[view.id.uid] = view
@@ -47,7 +47,7 @@ class PodsInMemory:
             self._on_change(view)
 
     def remove(self, uid: str) -> None:
-        """Have a pod gone."""
+        """Remove a pod."""
         with self._lock:
             self._truth.pop(uid, None)
             if not self._hanging:
@@ -59,15 +59,15 @@ class PodsInMemory:
         self._change(view.id.uid, assigned=complete, recorded=allocations)
 
     def end(self, uid: str) -> None:
-        """Have a pod shown as ended: it has, or the kubelet has rejected it."""
+        """Show a pod as ended: it has, or the kubelet has rejected it."""
         self._change(uid, terminal=True)
 
     def delete(self, uid: str) -> None:
-        """Have a pod shown as being deleted."""
+        """Show a pod as being deleted."""
         self._change(uid, deleting=True)
 
     def run(self, uid: str) -> None:
-        """Have a pod shown as running."""
+        """Show a pod as running."""
         self._change(uid, running=True)
         with self._lock:
             view = None if self._hanging else self._told.get(uid)
@@ -75,7 +75,7 @@ class PodsInMemory:
             self._on_change(view)
 
     def recorded(self, uid: str) -> Mapping[str, Allocation]:
-        """Give what is recorded on a pod."""
+        """Return what is recorded on a pod."""
         with self._lock:
             view = self._truth.get(uid)
             return {} if view is None else view.recorded
@@ -106,7 +106,7 @@ class PodsInMemory:
             self._on_change(view)
 
     def views(self) -> Sequence[PodView]:
-        """Give what the watch has told."""
+        """Return what the watch has told."""
         with self._lock:
             return tuple(self._told.values())
 

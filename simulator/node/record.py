@@ -8,5 +8,5 @@ class NoRecord:
     """A node whose PodResources socket nobody mounted."""
 
     def list(self, *, within: float) -> Snapshot:  # noqa: ARG002 -- the Protocol's
-        """Have nothing."""
+        """Start empty."""
         raise Unavailable("PodResources: switched off")

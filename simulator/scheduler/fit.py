@@ -8,7 +8,7 @@ from simulator.client import Json
 
 
 def pod_requests(pod: Json) -> Counter[str]:
-    """Give what a pod takes of each extended resource.
+    """Return what a pod takes of each extended resource.
 
     Ordinary init containers run one at a time, each beside the sidecars that started
     before it; afterwards the containers run beside all sidecars. The pod needs whichever
@@ -30,17 +30,17 @@ def pod_requests(pod: Json) -> Counter[str]:
 
 
 def is_terminal(pod: Json) -> bool:
-    """Tell whether a pod has ended, so that it takes nothing any more."""
+    """Return whether a pod has ended, so that it takes nothing any more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def node_of(pod: Json) -> str:
-    """Give the node a pod is bound to, empty when none."""
+    """Return the node a pod is bound to, empty when none."""
     return (pod.get("spec") or {}).get("nodeName") or ""
 
 
 def waits(pod: Json) -> bool:
-    """Tell whether a pod waits for a node."""
+    """Return whether a pod waits for a node."""
     spec = pod.get("spec") or {}
     return not (
         node_of(pod)
@@ -66,7 +66,7 @@ def used_by_node(pods: Iterable[tuple[str, Json]]) -> dict[str, Counter[str]]:
 def fitting_nodes(
     pod: Json, nodes: Iterable[Json], used: Mapping[str, Counter[str]]
 ) -> Sequence[str]:
-    """Give the names of the nodes that have room, in alphabetical order."""
+    """Return the names of the nodes that have room, in alphabetical order."""
     asked = pod_requests(pod)
     wanted = (pod.get("spec") or {}).get("nodeSelector") or {}
     return sorted(

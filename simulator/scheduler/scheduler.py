@@ -128,7 +128,7 @@ class Scheduler:
         return made
 
     def _until_retry(self) -> float | None:
-        """Give the seconds until a pod is due again; nothing due, nothing to wait for."""
+        """Return the seconds until a pod is due again; nothing due, nothing to wait for."""
         if not self._not_before:
             return None
         return max(min(self._not_before.values()) - self._clock(), 0.0)

@@ -25,7 +25,7 @@ def grant_of(
 
 
 def allocations_of(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation] | None:
-    """Give what each container of a pod got, once all of them have all they ask for.
+    """Return what each container of a pod got, once all of them have all they ask for.
 
     An ordinary init container of which nothing is known does not keep a pod waiting when a
     later container has been served: it was served before this agent started (fact K4).
@@ -46,7 +46,7 @@ def allocations_of(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str,
 
 
 def is_news(found: Mapping[str, Allocation], recorded: Mapping[str, Allocation]) -> bool:
-    """Tell whether *found* says something that the record on the pod does not.
+    """Return whether *found* says something that the record on the pod does not.
 
     Evidence that is only newer is no news: an agent that was restarted has everything from the
     kubelet's record. A guess by order that was proven is.
@@ -61,14 +61,14 @@ def is_news(found: Mapping[str, Allocation], recorded: Mapping[str, Allocation])
 
 
 def served_inits(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation]:
-    """Give what each ordinary init container of a pod got, of those that have all they ask for."""
+    """Return what the ordinary init containers of a pod got that have all they ask for."""
     inits = (each for each in view.demand.containers if each.kind is ContainerKind.INIT)
     allocations = ((each.name, _allocation(ledger, book, view.id, each)) for each in inits)
     return {name: allocation for name, allocation in allocations if allocation is not None}
 
 
 def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
-    """Tell whether a container after *init* holds something."""
+    """Return whether a container after *init* holds something."""
     after = view.demand.containers[view.demand.containers.index(init) + 1 :]
     return any(
         ledger.holding(ContainerRef(view.id, each.name), resource)

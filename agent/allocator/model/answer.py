@@ -36,7 +36,7 @@ class Answer:
     cdi: tuple[str, ...] = ()
 
     def plus(self, other: "Answer") -> "Answer":
-        """Give both together; where both set a variable or a mount point, *other* has it."""
+        """Return both together; where both set a variable or a mount point, *other* has it."""
         at = {each.container: each for each in (*self.mounts, *other.mounts)}
         return Answer(
             {**self.envs, **other.envs},

@@ -93,7 +93,7 @@ class Ledger:
         return frozenset() if self._listed is None else self._by_pod.keys() - self._listed
 
     def over(self, pod: PodId) -> bool:
-        """Tell whether this kubelet knew a pod and lists it no more: it ended or was rejected."""
+        """Return whether this kubelet knew a pod and lists it no more: it ended or was rejected."""
         return self._listed is not None and pod in self._known and pod not in self._listed
 
     @property
@@ -102,7 +102,7 @@ class Ledger:
         return self._owners
 
     def held(self, resource: Resource) -> AbstractSet[str]:
-        """Give every place of *resource* that somebody holds."""
+        """Return every place of *resource* that somebody holds."""
         return self._held[resource]
 
     def count(self, resource: Resource) -> Mapping[str, int]:
@@ -110,7 +110,7 @@ class Ledger:
         return self._counts[resource]
 
     def take_changed(self) -> set[PodId]:
-        """Give the pods whose holdings have changed since this was last asked."""
+        """Return the pods whose holdings have changed since this was last asked."""
         changed, self._changed = self._changed, set()
         return changed
 
@@ -120,11 +120,11 @@ class Ledger:
             yield ref, self._kinds[ref], self._holdings[ref]
 
     def holding(self, ref: ContainerRef, resource: Resource) -> Holding | None:
-        """Give what *ref* holds of *resource*."""
+        """Return what *ref* holds of *resource*."""
         return self._holdings.get(ref, {}).get(resource)
 
     def pod_refs(self, pod: PodId) -> list[ContainerRef]:
-        """Give the containers of *pod* that hold something, sorted."""
+        """Return the containers of *pod* that hold something, sorted."""
         return sorted(self._by_pod.get(pod, ()))
 
     def find(self, resource: Resource, ids: frozenset[str]) -> list[ContainerRef]:
@@ -139,11 +139,11 @@ class Ledger:
         ]
 
     def kind(self, ref: ContainerRef) -> ContainerKind:
-        """Give the kind of a container that holds something."""
+        """Return the kind of a container that holds something."""
         return self._kinds[ref]
 
     def taken(self, resource: Resource, device_id: str, *, but_reusable_by: PodId) -> bool:
-        """Tell whether a place is out of reach for a new container of *but_reusable_by*.
+        """Return whether a place is out of reach for a new container of *but_reusable_by*.
 
         What the pod's own ordinary init containers hold is within reach (fact K7).
         """
@@ -179,7 +179,7 @@ class Ledger:
         self._counts[resource].update(map(card_of, fresh))
 
     def prove(self, ref: ContainerRef, resource: Resource) -> None:
-        """Note that the kubelet's record shows this holding; what was guessed is known now."""
+        """Record that the kubelet's record shows this holding; what was guessed is known now."""
         held = self._holdings[ref][resource]
         if held.proven and held.evidence is not Evidence.ORDER:
             return
@@ -190,7 +190,7 @@ class Ledger:
             self._changed.add(ref.pod)
 
     def new_kubelet(self) -> None:
-        """Take in that the plugin has registered anew: nothing was answered to this kubelet."""
+        """Apply that the plugin has registered anew: nothing was answered to this kubelet."""
         self._known.clear()
         self._listed = None
         for holdings in self._holdings.values():
@@ -319,7 +319,7 @@ class Ledger:
             raise AssertionError("an owner without a holding")
 
     def adopt_names(self, present: AbstractSet[PodId]) -> None:
-        """Give the UID to what was booked by name alone, once the API has told it."""
+        """Return the UID to what was booked by name alone, once the API has told it."""
         nameless = [ref for pod, refs in self._by_pod.items() if not pod.uid for ref in refs]
         if not nameless:
             return
@@ -345,7 +345,7 @@ class Ledger:
                 self.record(ContainerRef(to, ref.container), kind, resource, held)
 
     def agrees(self, entry: MatchedPod) -> bool:
-        """Tell whether the book has exactly what ``List`` shows of a pod, and as proven.
+        """Return whether the book has exactly what ``List`` shows of a pod, and as proven.
 
         Of ordinary init containers ``List`` says nothing (K4), whatever is booked for them.
         """
@@ -405,7 +405,7 @@ class Ledger:
     def _given_back(
         self, ref: ContainerRef, free: AbstractSet[tuple[Resource, str]]
     ) -> list[Resource]:
-        """Tell of which resources *ref* has booked places that are free."""
+        """Report which resources *ref* has booked places that are free."""
         return [
             resource
             for resource, held in self._holdings[ref].items()

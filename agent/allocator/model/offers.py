@@ -49,7 +49,7 @@ class Offers:
         ] = {}  # not in the ledger any more, and not yet offered
 
     def registered(self, ledger: Ledger) -> None:
-        """Take in that a kubelet has come anew.
+        """Apply that a kubelet has come anew.
 
         Its checkpoint is as old as the last container that got all it asked for. What was
         booked then may have been released since, and is counted all the same.
@@ -60,7 +60,7 @@ class Offers:
         self._former = {**self._booked, **_bookings(ledger)}
 
     def answered(self, ledger: Ledger) -> None:
-        """Take in that a call was answered, after which a checkpoint may be written."""
+        """Apply that a call was answered, after which a checkpoint may be written."""
         current = _bookings(ledger)
         self._seen |= current
         ended = [ref for ref in self._booked if ref not in current]
@@ -74,7 +74,7 @@ class Offers:
         ledger: Ledger,
         unhealthy: Callable[[str], str],
     ) -> None:
-        """Take in what is offered in a call.
+        """Apply what is offered in a call.
 
         Args:
             resource: what is asked for.

@@ -177,7 +177,7 @@ def _first_time(
 
 
 def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
-    """Tell whether these are all of a pod's containers.
+    """Return whether these are all of a pod's containers.
 
     An ordinary init container may be missing once a later container is there: nobody can
     tell any more what it got (fact K4). A pod that asks for nothing has nothing to be recorded.
@@ -217,7 +217,7 @@ def _believed(
 
 
 def _is_of(allocation: Allocation, demand: Demand) -> bool:
-    """Tell whether a record can be of a container that asks for this."""
+    """Return whether a record can be of a container that asks for this."""
     if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
         return False
     cards = len(set(allocation.cards))

@@ -30,7 +30,7 @@ class ListedPod:
         return self.namespace, self.name
 
     def may_be(self, view: PodView) -> bool:
-        """Tell whether the entry has just the containers that it must have if it is *view*.
+        """Return whether the entry has just the containers that it must have if it is *view*.
 
         Restartable init containers are listed by newer kubelets only.
         """
@@ -44,7 +44,7 @@ class ListedPod:
         )
 
     def contradicts(self, view: PodView) -> bool:
-        """Tell whether a container holds more or less of a resource than it asks for in *view*."""
+        """Return whether a container holds another count of a resource than it asks for."""
         return any(
             len(ids) != count_of(each.demand, resource)
             for each in view.demand.containers
@@ -56,11 +56,11 @@ class ListedPod:
         return next((each.held for each in self.containers if each.name == container), {})
 
     def held(self, container: str, resource: Resource) -> frozenset[str]:
-        """Give the IDs of *resource* that *container* holds."""
+        """Return the IDs of *resource* that *container* holds."""
         return self._held_by(container).get(resource, frozenset())
 
     def all_held(self) -> frozenset[tuple[Resource, str]]:
-        """Give everything any of its containers holds."""
+        """Return everything any of its containers holds."""
         return frozenset(self.each_held())
 
     def each_held(self) -> Iterator[tuple[Resource, str]]:
@@ -190,7 +190,7 @@ def _identify_group(
 def _owner(
     key: Key, entry: ListedPod, owners: Mapping[tuple[Resource, str], PodId]
 ) -> PodId | None:
-    """Tell which pod of this name the entry's devices were given to, if one and known by UID."""
+    """Return which pod of this name the entry's devices were given to, if one and known by UID."""
     given = {owners[each] for each in entry.all_held() if each in owners}
     named = {pod for pod in given if pod.key == key and pod.uid}
     return named.pop() if len(named) == 1 else None
@@ -202,7 +202,7 @@ def _stopping(
     view: PodView,
     owners: Mapping[tuple[Resource, str], PodId],
 ) -> bool:
-    """Tell whether the entry is an older pod whose successor of the same name is all we see."""
+    """Return whether the entry is an older pod whose successor of the same name is all we see."""
     held = next(entry.each_held(), None)
     if held is None or owners.get(held) == view.id:  # nearly always, and much faster
         return False

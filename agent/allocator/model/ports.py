@@ -17,7 +17,7 @@ class PodSource(Protocol):
     """The pods of this node, as the API knows them."""
 
     def views(self) -> Sequence[PodView]:
-        """Give all known pods, without asking anybody."""
+        """Return all known pods, without asking anybody."""
         ...
 
     def fetch(
@@ -76,25 +76,25 @@ class DecisionLog(Protocol):
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        """A call was settled."""
+        """Report that a call was settled."""
         ...
 
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """A call was refused; *ref* is ``None`` when nobody could be found that asks for it."""
+        """Report that a call was refused; *ref* is ``None`` when nobody is found that asks for it."""
         ...
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        """The cards that a scheduler chose did not fit; others were taken."""
+        """Report that the cards that a scheduler chose did not fit; others were taken."""
         ...
 
     def corrected(self, correction: Correction) -> None:
-        """The kubelet's record showed a guess to be wrong."""
+        """Report that the kubelet's record showed a guess to be wrong."""
         ...
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
-        """A container starts without proof."""
+        """Report that a container starts without proof."""
         ...
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
@@ -102,7 +102,7 @@ class DecisionLog(Protocol):
         ...
 
     def podresources_unavailable(self, reason: str) -> None:
-        """The kubelet's record could not be had."""
+        """Report that the kubelet's record could not be had."""
         ...
 
 
@@ -110,7 +110,7 @@ class Enforcer(Protocol):
     """What holds containers to their limits; one module of :mod:`agent.enforcement` each."""
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
-        """Give what an ``Allocate`` answer must carry, and make on disk what it names.
+        """Return what an ``Allocate`` answer must carry, and make on disk what it names.
 
         The answer follows from the IDs alone; *ref* is for whom it is made as far as is
         known yet. Called before anything is booked, and never twice at once.
@@ -136,7 +136,7 @@ class Enforcer(Protocol):
         ...
 
     def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Tell who of several is about to start, whom the same core places were given to.
+        """Return who of several is about to start, whom the same core places were given to.
 
         Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
         than the places.

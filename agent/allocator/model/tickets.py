@@ -124,7 +124,7 @@ class TicketBook:
         }
 
     def among(self, resource: Resource, card: str, device_ids: AbstractSet[str]) -> list[Ticket]:
-        """Give the tickets of *card* that are among *device_ids*, by place."""
+        """Return the tickets of *card* that are among *device_ids*, by place."""
         return [each for name, each in self._on_card[resource][card] if name in device_ids]
 
     def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
@@ -164,7 +164,7 @@ class TicketBook:
 
 
 def card_of(device_id: str) -> str:
-    """Give the card that a device ID names, without looking whether there is one."""
+    """Return the card that a device ID names, without looking whether there is one."""
     return device_id.rpartition(_SEPARATOR)[0]
 
 

@@ -59,7 +59,7 @@ class Admissions:
         )
 
     def find(self, pods: AbstractSet[PodId]) -> None:
-        """Note that *pods* were there when the agent started."""
+        """Record that *pods* were there when the agent started."""
         self._found |= pods
 
     def newcomers(self, listed: Iterable[MatchedPod]) -> frozenset[PodId]:
@@ -86,14 +86,14 @@ class Admissions:
         self._refused = {each for each in self._refused if each in pods or each in live}
 
     def guessed_wrongly(self, pod: PodId) -> None:
-        """Note that a pod was answered in place of another.
+        """Record that a pod was answered in place of another.
 
         If it was lacking while the other was served, it had its turn (K8).
         """
         self._passed |= {pod} & self._lacking
 
     def gained(self, pods: Iterable[PodId]) -> None:
-        """Note that *pods* hold more than was answered for them: another was guessed to be asking.
+        """Record that *pods* hold more than was answered for them: a guess was wrong.
 
         Only the one that is being admitted gets anything (K1).
         """
@@ -102,11 +102,11 @@ class Admissions:
             self._passed -= found - self._over
 
     def over(self, pods: Iterable[PodId]) -> None:
-        """Note that the admission of *pods* is over."""
+        """Record that the admission of *pods* is over."""
         self._passed |= frozenset(pods)
 
     def refuse(self, pod: PodId, *, certain: bool) -> None:
-        """Note that a call made for *pod* is refused, which ends its admission.
+        """Record that a call made for *pod* is refused, which ends its admission.
 
         Args:
             pod: for which pod.
@@ -126,18 +126,18 @@ class Admissions:
         self._refused |= refused
 
     def disproved(self, pod: PodId) -> None:
-        """Note that *pod* was not the one that was answered last, and nobody is shown to be."""
+        """Record that *pod* was not the one that was answered last, and nobody is shown to be."""
         self._passed = (self._passed - self._by_last) | {pod}
         self._by_last = frozenset()
 
     def answer(self, pod: PodId) -> None:
-        """Note that a call made for *pod* is answered."""
+        """Record that a call made for *pod* is answered."""
         self._begun.add(pod)
 
     def settle(
         self, pod: PodId, observation: Observation | None, snapshot: Snapshot | None
     ) -> None:
-        """Note that *pod* was found to be asking; all others that lacked something were not."""
+        """Record that *pod* was found to be asking; all others that lacked something were not."""
         moving = observation.moving if observation is not None else ()
         self._lacking = frozenset(each.pod for each in moving if lacks(each) or each.view is None)
         before = self._passed
@@ -151,7 +151,7 @@ class Admissions:
             self._before, self._keys = snapshot, None
 
     def settle_instead(self, pod: PodId) -> None:
-        """Note that *pod* is the one that is answered, not the one just found to be asking.
+        """Record that *pod* is the one that is answered, not the one just found to be asking.
 
         Args:
             pod: another that may have been asking.

@@ -74,7 +74,7 @@ class PodIndex:
     # --- what the API tells -------------------------------------------------------------
 
     def update(self, views: Sequence[PodView]) -> bool:
-        """Take in the pods known from the API; tell whether anything has changed."""
+        """Apply the pods known from the API; tell whether anything has changed."""
         if views is self._views:
             return False
         self._last = None
@@ -94,7 +94,7 @@ class PodIndex:
         return True
 
     def view(self, pod: PodId) -> PodView | None:
-        """Give what the API tells of *pod*, or told while it was there."""
+        """Return what the API tells of *pod*, or told while it was there."""
         view = self._by_uid.get(pod.uid) or self._departed.get(pod.uid)
         return view if view is not None and view.id == pod else None
 
@@ -103,11 +103,11 @@ class PodIndex:
         return None if self.has_departed(pod) else self.view(pod)
 
     def has_departed(self, pod: PodId) -> bool:
-        """Tell whether *pod* has left the API and is remembered."""
+        """Return whether *pod* has left the API and is remembered."""
         return pod.uid in self._departed
 
     def alone(self, keys: Iterable[Key], snapshot: Snapshot) -> None:
-        """Note that the API had no pod of these names: who is listed is the one remembered.
+        """Record that the API had no pod of these names: who is listed is the one remembered.
 
         Args:
             keys: the names.
@@ -119,11 +119,11 @@ class PodIndex:
         self._last = None
 
     def by_runtime_uid(self, uid: str) -> list[PodId]:
-        """Give the pods that the container runtime knows by *uid*."""
+        """Return the pods that the container runtime knows by *uid*."""
         return [view.id for view in self._views if (view.runtime_uid or view.id.uid) == uid]
 
     def views_of(self, key: Key) -> Sequence[PodView]:
-        """Give the pods of a name that the API shows."""
+        """Return the pods of a name that the API shows."""
         return self._by_key.get(key, ())
 
     @property
@@ -162,7 +162,7 @@ class PodIndex:
     # --- what the kubelet tells ---------------------------------------------------------
 
     def unknown(self, observation: Observation) -> list[Key]:
-        """Name the listed pods of which the API has told nothing."""
+        """List the listed pods of which the API has told nothing."""
         return sorted(
             {
                 each.listed.key
@@ -172,7 +172,7 @@ class PodIndex:
         )
 
     def ended(self, observation: Observation, *, again: bool = False) -> list[Key]:
-        """Name the listed pods that the API shows ended: names come back.
+        """List the listed pods that the API shows ended: names come back.
 
         Args:
             observation: what ``List`` shows.
@@ -192,7 +192,7 @@ class PodIndex:
         return sorted(found)
 
     def silent(self) -> list[Key]:
-        """Name the pods at rest that hold nothing, newest first."""
+        """List the pods at rest that hold nothing, newest first."""
         found = [
             (each.view.position, each.listed.key)
             for each in self._resting.values()
@@ -203,7 +203,7 @@ class PodIndex:
     def observe(
         self, snapshot: Snapshot, owners: Mapping[tuple[Resource, str], PodId]
     ) -> Observation:
-        """Tell which listed pods are in motion, and which pods those are.
+        """Return which listed pods are in motion, and which pods those are.
 
         Args:
             snapshot: what ``List`` showed.
@@ -237,7 +237,7 @@ class PodIndex:
         return observation
 
     def settle(self, served: Iterable[MatchedPod]) -> None:
-        """Note that nothing more is to happen to these, as they are now.
+        """Record that nothing more is to happen to these, as they are now.
 
         Only a pod of which the API tells, alone of its name, can be at rest.
         """
@@ -249,7 +249,7 @@ class PodIndex:
                 self._entry_of[each.pod] = id(each.listed)
 
     def invalidate(self, pods: Iterable[PodId]) -> None:
-        """Note that something happened to *pods*."""
+        """Record that something happened to *pods*."""
         for pod in pods:
             self._last = None
             self._invalidate(pod)

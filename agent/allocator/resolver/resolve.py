@@ -181,14 +181,14 @@ def _likeliest(ask: Ask, listed: Sequence[MatchedPod], served: Served, past: Pas
 
 
 def is_recorded(view: PodView) -> bool:
-    """Tell whether the record on a pod covers every container of it."""
+    """Return whether the record on a pod covers every container of it."""
     return all(each.name in view.recorded for each in view.demand.containers)
 
 
 def next_containers(
     containers: Sequence[ContainerDemand], is_served: IsServed
 ) -> list[ContainerDemand]:
-    """Give the containers that may come next, in order.
+    """Return the containers that may come next, in order.
 
     Usually one. What an ordinary init container lacks by our record it may have got before
     the agent started (K4), so the one after it may come next as well.
@@ -240,7 +240,7 @@ def served_again(ask: Ask, waiting: Sequence[MatchedPod], served: Served) -> Res
 
 
 def waits(each: MatchedPod, served: Served) -> bool:
-    """Tell whether a listed pod of which the API tells may still ask for something.
+    """Return whether a listed pod of which the API tells may still ask for something.
 
     Args:
         each: the pod, as ``List`` and the API show it.
@@ -253,7 +253,7 @@ def waits(each: MatchedPod, served: Served) -> bool:
 
 
 def lacks(each: MatchedPod) -> bool:
-    """Tell whether a listed pod asks for something that ``List`` does not show it holding."""
+    """Return whether a listed pod asks for something that ``List`` does not show it holding."""
     if each.view is None or each.view.terminal:
         return False
     return any(
@@ -359,7 +359,7 @@ _MOST_NAMED = 5
 def _nothing_fits(
     ask: Ask, views: Sequence[PodView], served: Served, listed: Sequence[MatchedPod] | None
 ) -> str:
-    """Say what was asked and what was waiting."""
+    """Return what was asked and what was waiting."""
     pending: list[tuple[PodView, ListedPod | None]] = (
         [(view, None) for view in views]
         if listed is None

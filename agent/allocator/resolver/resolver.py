@@ -98,13 +98,13 @@ class Resolver:
         self._told_apart: set[PodId] = set()
 
     def update(self) -> PodIndex:
-        """Take in what the API has told; lock held."""
+        """Apply what the API has told; lock held."""
         if self.pod_index.update(self._pods.views()):
             self._adopt_names()
         return self.pod_index
 
     def _adopt_names(self) -> None:
-        """Give their UIDs to pods that were booked by their names while the API was away.
+        """Return their UIDs to pods that were booked by their names while the API was away.
 
         A pod that asks for something else than was booked is another one of the same name. If
         the kubelet has not shown the booked one holding that either, it was guessed wrongly.
@@ -128,7 +128,7 @@ class Resolver:
                 self.ledger.release_unproven(pod)
 
     def _fits(self, view: PodView, booked: PodId) -> bool:
-        """Tell whether *view* asks for what is booked by its name alone."""
+        """Return whether *view* asks for what is booked by its name alone."""
         for ref in self.ledger.pod_refs(booked):
             if is_unseen(ref.container):
                 continue
@@ -238,13 +238,13 @@ class Resolver:
         return None
 
     def _unknown(self, snapshot: Snapshot) -> list[Key]:
-        """Name the listed pods of which the API has told nothing, newcomers first."""
+        """List the listed pods of which the API has told nothing, newcomers first."""
         observation = self._observe(snapshot)
         fresh = {pod.key for pod in self.admissions.newcomers(observation.moving)}
         return sorted(self.pod_index.unknown(observation), key=lambda key: (key not in fresh, key))
 
     def _returned(self, snapshot: Snapshot) -> list[Key]:
-        """Name the pods of which the API has told nothing, only of another of the same name.
+        """List the pods of which the API has told nothing, only of another of the same name.
 
         The watch may be behind, and what was read a moment ago was read of the other.
         """
@@ -258,12 +258,12 @@ class Resolver:
         return sorted(key for key in strangers if self.pod_index.views_of(key))
 
     def _uncertain(self, snapshot: Snapshot) -> list[Key]:
-        """Name the pods that have left the API and lack something: another may have the name."""
+        """List the pods that have left the API and lack something: another may have the name."""
         moving = self._observe(snapshot).moving
         return sorted({each.listed.key for each in moving if not each.certain and lacks(each)})
 
     def _doubtful(self, snapshot: Snapshot) -> list[Key]:
-        """Name the pods that may not be what the API has told of them, newest first.
+        """List the pods that may not be what the API has told of them, newest first.
 
         Only one pod can be waiting (fact K3). Where ``List`` keeps rejected ones (K8) there may
         be more, for as long as the API has not told how they ended. And a pod that was served
@@ -283,7 +283,7 @@ class Resolver:
         return list(dict.fromkeys(replaced + others))
 
     def _unexplained(self, ask: Ask, snapshot: Snapshot) -> list[Key]:
-        """Name the pods that may be meant, where nobody who is still to be served asks for this.
+        """List the pods that may be meant, where nobody who is still to be served asks for this.
 
         A pod that the kubelet has just begun to list is asking (K1, K3). If by what the API has
         told it cannot be, its name may have come back with other sizes. One that holds
@@ -303,7 +303,7 @@ class Resolver:
         return []
 
     def _meant(self, snapshot: Snapshot, ask: Ask, *, again: bool = False) -> list[Key]:
-        """Name the listed pods that may be asking by another spec than is known, likeliest first.
+        """List the listed pods that may be asking by another spec than is known, likeliest first.
 
         Names of ended pods come back; then those that the kubelet has begun to list since the
         last call, those that lack something, and those that hold nothing.
@@ -331,7 +331,7 @@ class Resolver:
         ]
 
     def _was_served(self, each: MatchedPod) -> bool:
-        """Tell whether a listed pod had everything, by its own record or the kubelet's before."""
+        """Return whether a listed pod had everything, by its own record or the kubelet's before."""
         if each.view is not None and is_recorded(each.view):
             return True
         return any(
@@ -392,7 +392,7 @@ class Resolver:
         return observation
 
     def _gained(self, each: MatchedPod) -> bool:
-        """Tell whether the record shows a pod holding what was not answered for it."""
+        """Return whether the record shows a pod holding what was not answered for it."""
         return any(
             ids and ((held := self.ledger.holding(ref, resource)) is None or held.ids != ids)
             for container in each.listed.containers
@@ -401,7 +401,7 @@ class Resolver:
         )
 
     def _sure(self, pod: PodId) -> set[ContainerRef]:
-        """Give the containers of *pod* that were not merely guessed, but for ordinary init ones."""
+        """Return the containers of *pod* that are not guesses, ordinary init ones left out."""
         return {
             ref
             for ref in self.ledger.pod_refs(pod)
@@ -413,7 +413,7 @@ class Resolver:
         }
 
     def rejected(self, ref: ContainerRef | None, *, certain: bool = True) -> None:
-        """Note that the kubelet will not try a pod again: a call made for it is being refused.
+        """Record that the kubelet will not try a pod again: a call made for it is being refused.
 
         Args:
             ref: the container, if it could be told.
@@ -424,12 +424,12 @@ class Resolver:
                 self.admissions.refuse(ref.pod, certain=certain)
 
     def answered(self, ref: ContainerRef) -> None:
-        """Note that a call for *ref* is being answered; lock held."""
+        """Record that a call for *ref* is being answered; lock held."""
         self.admissions.answer(ref.pod)
         self._last = ref
 
     def forget_kubelet(self) -> None:
-        """Note that a kubelet has come anew: it tries every pod again; lock held."""
+        """Record that a kubelet has come anew: it tries every pod again; lock held."""
         self.admissions.forget()
         self._last = None
 
@@ -439,7 +439,7 @@ class Resolver:
         return self.ledger.holding(ContainerRef(pod, container), resource) is not None
 
     def ask(self, resource: Resource, size: int, named: Iterable[str]) -> Ask:
-        """Say what a call reveals about who is asking; lock held.
+        """Return what a call reveals about who is asking; lock held.
 
         Args:
             resource: for what.
@@ -665,7 +665,7 @@ class Resolver:
         return Resolution(pod, other, Evidence.ORDER)
 
     def _next_of(self, view: PodView) -> list[ContainerDemand]:
-        """Give the containers of a pod that may come next by the agent's own record."""
+        """Return the containers of a pod that may come next by the agent's own record."""
 
         def is_served(container: ContainerDemand, resource: Resource) -> bool:
             return self._served(view.id, container.name, resource)
@@ -693,7 +693,7 @@ class Resolver:
             self.ledger.take_back(pod, context.offered | context.named)
 
     def gone(self) -> list[PodId]:
-        """Give the pods that hold places and that the API does not show as live; lock held."""
+        """Return the pods that hold places and that the API does not show as live; lock held."""
         self.update()
         live = self.pod_index.live
         keys = {pod.key for pod in live}

@@ -22,7 +22,7 @@ _PREFIX = "init container "  # no container can have such a name
 
 
 def is_unseen(container: str) -> bool:
-    """Tell whether a name stands for an init container whose own name is not known."""
+    """Return whether a name stands for an init container whose own name is not known."""
     return container.startswith(_PREFIX)
 
 
@@ -80,7 +80,7 @@ def asking_unseen(ledger: Ledger, each: MatchedPod, ask: Ask) -> ContainerDemand
 
 
 def name_unseen(ledger: Ledger, view: PodView) -> None:
-    """Give init containers their names, once the API has told of their pod.
+    """Return init containers their names, once the API has told of their pod.
 
     What none of its init containers asks for was guessed to be this pod's, and is not.
     """

@@ -44,7 +44,7 @@ class Entitled(Protocol):
     """Tells what a container may use."""
 
     def __call__(self, pod_uid: str, container: str, /) -> Entitlement | None:
-        """Give it by the pod's UID and the container's name; ``None`` while nobody knows."""
+        """Return it by the pod's UID and the container's name; ``None`` while nobody knows."""
         ...
 
 

@@ -43,7 +43,7 @@ class Claims:
     container_id: str = ""
 
     def shown(self) -> dict[str, str]:
-        """Give them for the log: cut, since they are a stranger's."""
+        """Return them for the log: cut, since they are a stranger's."""
         return {
             "pod_uid": self.pod_uid[:_SHOWN],
             "container": self.container_name[:_SHOWN],
@@ -58,7 +58,7 @@ def is_container_id(text: str) -> bool:
 
 
 def aliases(container_id: str) -> frozenset[str]:
-    """Give the IDs by which a container may call itself.
+    """Return the IDs by which a container may call itself.
 
     Under CRI-O with the cgroupfs driver the real client takes the prefix for a part of it, and
     then reads the directory that is named so.
@@ -120,7 +120,7 @@ def check_claims(claims: Claims, info: ContainerInfo, bus_ids: Collection[str]) 
 
 
 def folders_of(claims: Claims, ref: ContainerCgroup, info: ContainerInfo) -> frozenset[str]:
-    """Say in which folders of its ticket a container will look; the empty one is the ticket's.
+    """Return the folders of a ticket that its container reads; "" is the top one.
 
     vcuda-controller asks in two forms. Where it finds ``/etc/vcuda/vcuda.config`` it reads that,
     registers with its pod and container name, and reads ``/etc/vcuda/pids.config``. Else it reads

@@ -193,7 +193,7 @@ def decode_pids(data: bytes) -> tuple[int, ...]:
 def config_of(
     entitlement: Entitlement, *, bus_id: str, driver_version: str, block: int
 ) -> VcudaConfig:
-    """Say what a container may use; the module says why so.
+    """Return what a container may use; the module says why so.
 
     Args:
         entitlement: what it may use.

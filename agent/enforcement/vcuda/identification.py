@@ -26,7 +26,7 @@ class Identify(Protocol):
     """Tells the container of a process."""
 
     def __call__(self, pid: int, /) -> ContainerCgroup | None:
-        """Give the container that *pid* is in; ``None`` when it is in none, or is gone.
+        """Return the container that *pid* is in; ``None`` when it is in none, or is gone.
 
         Raises:
             CgroupError: what the kernel tells of it names no one container.

@@ -63,11 +63,11 @@ class Account:
         self.turns -= 1
 
     def failed(self) -> None:
-        """Have the next wait: one could not be let in, nor could it at once."""
+        """Delay the next connection: this one could not be accepted."""
         self.turns = min(self.turns, 0.0)
 
     def opens_at(self) -> float | None:
-        """Give when the next turn comes, where one is waited for."""
+        """Return when the next turn comes, where one is waited for."""
         if self._full() or self.turns >= 1:
             return None
         return self.now + (1 - self.turns) / self.limits.per_second

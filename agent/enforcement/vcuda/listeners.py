@@ -39,7 +39,7 @@ class Listener:
             raise
 
     def attend(self, *, wanted: bool) -> None:
-        """Have the selector tell of who comes exactly while somebody may; others queue."""
+        """Select for new connections only while one may be accepted; others queue."""
         if wanted and not self.attending:
             self._selector.register(self._socket, selectors.EVENT_READ, self)
         elif self.attending and not wanted:

@@ -213,7 +213,7 @@ class VirtualManager:
 
 
 def _told(visitor: Visitor | None, claims: Claims, error: Exception) -> dict[str, object]:
-    """Say for the log who asked, what it claims, and what was wrong."""
+    """Return log fields: the peer, its claims, and the error."""
     container = visitor.container if visitor is not None else None
     return {
         "ticket": visitor.door.digest if visitor is not None else "",

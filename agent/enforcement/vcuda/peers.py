@@ -13,7 +13,7 @@ _UCRED = struct.Struct("iII")
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """Give the process at the far end; 0 when it cannot be seen from this PID namespace."""
+    """Return the process at the far end; 0 when it cannot be seen from this PID namespace."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, _uid, _gid = _UCRED.unpack(raw)
     return int(pid)
@@ -46,7 +46,7 @@ class Presence:
             os.close(self._pidfd)
 
     def lasts(self) -> bool:
-        """Tell whether what was read about the process meanwhile was read about that process."""
+        """Return whether what was read about the process meanwhile was read about that process."""
         if self._pidfd >= 0:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)  # readable once it has ended
@@ -55,7 +55,7 @@ class Presence:
 
 
 def _started(file: Path) -> str:
-    """Give when a process was started, in the kernel's ticks; empty when it does not live."""
+    """Return when a process was started, in the kernel's ticks; empty when it does not live."""
     try:
         text = file.read_bytes()
     except OSError:

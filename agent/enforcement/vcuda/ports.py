@@ -13,7 +13,7 @@ class Peers(Protocol):
     """Tells containers and processes of this node apart."""
 
     def container_of(self, pid: int, /) -> ContainerCgroup | None:
-        """Give the container of a process; ``None`` when it is in none, or is gone.
+        """Return the container of a process; ``None`` when it is in none, or is gone.
 
         Raises:
             CgroupError: what the kernel tells of it names no one container.
@@ -22,7 +22,7 @@ class Peers(Protocol):
         ...
 
     def pids_of(self, ref: ContainerCgroup, /) -> Collection[int]:
-        """Give the processes of a container, as the node numbers them; empty once it is gone.
+        """Return the processes of a container, as the node numbers them; empty once it is gone.
 
         Raises:
             CgroupError: they are not of a PID namespace that the agent sees.
@@ -35,7 +35,7 @@ class Runtime(Protocol):
     """The container runtime."""
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        """Give a container; ``None`` when there is none.
+        """Return a container; ``None`` when there is none.
 
         Raises:
             Unavailable: no answer in time.
@@ -43,7 +43,7 @@ class Runtime(Protocol):
         ...
 
     def succeeded(self, pod_uid: str, *, within: float) -> Collection[str]:
-        """Name the containers of a pod that have ended well since it was last set up.
+        """List the containers of a pod that have ended well since it was last set up.
 
         Raises:
             Unavailable: no answer in time.
@@ -55,7 +55,7 @@ class Visitors(Protocol):
     """Tells who is calling."""
 
     def visitor(self, peer: str) -> Visitor | None:
-        """Give who is behind a connection; ``None`` when nobody is known there."""
+        """Return who is behind a connection; ``None`` when nobody is known there."""
         ...
 
 

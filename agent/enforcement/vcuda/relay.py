@@ -111,7 +111,7 @@ class Relay:
         self._poke()
 
     def keep(self, *, listening: bool) -> None:
-        """Say whether a door's socket is made anew where another has taken its place.
+        """Return whether a door's socket is made anew where another has taken its place.
 
         While a successor takes over it makes the sockets its own; who has connected to ours
         before is served to the end.
@@ -127,12 +127,12 @@ class Relay:
             return self._served.wait_for(lambda: not self._links, within)
 
     def doors(self) -> tuple[TicketSocket, ...]:
-        """Give the ticket sockets that are listened at."""
+        """Return the ticket sockets that are listened at."""
         with self._lock:
             return tuple(listener.door for listener in self._listeners.values())
 
     def visitor(self, peer: str) -> Visitor | None:
-        """Tell who is behind a connection of the gRPC server.
+        """Return who is behind a connection of the gRPC server.
 
         Args:
             peer: what its ``context.peer()`` says.
@@ -295,7 +295,7 @@ class Relay:
     # --- the loop ------------------------------------------------------------------------
 
     def _begin(self) -> bool:
-        """Note that ``run`` runs, unless it was stopped before."""
+        """Record that ``run`` runs, unless it was stopped before."""
         with self._lock:
             self._running = not self._stopped
             return self._running

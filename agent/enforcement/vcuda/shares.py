@@ -28,13 +28,13 @@ class Shares:
         return max(min(self._limits.overall, left // _CONNECTION), 1)
 
     def may_enter(self, pod: str, sockets: int) -> bool:
-        """Tell whether another connection of *pod* may be served, be it in another's place."""
+        """Return whether another connection of *pod* may be served, be it in another's place."""
         if self._served[pod] >= self._limits.pod:
             return False
         return self._total < self.most(sockets) or self.gives_way(pod, sockets) is not None
 
     def gives_way(self, pod: str, sockets: int) -> str | None:
-        """Name the pod that gives up a connection for one of *pod*; ``None`` where none has to.
+        """List the pod that gives up a connection for one of *pod*; ``None`` where none has to.
 
         It is the one that has most; by name among equals. It must have more than *pod* will have.
         """

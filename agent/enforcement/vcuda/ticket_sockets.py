@@ -73,7 +73,7 @@ class TicketSocket:
         return not self._open
 
     def close(self) -> None:
-        """Give the descriptor up."""
+        """Return the descriptor up."""
         with self._lock:
             if self._open:
                 self._open = False
@@ -106,7 +106,7 @@ def listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
 
 
 def socket_identity(folder: int) -> tuple[int, int] | None:
-    """Tell one socket file from another."""
+    """Return the identity of a socket file."""
     try:
         status = os.stat(SOCKET, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

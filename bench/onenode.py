@@ -220,7 +220,6 @@ def wait(condition: Callable[[], bool], process: "subprocess.Popen[bytes]", what
 def check_alive(process: "subprocess.Popen[bytes]", deadline: float, what: str) -> None:
     """Raise if the agent has died, or if it is time to stop.
 
-
     Raises:
         PluginFailed: it is.
     """

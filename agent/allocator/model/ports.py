@@ -82,7 +82,7 @@ class DecisionLog(Protocol):
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """Report that a call was refused; *ref* is ``None`` when nobody is found that asks for it."""
+        """Report that a call was refused; *ref* is ``None`` when nobody asks for that."""
         ...
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:

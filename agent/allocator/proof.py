@@ -1,6 +1,6 @@
 """Proving before the start: who holds these places by the kubelet's own record, and may it.
 
-Pure but for the ledger it is given. README.md, "How it works", has the whole of it.
+Pure but for the ledger it is given. docs/architecture.md has the whole of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,0 +1,49 @@
+"""docs/architecture.md names every package and the places in the code where to look."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+_PATH = (
+    r"`((?:agent|bench|certs|common|contract|deploy|placement|simulator|tests|webhook)/[\w/.-]*)`"
+)
+_PROGRAMS = ("agent", "certs", "common", "contract", "placement", "simulator", "webhook")
+
+
+def _packages() -> set[str]:
+    """The packages down to the second level; of those with rows of their own, only these."""
+    found = set()
+    for program in _PROGRAMS:
+        below = [each.parent for each in (ROOT / program).glob("*/__init__.py")]
+        if program in {"agent", "webhook"}:
+            found |= {f"{program}/{each.name}/" for each in below}
+        else:
+            found.add(f"{program}/")
+    for each in (ROOT / "agent/allocator").glob("*/__init__.py"):
+        found.add(f"agent/allocator/{each.parent.name}/")
+    return found
+
+
+def test_every_path_that_is_named_is_there() -> None:
+    paths = re.findall(_PATH, PAGE)
+    assert len(paths) > 30
+    assert [each for each in paths if not (ROOT / each).exists()] == []
+
+
+def test_every_package_has_a_row_in_the_module_map() -> None:
+    _, _, section = PAGE.partition("\n## Modules\n")
+    rows = re.findall(r"^\| `([\w/.]+)` \|", section.partition("\n## ")[0], flags=re.MULTILINE)
+    assert _packages() - set(rows) == set()
+
+
+def test_every_method_that_is_named_is_in_its_module() -> None:
+    named = re.findall(r"`(\w+)\.(\w+)` in `([\w/]+\.py)`", PAGE)
+    assert named
+    for owner, method, path in named:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        (found,) = (
+            each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == owner
+        )
+        assert method in {each.name for each in found.body if isinstance(each, ast.FunctionDef)}

@@ -372,6 +372,14 @@ def _lines(page: str) -> list[str]:
 def test_every_event_is_told() -> None:
     found = everywhere(r"`(GPU(?!-|Turnstile|_)[A-Za-z]+)`")
     assert wrong(found, is_ours) == []
+    text = prose(ROOT / "docs/reference.md").partition("\n## Events\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`GPU[^|]*) \|", text, flags=re.MULTILINE)
+    told = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    written = {text for (text, *rest) in templates() if not rest and re.fullmatch(_EVENT, text)}
+    assert told == written
+
+
+_EVENT = r"GPUs?[A-Z][a-z]+[A-Za-z]+"
 
 
 def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:

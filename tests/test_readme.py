@@ -11,6 +11,7 @@ import yaml
 from agent.cards.inventory import parse_inventory
 from contract.demand import read_pod_demand
 from contract.names import Names
+from contract.wishes import read_wishes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,10 +24,10 @@ def _blocks(text: str, beginning: str) -> list[str]:
     return [each for each in found if beginning in each]
 
 
-def _said(limits: dict[str, Any], requests: dict[str, Any]) -> list[str]:
+def _said(limits: dict[str, Any], requests: dict[str, Any]) -> list[tuple[str, str]]:
     spec = {"containers": [{"name": "main", "resources": {"limits": limits, "requests": requests}}]}
     _, errors = read_pod_demand(spec, NAMES)
-    return [str(error).removeprefix(f"{error.path}: ") for error in errors]
+    return [(error.rule, str(error).removeprefix(f"{error.path}: ")) for error in errors]
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,40 @@ def test_every_refusal_is_in_the_table(limits: dict[str, Any], requests: dict[st
     # The API server hands counts to the webhook as strings.
     said = _said(limits, requests)
     assert said
-    for text in said:
-        # In the table N and M stand for what was found where any number can be.
-        assert any(
-            re.fullmatch(re.sub(r"\b[NM]\b", "[0-9]+", re.escape(each)), text)
-            for each in _messages()
-        ), text
+    for rule, text in said:
+        _check_row(rule, text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param(NAMES.gpu_policy, "best", id="policy"),
+        pytest.param(NAMES.core_limit, "0", id="core limit"),
+        pytest.param(NAMES.use_gpu_type, "a100,,h100", id="empty entry"),
+        pytest.param(NAMES.use_gpu_type, 1, id="no text"),
+        pytest.param(NAMES.use_gpu_uuid, "a b", id="no UUID"),
+        pytest.param(NAMES.use_gpu_type, "\x00", id="no type"),
+    ],
+)
+def test_every_refusal_of_a_wish_is_in_the_table(key: str, value: object) -> None:
+    _, (error,) = read_wishes({key: value}, NAMES)
+    _check_row(error.rule, str(error).removeprefix(f"{error.path}: "))
+
+
+def test_the_refusal_of_contradicting_wishes_is_in_the_table() -> None:
+    wishes = {NAMES.use_gpu_type: "a100", NAMES.nouse_gpu_type: "a100"}
+    _, (error,) = read_wishes(wishes, NAMES)
+    _check_row(error.rule, str(error).removeprefix(f"{error.path}: "))
+
+
+def test_the_table_has_every_rule_and_no_other() -> None:
+    found = set()
+    for name in ("contract/demand.py", "contract/wishes.py", "webhook/admission/validation.py"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found |= set(
+            re.findall(r'"((?:not-|wish|too-|share-|memory-|split-|requests-)[a-z-]+)"', text)
+        )
+    assert set(_messages()) == found
 
 
 def test_the_refusal_of_what_would_be_split_is_in_the_table() -> None:
@@ -61,14 +90,20 @@ def test_the_refusal_of_what_would_be_split_is_in_the_table() -> None:
 
     spec = {"initContainers": [ask("200")], "containers": [ask("100")]}
     (error,) = read_pod_demand(spec, NAMES)[1]
-    text = str(error).removeprefix(f"{error.path}: ")
-    assert any(re.fullmatch(re.sub(r"\bN\b", "200", re.escape(each)), text) for each in _messages())
+    _check_row(error.rule, str(error).removeprefix(f"{error.path}: "))
 
 
-def _messages() -> list[str]:
-    found = re.findall(r"`((?:Invalid|Required) value: .*?)` \|$", REFERENCE, flags=re.MULTILINE)
-    assert len(found) == 10
-    return found
+def _check_row(rule: str, text: str) -> None:
+    """Check that the table has *text* for *rule*, but for what was found in an object."""
+    # N and M stand for any number, "..." for any text.
+    pattern = re.sub(r"\b[NM]\b", "[0-9]+", re.escape(_messages()[rule]))
+    assert re.fullmatch(pattern.replace(re.escape("..."), ".*"), text), text
+
+
+def _messages() -> dict[str, str]:
+    """Read the message of every rule."""
+    rows = r"^\| `([a-z-]+)` \|.* `((?:Invalid|Required) value: .*?)` \|$"
+    return dict(re.findall(rows, REFERENCE, flags=re.MULTILINE))
 
 
 def test_the_pod_is_accepted() -> None:

@@ -382,6 +382,19 @@ def test_every_event_is_told() -> None:
 _EVENT = r"GPUs?[A-Z][a-z]+[A-Za-z]+"
 
 
+def test_the_reasons_of_a_node_are_what_is_said() -> None:
+    text = prose(ROOT / "docs/reference.md").partition("\n### On the node\n")[2].partition("\n#")[0]
+    reasons = re.findall(r"^\| (`.*?`) \| ", text, flags=re.MULTILINE)
+    pieces = [
+        piece.strip()
+        for code in re.findall(r"`([^`]+)`", " ".join(reasons))
+        for piece in code.split("...")
+        if piece.strip()
+    ]
+    assert len(pieces) > 4
+    assert [each for each in pieces if not is_ours(each)] == []
+
+
 def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
     page = ROOT / "docs/operate.md"
     quoted = [

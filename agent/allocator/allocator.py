@@ -33,8 +33,8 @@ from agent.allocator.model.ports import (
 )
 from agent.allocator.model.tickets import Ticket, TicketBook
 from agent.allocator.owed_annotations import Records
-from agent.allocator.placement_request import Beliefs, Guidance
-from agent.allocator.placer import Placement, at_least, place_container
+from agent.allocator.placement_request import Beliefs, Guidance, PlacementRequest
+from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.proof import (
     add_unbooked,
     believe,
@@ -113,8 +113,8 @@ class Allocator:
         self._shared = SharedRecord(record)
         self._decision_log = decision_log
         self._answer = answer
-        self._links = Links(book.inventory)
         self._unhealthy = unhealthy
+        self._placer = Placer(book=book, links=Links(book.inventory), unhealthy=unhealthy)
         self._policy = policy
         self._strict = strict
         self._lock = threading.Lock()
@@ -453,18 +453,14 @@ class Allocator:
         if view is None:
             container = at_least(container, self._book)
         pod = view.demand if view is not None else PodDemand((container,))
-        return place_container(
+        request = PlacementRequest(
             ref_of(asker),
             container,
             pod,
             resource,
-            book=self._book,
-            ledger=self._ledger,
-            links=self._links,
-            unhealthy=self._unhealthy,
-            policy=self._policy_for(view),
-            available=offered,
-            must=must,
+            self._policy_for(view),
+            offered,
+            must,
             plan=self._reservations.plan(asker.pod),
             beliefs=Beliefs(
                 tuple(self._resolver.pod_index.hidden),
@@ -476,6 +472,7 @@ class Allocator:
             guidance=self._guided(view),
             sure=asker.evidence is not Evidence.ORDER,
         )
+        return self._placer.place(request, self._ledger)
 
     def _refused(
         self,

@@ -1,22 +1,18 @@
-"""What one call of the kubelet is decided on: cards, what is free of them, what was planned.
+"""A request for placement: one call of the kubelet, and all that its answer depends on."""
 
-Reads the ledger for the container that is asking and those after it, and says what is to be
-found for each. Pure.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.free_places import free_places, left_over
-from agent.allocator.model.ledger import ContainerRef, Ledger
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.offers import Kept
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Ticket, TicketBook, per_card
-from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import Resource, count_of
+from agent.allocator.model.tickets import Ticket
+from contract.demand import ContainerDemand, PodDemand
+from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes
-from placement.capacity import CardState, Need, need_of, why_not
-from placement.search import Capacity, Plan, Step
+from placement.scoring import Policy
+from placement.search import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,166 +63,36 @@ class Beliefs:
         yield Beliefs(trusting=True)
 
 
-class CallPlacement:
-    """What one call is decided on."""
+NO_BELIEFS = Beliefs()
 
-    def __init__(  # noqa: PLR0913 -- the state of agent.allocator.placer.seat
-        self,
-        *,
-        ref: ContainerRef,
-        resource: Resource,
-        book: TicketBook,
-        ledger: Ledger,
-        unhealthy: Callable[[str], str],
-        guidance: Guidance,
-        offer: Mapping[str, int],
-        must: Sequence[Ticket],
-    ) -> None:
-        """Look on behalf of *ref*, which is asked for *resource*; see ``place_container``."""
-        self.pod = ref.pod
-        self._claim = ref
-        self._resource = resource
-        self._book = book
-        self._ledger = ledger
-        self._guidance = guidance
-        self._offer = offer
-        self._must = must
-        self._barred = {
-            card.uuid: (
-                unhealthy(card.uuid),
-                guidance.wishes.excludes(model=card.model, uuid=card.uuid),
-            )
-            for card in book.inventory.cards
-        }
 
-    def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
-        """Return what a container asks for and does not hold."""
-        ref = ContainerRef(self._claim.pod, container.name)
-        return frozenset(
-            each
-            for each in Resource
-            if count_of(container.demand, each) and self._ledger.holding(ref, each) is None
-        )
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """One container to place, so that its pod's later ones find places too.
 
-    def step(self, container: ContainerDemand, plan: Plan | None = None) -> Step:
-        """Return what is to be found for a container; the one that is asking always asks."""
-        asking = container.name == self._claim.container
-        lacking = self.lacking(container) | (frozenset({self._resource}) if asking else frozenset())
-        need = need_of(container.demand)
-        held = {
-            each: holding
-            for each in Resource
-            if each not in lacking
-            and (
-                holding := self._ledger.holding(ContainerRef(self._claim.pod, container.name), each)
-            )
-        }
-        # Given out already: it need not fit again, and the rest must follow it.
-        need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
-        fixed = self._book.in_order(
-            ticket.card
-            for each, holding in held.items()
-            for ticket in self._book.read(each, holding.ids)
-        )
-        planned = plan.get(container.name) if plan else None
-        if planned is not None and fixed and set(fixed) <= set(planned.cards):
-            fixed = planned.cards
-        return Step(
-            container,
-            need,
-            lacking,
-            fixed,
-            self._book.in_order(ticket.card for ticket in self._must) if asking else (),
-            (self._resource, self._offer) if asking else None,
-            self._chosen(container),
-            self._guidance.strict,
-        )
+    Attributes:
+        ref: whose places these will be.
+        container: what it asks for.
+        pod: its whole pod, to look ahead.
+        resource: which resource is asked for.
+        policy: which card a share prefers.
+        available: the IDs the kubelet offers; a place outside them is never chosen.
+        must: places the kubelet hands on (``must_include``).
+        plan: what was planned when an earlier call of its pod was answered.
+        beliefs: what may be taken although the ledger does not say so.
+        guidance: what others want.
+        sure: it is known that this pod is asking; one that is only guessed is not refused
+            for a container that comes later.
+    """
 
-    def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
-        """Return the cards that a scheduler chose; one that is not there by its number."""
-        if container.kind is not ContainerKind.MAIN:
-            return ()
-        by_index = {card.index: card.uuid for card in self._book.inventory.cards}
-        indices = self._guidance.chosen.get(container.index, ())
-        return tuple(by_index.get(each, f"card {each}") for each in indices)
-
-    def planned(self, step: Step, plan: Plan | None) -> Plan | None:
-        """Return the plan, if it has a place for the container and the kubelet offers that."""
-        planned = plan.get(step.container.name) if plan else None
-        if plan is None or planned is None:
-            return None
-        ref, other = ContainerRef(self.pod, step.container.name), self._resource.other
-        if self._ledger.holding(ref, self._resource) is not None:
-            return None  # a kubelet that died serves it again: what was planned is over
-        cards, bound = planned.cards, {*step.fixed, *step.must}
-        if other in step.lacking:
-            bound |= left_over(self.pod, other, self._book, self._ledger).keys()
-        need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
-        states = {state.uuid: state for state in self._states({})}
-        # Of a pod whose spec nobody knows, an earlier call may have shown less.
-        fits = len(cards) == step.need.demand.cards
-        fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
-        return plan if fits and bound <= {*cards} else None
-
-    def limited(self, steps: Sequence[Step], beliefs: Beliefs) -> list[Step]:
-        """Leave out of the kubelet's offer what is planned for another pod."""
-        taken = beliefs.reserved.get(self._resource, {})
-        if not taken:
-            return list(steps)
-        offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
-        return [replace(steps[0], offer=(self._resource, offer)), *steps[1:]]
-
-    def capacities(self, beliefs: Beliefs, *, alone: bool) -> list[Capacity]:
-        """Return the cards as the pod finds them.
-
-        Args:
-            beliefs: what may be taken of them.
-            alone: only the container that is asking is to be placed: of the resource that it
-                asks for, what the kubelet offers is all that counts.
-        """
-        free: dict[Resource, Mapping[str, int]] = {}
-        left: dict[Resource, Mapping[str, int]] = {}
-        believed: Kept = beliefs.kept[0] if beliefs.kept else {}
-        for each in Resource:
-            asked = each is self._resource
-            if asked and alone:
-                free[each] = self._offer
-            else:
-                found = free_places(
-                    self._ledger,
-                    self._book,
-                    each,
-                    hidden=beliefs.hidden,
-                    trusting=beliefs.trusting,
-                )
-                taken, kept = beliefs.reserved.get(each, {}), believed.get(each, {})
-                free[each] = {
-                    card: max(n - taken.get(card, 0) - kept.get(card, 0), 0)
-                    for card, n in found.items()
-                }
-            # Of what is asked for the kubelet has said what it hands on.
-            left[each] = (
-                per_card(self._must)
-                if asked
-                else left_over(self._claim.pod, each, self._book, self._ledger)
-            )
-        return [
-            Capacity(
-                state,
-                {each: left[each][state.uuid] for each in Resource if left[each].get(state.uuid)},
-            )
-            for state in self._states(free)
-        ]
-
-    def _states(self, free: Mapping[Resource, Mapping[str, int]]) -> list[CardState]:
-        """Return the cards with what is *free*, or offered where that is not told."""
-        return [
-            CardState(
-                card.uuid,
-                card.index,
-                {each: free.get(each, self._offer).get(card.uuid, 0) for each in Resource},
-                {each: self._book.places(each, card) for each in Resource},
-                *self._barred[card.uuid],
-            )
-            for card in self._book.inventory.cards
-        ]
+    ref: ContainerRef
+    container: ContainerDemand
+    pod: PodDemand
+    resource: Resource
+    policy: Policy
+    available: AbstractSet[str]
+    must: Sequence[Ticket] = ()
+    plan: Plan | None = None
+    beliefs: Beliefs = NO_BELIEFS
+    guidance: Guidance = NO_GUIDANCE
+    sure: bool = True

@@ -1,24 +1,20 @@
 """Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.allocator.free_places import offered_by_card, within_reach
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import Ticket, TicketBook
-from agent.allocator.placement_request import NO_GUIDANCE, Beliefs, CallPlacement, Guidance
+from agent.allocator.placement_request import PlacementRequest
+from agent.allocator.request_view import RequestView
 from agent.errors import PlacementError
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of
 from placement import errors
-from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
 from placement.topology import Links
-
-_NO_BELIEFS = Beliefs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,131 +34,113 @@ class Placement:
     replaced: tuple[str, ...] = ()
 
 
-def place_container(  # noqa: PLR0913 -- one call of the kubelet, spelled out
-    ref: ContainerRef,
-    container: ContainerDemand,
-    pod: PodDemand,
-    resource: Resource,
-    *,
-    book: TicketBook,
-    ledger: Ledger,
-    links: Links,
-    unhealthy: Callable[[str], str],
-    policy: Policy,
-    available: AbstractSet[str],
-    must: Sequence[Ticket] = (),
-    plan: Plan | None = None,
-    beliefs: Beliefs = _NO_BELIEFS,
-    guidance: Guidance = NO_GUIDANCE,
-    sure: bool = True,
-) -> Placement:
-    """Choose cards and places for one container, so that its pod's later ones find some too.
+class Placer:
+    """Places containers on the cards of one node."""
 
-    Args:
-        ref: whose places these will be.
-        container: what it asks for.
-        pod: its whole pod, to look ahead.
-        resource: which resource is asked for.
-        book: the node's tickets.
-        ledger: who holds what.
-        links: how the node's cards are connected.
-        unhealthy: why a card, by UUID, may not be given out; empty when it may.
-        policy: which card a share prefers.
-        available: the IDs the kubelet offers; a place outside them is never chosen.
-        must: places the kubelet hands on (``must_include``).
-        plan: what was planned when an earlier call of its pod was answered.
-        beliefs: what may be taken although the ledger does not say so.
-        guidance: what others want.
-        sure: it is known that this pod is asking; one that is only guessed is not refused
-            for a container that comes later.
+    def __init__(self, *, book: TicketBook, links: Links, unhealthy: Callable[[str], str]) -> None:
+        """Place on the node of *book*.
 
-    Raises:
-        PlacementError: nothing fits; names the container that cannot be placed.
-    """
-    offered = within_reach(ref.pod, resource, available, ledger)
-    offer = offered_by_card(resource, offered, book, ledger)
-    call = CallPlacement(
-        ref=ref,
-        resource=resource,
-        book=book,
-        ledger=ledger,
-        unhealthy=unhealthy,
-        guidance=guidance,
-        offer=offer,
-        must=must,
-    )
-    try:
-        step = call.step(container, plan)
-        found = call.planned(step, plan)
-        if found is None:
-            steps = [step, *_steps_after(container, pod, call, sure=sure)]
-            found = _find_plan(call, steps, beliefs, links=links, policy=policy, sure=sure)
-    except errors.PlacementError as error:
-        raise PlacementError(str(error)) from error
-    cards = found[container.name].cards
-    within = {card: book.among(resource, card, offered) for card in cards}
-    tickets = pick(container.demand, resource, cards, free=within, must=must)
-    first = resource.other in step.lacking or not count_of(container.demand, resource.other)
-    replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
-    return Placement(cards, tickets, found, replaced)
+        Args:
+            book: the node's tickets.
+            links: how the node's cards are connected.
+            unhealthy: why a card, by UUID, may not be given out; empty when it may.
+        """
+        self._book = book
+        self._links = links
+        self._unhealthy = unhealthy
 
+    def place(self, request: PlacementRequest, ledger: Ledger) -> Placement:
+        """Choose cards and places for one container.
 
-def _steps_after(
-    container: ContainerDemand, pod: PodDemand, call: CallPlacement, *, sure: bool
-) -> list[Step]:
-    """Return what is to be found for the containers after this one."""
-    # By name: what it asks for may have been raised.
-    at = next(at for at, each in enumerate(pod.containers) if each.name == container.name)
-    steps: list[Step] = []
-    for each in pod.containers[at + 1 :]:
-        if call.lacking(each):
-            try:
-                steps.append(call.step(each))
-            except errors.PlacementError as error:
-                if sure:
-                    raise errors.PlacementError(f"container {each.name}: {error}") from error
-                break
-    return steps
+        Args:
+            request: the container, and what the kubelet offers.
+            ledger: who holds what.
 
+        Raises:
+            PlacementError: nothing fits; names the container that cannot be placed.
+        """
+        view = RequestView(request, book=self._book, ledger=ledger, unhealthy=self._unhealthy)
+        container, resource = request.container, request.resource
+        try:
+            step = view.step(container)
+            found = view.planned(step) or self._plan(request, view, step)
+        except errors.PlacementError as error:
+            raise PlacementError(str(error)) from error
+        cards = found[container.name].cards
+        within = {card: self._book.among(resource, card, view.offered) for card in cards}
+        tickets = pick(container.demand, resource, cards, free=within, must=request.must)
+        first = resource.other in step.lacking or not count_of(container.demand, resource.other)
+        replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
+        return Placement(cards, tickets, found, replaced)
 
-def _find_plan(  # noqa: PLR0913 -- as seat, whose second half this is
-    call: CallPlacement,
-    steps: Sequence[Step],
-    beliefs: Beliefs,
-    *,
-    links: Links,
-    policy: Policy,
-    sure: bool,
-) -> Plan:
-    """Plan with all that is believed, then with less of it; first for the whole pod."""
-    hidden = tuple(each for each in beliefs.hidden if each.id != call.pod)
-    beliefs = replace(beliefs, hidden=hidden)
-    inits = any(each.container.kind is ContainerKind.INIT for each in steps)
-    refusal: errors.PlacementError | None = None
-    for together in (steps, steps[:1]):
-        tried: list[tuple[list[Capacity], list[Step]]] = []
-        for less in beliefs.fewer():
-            capacities = call.capacities(less, alone=len(together) == 1)
-            given = call.limited(together, less)
-            if (capacities, given) in tried:
-                continue
-            tried.append((capacities, given))
-            for certain in (True, False):
+    def _plan(self, request: PlacementRequest, view: RequestView, step: Step) -> Plan:
+        """Make the first attempt that succeeds; refuse as the last certain one did."""
+        steps = [step, *_steps_after(request, view)]
+        handing_on = any(each.container.kind is ContainerKind.INIT for each in steps)
+        refusal: errors.PlacementError | None = None
+        for together in (steps, steps[:1]):
+            for attempt in _attempts(request, view, together, handing_on=handing_on):
                 try:
                     found = make_plan(
-                        given, capacities, links=links, policy=policy, certain=certain
+                        attempt.steps,
+                        attempt.capacities,
+                        links=self._links,
+                        policy=request.policy,
+                        certain=attempt.certain,
                     )
                 except errors.PlacementError as error:
-                    refusal = error if certain else refusal
+                    refusal = error if attempt.certain else refusal
                 else:
                     if found is not None:
                         return found
                     refusal = None  # given up, which says nothing
-                if not inits and not any(room.left for room in capacities):
-                    break
-        if refusal is not None and (sure or len(steps) == 1):
-            raise refusal
-    raise refusal or errors.PlacementError("no place was found")
+            if refusal is not None and (request.sure or len(steps) == 1):
+                raise refusal
+        raise refusal or errors.PlacementError("no place was found")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    steps: Sequence[Step]
+    capacities: Sequence[Capacity]
+    certain: bool
+
+
+def _attempts(
+    request: PlacementRequest, view: RequestView, steps: Sequence[Step], *, handing_on: bool
+) -> Iterator[_Attempt]:
+    """List the ways to place *steps*: with all that is believed, then with less of it.
+
+    Where containers hand places on (K7), the plan should hold whichever the kubelet chooses; if
+    there is none such, one that may hold will do.
+    """
+    hidden = tuple(each for each in request.beliefs.hidden if each.id != request.ref.pod)
+    tried: list[tuple[list[Capacity], list[Step]]] = []
+    for beliefs in replace(request.beliefs, hidden=hidden).fewer():
+        capacities = view.capacities(beliefs, alone=len(steps) == 1)
+        given = view.limited(steps, beliefs)
+        if (capacities, given) in tried:
+            continue
+        tried.append((capacities, given))
+        yield _Attempt(given, capacities, certain=True)
+        if handing_on or any(each.left for each in capacities):
+            yield _Attempt(given, capacities, certain=False)
+
+
+def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:
+    """Return what is to be found for the containers after the one that is asking."""
+    # By name: what it asks for may have been raised.
+    names = [each.name for each in request.pod.containers]
+    steps: list[Step] = []
+    for each in request.pod.containers[names.index(request.container.name) + 1 :]:
+        if view.lacking(each):
+            try:
+                steps.append(view.step(each))
+            except errors.PlacementError as error:
+                if request.sure:
+                    raise errors.PlacementError(f"container {each.name}: {error}") from error
+                break
+    return steps
 
 
 def at_least(container: ContainerDemand, book: TicketBook) -> ContainerDemand:

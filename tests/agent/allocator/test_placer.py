@@ -11,8 +11,8 @@ from agent.allocator.model.grant import translate
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Ticket, TicketBook, per_card
-from agent.allocator.placement_request import Beliefs
-from agent.allocator.placer import Placement, at_least, place_container
+from agent.allocator.placement_request import Beliefs, PlacementRequest
+from agent.allocator.placer import Placement, Placer, at_least
 from agent.errors import PlacementError
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
@@ -56,20 +56,19 @@ def _seating(
     """Seat a container of *pod* on a node where the kubelet offers everything unless told."""
     asked = pod.demand.of(name)
     assert asked is not None
-    return place_container(
+    unhealthy = given.pop("unhealthy", lambda _uuid: "")
+    placer = Placer(book=node, links=Links(node.inventory), unhealthy=unhealthy)
+    request = PlacementRequest(
         ContainerRef(pod.id, name),
         asked,
         pod.demand,
         resource,
-        book=node,
-        ledger=ledger or Ledger(),
-        links=Links(node.inventory),
-        unhealthy=given.pop("unhealthy", lambda _uuid: ""),
-        policy=given.pop("policy", Policy.BINPACK),
-        available=frozenset(every_id(node, resource) if available is None else available),
-        must=must,
+        given.pop("policy", Policy.BINPACK),
+        frozenset(every_id(node, resource) if available is None else available),
+        must,
         **given,
     )
+    return placer.place(request, ledger or Ledger())
 
 
 def _seat(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:

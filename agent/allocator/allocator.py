@@ -7,8 +7,9 @@ held while something outside is asked.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -128,7 +129,6 @@ class Allocator:
             record=record,
             decision_log=decision_log,
             lock=self._lock,
-            on_changed=self._records.tell_of,
         )
         self._enforcement = Enforcement(
             enforcer=enforcer,
@@ -211,9 +211,8 @@ class Allocator:
             ref = ref_of(reservation.resolution)
             # Before anything is booked: where it cannot be made, nothing has happened.
             found = self._answer(grant)
-            made = self._enforcement.make(
-                ref, ids, grant, then=lambda: self._book_in(ref, reservation, resource, ids)
-            )
+            with self._enforcement.making(ref, ids, grant) as made:
+                self._book_in(ref, reservation, resource, ids)
         except Refusal as error:
             self._refused("allocate", asker, resource, size, error)
             raise
@@ -254,7 +253,7 @@ class Allocator:
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
         context = self._resolver.look()
-        with self._lock:
+        with self._reconciling():
             there = set(self._resolver.update().live)
             if context.snapshot is not None:
                 there |= self._resolver.reconcile(context.snapshot).pods
@@ -405,12 +404,21 @@ class Allocator:
     def _attempt(self, attempt: Callable[[], _Found], context: CallContext, ask: Ask) -> _Found:
         """Settle a call, and where nobody can be asking, once more after another look."""
         try:
-            with self._lock:
+            with self._reconciling():
                 return attempt()
         except ResolutionError:
             self._resolver.look_again(context, ask)
-        with self._lock:
+        with self._reconciling():
             return attempt()
+
+    @contextmanager
+    def _reconciling(self) -> Iterator[None]:
+        """Hold the lock; write what the kubelet's record has changed by then."""
+        with self._lock:
+            try:
+                yield
+            finally:
+                self._records.tell_of(self._resolver.take_changed())
 
     def _place(
         self,

@@ -5,7 +5,8 @@ before it is booked. the allocator's lock is not held while something is made.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from agent.allocator.model.answer import Answer
@@ -46,21 +47,18 @@ class Enforcement:
         # Of init containers that nobody has recorded: what they must have got.
         self._deduced: dict[ContainerRef, Entitlement] = {}
 
-    def make(
-        self, ref: ContainerRef, ids: frozenset[str], grant: Grant, *, then: Callable[[], None]
-    ) -> Answer:
-        """Make what a container will find; *then* book it.
+    @contextmanager
+    def making(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Iterator[Answer]:
+        """Make what a container will find; inside, it is booked, and nothing is swept away.
 
         Raises:
-            EnforcementError: it cannot be made; nothing is booked.
+            EnforcementError: it cannot be made.
         """
         if self._enforcer is None:
-            then()
-            return Answer()
+            yield Answer()
+            return
         with self._making:
-            answer = self._enforcer.answer(ref, ids, grant)
-            then()
-        return answer
+            yield self._enforcer.answer(ref, ids, grant)
 
     def start(self, ref: ContainerRef | None, ids: frozenset[str]) -> None:
         """Make ready for the container that is about to start with these core places.

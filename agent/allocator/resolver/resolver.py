@@ -69,7 +69,6 @@ class Resolver:
         record: RecordSource,
         decision_log: DecisionLog,
         lock: threading.Lock,
-        on_changed: Callable[[AbstractSet[PodId]], None],
         reader: PodReader | None = None,
     ) -> None:
         """Know nobody.
@@ -81,7 +80,6 @@ class Resolver:
             record: the kubelet's own record.
             decision_log: takes corrections, and that the record could not be had.
             lock: guards the ledger and this.
-            on_changed: told, lock held, of pods whose bookings the record has changed.
             reader: reads single pods of *pods*.
         """
         self.ledger = ledger
@@ -90,7 +88,7 @@ class Resolver:
         self._record = record
         self._decision_log = decision_log
         self._lock = lock
-        self._on_changed = on_changed
+        self._changed: set[PodId] = set()
         self._reader = reader or PodReader(pods)
         self.admissions = Admissions()
         self._last: ContainerRef | None = None  # the container answered last
@@ -380,7 +378,7 @@ class Resolver:
             self.ledger.release_inits(pod)
         changed = self.ledger.take_changed()
         self.pod_index.invalidate(changed)
-        self._on_changed(changed)
+        self._changed |= changed
         self.pod_index.settle(
             each
             for each in observation.moving
@@ -390,6 +388,11 @@ class Resolver:
             and self.ledger.agrees(each)
         )
         return observation
+
+    def take_changed(self) -> AbstractSet[PodId]:
+        """Return the pods whose bookings the kubelet's record has changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def _gained(self, each: MatchedPod) -> bool:
         """Return whether the record shows a pod holding what was not answered for it."""

@@ -59,15 +59,10 @@ class Stand:
             record=self.record,
             decision_log=self.decision_log,
             lock=self.lock,
-            on_changed=self._changed,
         )
 
     def _unlocked(self) -> None:
         assert not self.lock.locked()
-
-    def _changed(self, pods: AbstractSet[PodId]) -> None:
-        assert self.lock.locked()
-        self.changed.append(set(pods))
 
     def bind(self, *views: PodView) -> None:
         for each in views:
@@ -84,7 +79,9 @@ class Stand:
         """Bring the book in line with a new List; gives the pods that are in motion."""
         snapshot = self.record.list(within=1)
         with self.lock:
-            return {each.pod for each in self.resolver.reconcile(snapshot).moving}
+            moving = self.resolver.reconcile(snapshot).moving
+            self.changed.append(self.resolver.take_changed())
+            return {each.pod for each in moving}
 
     def give(self, view: PodView, container: str = "main") -> None:
         """Have the kubelet's record show a container of 30 cores and 8 blocks served."""

@@ -50,9 +50,12 @@ from agent.allocator.proof import (
 )
 from agent.allocator.reservations import Reservation, Reservations, ref_of
 from agent.allocator.resolver.believed import BelievedPods
+from agent.allocator.resolver.call_context import CallContext
+from agent.allocator.resolver.observer import WITNESS_WITHIN, Observer
 from agent.allocator.resolver.pod_index import PodIndex
+from agent.allocator.resolver.pod_lookup import PodReader
 from agent.allocator.resolver.resolve import Ask, Resolution
-from agent.allocator.resolver.resolver import WITNESS_WITHIN, CallContext, Resolver
+from agent.allocator.resolver.resolver import Resolver
 from agent.allocator.single_flight import SharedRecord
 from agent.errors import Refusal, ResolutionError, Unavailable
 from contract.allocation import Evidence
@@ -123,10 +126,12 @@ class Allocator:
         pod_index = PodIndex()
         self._records = Records(ledger=self._ledger, book=book, pod_index=pod_index, writer=writer)
         self._resolver = Resolver(
-            ledger=self._ledger,
-            pod_index=pod_index,
-            pods=self._pods,
+            ledger=self._ledger, pod_index=pod_index, pods=self._pods, decision_log=decision_log
+        )
+        self._observer = Observer(
+            self._resolver,
             record=record,
+            reader=PodReader(self._pods),
             decision_log=decision_log,
             lock=self._lock,
         )
@@ -160,7 +165,7 @@ class Allocator:
             with self._lock:  # what nobody holds cannot have been given back
                 held = (self._ledger.held(resource) & offered) - frozenset(must)
                 ask = self._resolver.ask(resource, size, must)
-            context = self._resolver.look(frozenset((resource, each) for each in held), ask=ask)
+            context = self._observer.look(frozenset((resource, each) for each in held), ask=ask)
 
             def place() -> _Placed:
                 asker[:] = [self._resolver.resolve(resource, size, must, context)]
@@ -200,7 +205,7 @@ class Allocator:
                     reservation, grant = promised, self._vet(promised, resource, tickets)
             else:
                 named = frozenset((resource, each) for each in device_ids)
-                context = self._resolver.look(named=named, ask=ask)
+                context = self._observer.look(named=named, ask=ask)
 
                 def vet() -> tuple[Reservation, Grant]:
                     asker[:] = [self._resolver.resolve(resource, size, device_ids, context)]
@@ -252,7 +257,7 @@ class Allocator:
 
     def rebuild(self) -> bool:
         """Read the ledger off the kubelet's record; tell whether it could be had."""
-        context = self._resolver.look()
+        context = self._observer.look()
         with self._reconciling():
             there = set(self._resolver.update().live)
             if context.snapshot is not None:
@@ -407,7 +412,7 @@ class Allocator:
             with self._reconciling():
                 return attempt()
         except ResolutionError:
-            self._resolver.look_again(context, ask)
+            self._observer.look_again(context, ask)
         with self._reconciling():
             return attempt()
 
@@ -427,7 +432,7 @@ class Allocator:
         offered: AbstractSet[str],
         must: Sequence[Ticket],
     ) -> _Placed:
-        """Find places for whoever is asking; lock held.
+        """Find places for whoever is asking.
 
         Where several may be, and nothing fits the likeliest, it may be another.
         """
@@ -497,8 +502,8 @@ class Allocator:
         ref = ref_of(asker[0]) if asker and not asker[0].rivals else None
         if asker:
             certain = asker[0].evidence is not Evidence.ORDER
-            self._resolver.rejected(ref_of(asker[0]), certain=certain)
             with self._lock:
+                self._resolver.rejected(ref_of(asker[0]), certain=certain)
                 self._reservations.drop(asker[0].pod)
         self._decision_log.refused(call, ref, resource, size, str(error))
 
@@ -507,7 +512,7 @@ class Allocator:
     def _vet_any(
         self, asker: Resolution, resource: Resource, tickets: Sequence[Ticket]
     ) -> tuple[Reservation, Grant]:
-        """Find whose of the containers that may be asking these places can be; lock held."""
+        """Find whose of the containers that may be asking these places can be."""
         refusal: Refusal | None = None
         for each in (asker, *asker.rivals):
             reservation = Reservation(each, self._resolver.pod_index.view(each.pod))
@@ -525,7 +530,7 @@ class Allocator:
     def _vet(
         self, reservation: Reservation, resource: Resource, tickets: Sequence[Ticket]
     ) -> Grant:
-        """Check that these places can be this container's; lock held."""
+        """Check that these places can be this container's."""
         resolution = reservation.resolution
         ref = ref_of(resolution)
         ids = [str(ticket) for ticket in tickets]

@@ -16,7 +16,8 @@ from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import TicketBook, card_of
-from agent.allocator.resolver.resolver import WITNESS_WITHIN, Resolver
+from agent.allocator.resolver.observer import WITNESS_WITHIN
+from agent.allocator.resolver.resolver import Resolver
 from agent.errors import Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 import agent.allocator.allocator
-import agent.allocator.resolver.resolver
+import agent.allocator.resolver.observer
 from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.ports import DecisionLog
 from agent.errors import Unavailable
@@ -136,7 +136,7 @@ def blind(way: Way, **options: Any) -> Iterator[tuple[Node, ExitStack]]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that waits less for the record: what is shown does not need seconds."""
-    monkeypatch.setattr(agent.allocator.resolver.resolver, "WITNESS_WITHIN", 0.05)
+    monkeypatch.setattr(agent.allocator.resolver.observer, "WITNESS_WITHIN", 0.05)
     monkeypatch.setattr(agent.allocator.allocator, "PROOF_WITHIN", 0.05)
 
 
@@ -418,7 +418,7 @@ def test_thirty_prestarts_at_once_are_all_answered_in_time(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits for a record that never comes; none may wait for the others."""
-    monkeypatch.setattr(agent.allocator.resolver.resolver, "WITNESS_WITHIN", 0.02)
+    monkeypatch.setattr(agent.allocator.resolver.observer, "WITNESS_WITHIN", 0.02)
     pods = [a_pod(f"p{number:02}", gpu("c0", 5, 1), at=number) for number in range(30)]
     gate = Gate()
     with gate, blind(way, kubelet={"hook": gate, "pod_workers": 32}) as (node, _):

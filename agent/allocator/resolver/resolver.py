@@ -1,75 +1,49 @@
-"""Who is there, and who of them is asking: the kubelet, the API and the book seen together.
+"""Which container is asking, from what the kubelet, the API and the ledger show together.
 
-Keeps what follows from one call to the next: who is at rest, and who has had its turn. The
-lock is its owner's; where it says "lock held" the caller holds it. The kubelet and the API
-are asked without it.
+Keeps what follows from one call to the next: which pods are at rest, and which had their turn.
 """
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from agent.allocator.model.grant import check_free
-from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
-from agent.allocator.model.pod_view import Key, PodId, PodView
+from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
+from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import MatchedPod, Snapshot
-from agent.allocator.model.ports import DecisionLog, PodSource, RecordSource
+from agent.allocator.model.ports import DecisionLog, PodSource
 from agent.allocator.resolver.admissions import Admissions
+from agent.allocator.resolver.call_context import CallContext
+from agent.allocator.resolver.last_answer import LastAnswer
 from agent.allocator.resolver.pod_index import Observation, PodIndex
-from agent.allocator.resolver.pod_lookup import PodReader
 from agent.allocator.resolver.resolve import (
     Ask,
     Resolution,
-    is_recorded,
-    lacks,
-    next_containers,
     resolve,
     served_again,
     waits,
 )
 from agent.allocator.resolver.unseen_inits import asking_unseen, is_unseen, keep_unseen, name_unseen
-from agent.errors import GrantError, ResolutionError, Unavailable
+from agent.errors import GrantError, ResolutionError
 from contract.allocation import Evidence
-from contract.demand import ContainerDemand, ContainerKind
+from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
-
-_MOST_FETCHES = 6
-
-WITNESS_WITHIN = 1.0
-"""Seconds a preferred call or ``Allocate`` waits for the kubelet's record."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallContext:
-    """What could be seen when a call came in.
-
-    Attributes:
-        snapshot: the kubelet's record; ``None`` when it could not be had.
-        offered: held places that the kubelet offers for anybody in this call.
-        named: places that it has chosen itself.
-    """
-
-    snapshot: Snapshot | None
-    offered: AbstractSet[tuple[Resource, str]] = frozenset()
-    named: AbstractSet[tuple[Resource, str]] = frozenset()
 
 
 class Resolver:
-    """Sees who stands at the allocator."""
+    """Knows the node's pods, and finds the one that is asking.
 
-    def __init__(  # noqa: PLR0913 -- its owner's collaborators, by keyword
+    Not safe to share between threads: its owner's lock covers it and the ledger.
+    """
+
+    def __init__(
         self,
         *,
         ledger: Ledger,
         pod_index: PodIndex,
         pods: PodSource,
-        record: RecordSource,
         decision_log: DecisionLog,
-        lock: threading.Lock,
-        reader: PodReader | None = None,
     ) -> None:
         """Know nobody.
 
@@ -77,32 +51,26 @@ class Resolver:
             ledger: who holds what.
             pod_index: tells pods at rest from pods in motion; knows nobody yet.
             pods: the pods of this node.
-            record: the kubelet's own record.
-            decision_log: takes corrections, and that the record could not be had.
-            lock: guards the ledger and this.
-            reader: reads single pods of *pods*.
+            decision_log: takes corrections.
         """
         self.ledger = ledger
         self.pod_index = pod_index
         self._pods = pods
-        self._record = record
         self._decision_log = decision_log
-        self._lock = lock
         self._changed: set[PodId] = set()
-        self._reader = reader or PodReader(pods)
         self.admissions = Admissions()
-        self._last: ContainerRef | None = None  # the container answered last
+        self._last = LastAnswer(ledger, pod_index, decision_log)
         # Pods that were found to be asking while another of their name was listed as well.
         self._told_apart: set[PodId] = set()
 
     def update(self) -> PodIndex:
-        """Apply what the API has told; lock held."""
+        """Apply what the API has told."""
         if self.pod_index.update(self._pods.views()):
             self._adopt_names()
         return self.pod_index
 
     def _adopt_names(self) -> None:
-        """Return their UIDs to pods that were booked by their names while the API was away.
+        """Book under its UID what was booked by a pod's name while the API was away.
 
         A pod that asks for something else than was booked is another one of the same name. If
         the kubelet has not shown the booked one holding that either, it was guessed wrongly.
@@ -141,63 +109,8 @@ class Resolver:
 
     # --- looking ---------------------------------------------------------------------
 
-    def look(
-        self,
-        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
-        *,
-        named: AbstractSet[tuple[Resource, str]] = frozenset(),
-        ask: Ask | None = None,
-    ) -> CallContext:
-        """Ask the kubelet, then the API for the few pods it shows that we do not know enough of.
-
-        Args:
-            offered: held places that the kubelet offers for anybody in this call.
-            named: places that it has chosen itself.
-            ask: what somebody asks for, who has to be found; ``None`` if nobody does.
-        """
-        try:
-            snapshot = self._record.list(within=WITNESS_WITHIN)
-        except Unavailable as error:
-            self._decision_log.podresources_unavailable(str(error))
-            return CallContext(None, offered, named)
-        deadline = self._reader.deadline(WITNESS_WITHIN)
-        # A pod that has left the API is read anew each time: its name may have come back.
-        steps: list[tuple[Callable[[Snapshot], list[Key]], bool]] = [(self._unknown, False)]
-        if ask is not None:
-            unexplained = partial(self._unexplained, ask)
-            steps.insert(0, (self._returned, True))
-            steps += [(self._uncertain, True), (self._doubtful, True), (unexplained, True)]
-        read: set[Key] = set()
-        for step, again in steps:
-            with self._lock:
-                names = [each for each in step(snapshot) if each not in read][:_MOST_FETCHES]
-            read.update(names)
-            missing = self._reader.read(names, deadline=deadline, again=again)
-            if missing is None:
-                break  # List alone is enough to go on; the watch catches up later
-            with self._lock:
-                self.pod_index.alone(missing, snapshot)
-        return CallContext(snapshot, offered, named)
-
-    def look_again(self, context: CallContext, ask: Ask) -> None:
-        """Read once more who may be meant, before a call is refused that nobody can be making.
-
-        Args:
-            context: what could be seen when the call came in.
-            ask: what the call asks for.
-        """
-        if context.snapshot is not None:
-            deadline = self._reader.deadline(WITNESS_WITHIN)
-            with self._lock:
-                names = self._meant(context.snapshot, ask, again=True)
-            missing = self._reader.read(names, deadline=deadline, again=True)
-            with self._lock:
-                self.pod_index.alone(missing or (), context.snapshot)
-        # The watch may not have told of the pod yet.
-        self._reader.refresh(within=WITNESS_WITHIN)
-
-    def _observe(self, snapshot: Snapshot) -> Observation:
-        """See which pod each listed entry is; lock held."""
+    def observe(self, snapshot: Snapshot) -> Observation:
+        """See which pod each listed entry is."""
         self.update()
         self.pod_index.invalidate(self.ledger.take_changed())
         observation = self.pod_index.observe(snapshot, self.ledger.owners)
@@ -235,109 +148,6 @@ class Resolver:
                     return newer.pod, older.pod
         return None
 
-    def _unknown(self, snapshot: Snapshot) -> list[Key]:
-        """List the listed pods of which the API has told nothing, newcomers first."""
-        observation = self._observe(snapshot)
-        fresh = {pod.key for pod in self.admissions.newcomers(observation.moving)}
-        return sorted(self.pod_index.unknown(observation), key=lambda key: (key not in fresh, key))
-
-    def _returned(self, snapshot: Snapshot) -> list[Key]:
-        """List the pods of which the API has told nothing, only of another of the same name.
-
-        The watch may be behind, and what was read a moment ago was read of the other.
-        """
-        observation = self._observe(snapshot)
-        strangers = {
-            each.listed.key
-            for each in observation.moving
-            if each.view is None
-            and not all(box.held.get(one) for box in each.listed.containers for one in Resource)
-        }
-        return sorted(key for key in strangers if self.pod_index.views_of(key))
-
-    def _uncertain(self, snapshot: Snapshot) -> list[Key]:
-        """List the pods that have left the API and lack something: another may have the name."""
-        moving = self._observe(snapshot).moving
-        return sorted({each.listed.key for each in moving if not each.certain and lacks(each)})
-
-    def _doubtful(self, snapshot: Snapshot) -> list[Key]:
-        """List the pods that may not be what the API has told of them, newest first.
-
-        Only one pod can be waiting (fact K3). Where ``List`` keeps rejected ones (K8) there may
-        be more, for as long as the API has not told how they ended. And a pod that was served
-        and shows nothing of it has been replaced by another of the same name.
-        """
-        observation = self._observe(snapshot)
-        waiting = sorted(
-            (each.view.position, each.pod, self._was_served(each))
-            for each in observation.moving
-            if each.view is not None
-            and each.pod not in self.admissions.passed
-            and lacks(each)
-            and not any(each.listed.each_held())
-        )
-        replaced = [pod.key for _, pod, served in waiting if served]
-        others = [pod.key for _, pod, _ in reversed(waiting)] if len(waiting) > 1 else []
-        return list(dict.fromkeys(replaced + others))
-
-    def _unexplained(self, ask: Ask, snapshot: Snapshot) -> list[Key]:
-        """List the pods that may be meant, where nobody who is still to be served asks for this.
-
-        A pod that the kubelet has just begun to list is asking (K1, K3). If by what the API has
-        told it cannot be, its name may have come back with other sizes. One that holds
-        something and lacks the rest may have been rejected before a newer pod was listed (K21).
-        """
-        observation = self._observe(snapshot)
-        try:
-            found = self._resolve(ask, observation)
-        except ResolutionError:
-            return self._meant(snapshot, ask)
-        if found.rivals:
-            return [found.pod.key, *(each.pod.key for each in found.rivals)]
-        fresh = self.admissions.newcomers(observation.moving)
-        lacking = {each.pod for each in observation.moving if each.view is None or lacks(each)}
-        if found.pod in self.admissions.passed or (fresh & lacking and found.pod not in fresh):
-            return self._meant(snapshot, ask)
-        return []
-
-    def _meant(self, snapshot: Snapshot, ask: Ask, *, again: bool = False) -> list[Key]:
-        """List the listed pods that may be asking by another spec than is known, likeliest first.
-
-        Names of ended pods come back; then those that the kubelet has begun to list since the
-        last call, those that lack something, and those that hold nothing.
-        """
-        observation = self._observe(snapshot)
-        fresh = self.admissions.newcomers(observation.moving)
-        moving = [each for each in observation.moving if ask.owner in (None, each.pod)]
-        ranked = sorted(
-            (
-                (
-                    each.pod not in fresh,
-                    each.pod in self.admissions.passed,
-                    any(each.listed.each_held()),
-                    each.listed.key,
-                )
-                for each in moving
-                if each.view is None or not each.view.terminal
-            ),
-        )
-        newest = [key for old, *_, key in ranked if not old]
-        others = [key for old, *_, key in ranked if old]
-        ended = self.pod_index.ended(observation, again=again)
-        return list(dict.fromkeys([*newest, *ended, *others, *self.pod_index.silent()]))[
-            :_MOST_FETCHES
-        ]
-
-    def _was_served(self, each: MatchedPod) -> bool:
-        """Return whether a listed pod had everything, by its own record or the kubelet's before."""
-        if each.view is not None and is_recorded(each.view):
-            return True
-        return any(
-            held is not None and held.proven
-            for ref in self.ledger.pod_refs(each.pod)
-            for held in (self.ledger.holding(ref, resource) for resource in Resource)
-        )
-
     def reconcile(
         self,
         snapshot: Snapshot,
@@ -345,12 +155,12 @@ class Resolver:
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> Observation:
-        """Bring the book in line with the kubelet's record; lock held."""
-        observation = self._observe(snapshot)
+        """Bring the book in line with the kubelet's record."""
+        observation = self.observe(snapshot)
         admissions = self.admissions
         admissions.shown(observation.pods, self.pod_index.live)
         for each in observation.moving:
-            self._take_over(each)
+            self._last.take_over(each)
             if each.view is None and each.pod in admissions.begun:
                 keep_unseen(self.ledger, each, offered)
         ended = {each.pod for each in observation.moving if each.view and each.view.terminal}
@@ -423,18 +233,17 @@ class Resolver:
             certain: whether it is known that it was asking, not only guessed.
         """
         if ref is not None:
-            with self._lock:
-                self.admissions.refuse(ref.pod, certain=certain)
+            self.admissions.refuse(ref.pod, certain=certain)
 
     def answered(self, ref: ContainerRef) -> None:
-        """Record that a call for *ref* is being answered; lock held."""
+        """Record that a call for *ref* is being answered."""
         self.admissions.answer(ref.pod)
-        self._last = ref
+        self._last.note(ref)
 
     def forget_kubelet(self) -> None:
-        """Record that a kubelet has come anew: it tries every pod again; lock held."""
+        """Record that a kubelet has come anew: it tries every pod again."""
         self.admissions.forget()
-        self._last = None
+        self._last.note(None)
 
     # --- resolving -------------------------------------------------------------------
 
@@ -442,7 +251,7 @@ class Resolver:
         return self.ledger.holding(ContainerRef(pod, container), resource) is not None
 
     def ask(self, resource: Resource, size: int, named: Iterable[str]) -> Ask:
-        """Return what a call reveals about who is asking; lock held.
+        """Return what a call reveals about who is asking.
 
         Args:
             resource: for what.
@@ -455,7 +264,7 @@ class Resolver:
     def resolve(
         self, resource: Resource, size: int, named: Collection[str], context: CallContext
     ) -> Resolution:
-        """Settle who is asking; lock held.
+        """Settle who is asking.
 
         Args:
             resource: for what.
@@ -472,7 +281,7 @@ class Resolver:
             self.update()
             self._release_gone(context)
         else:
-            guess = self._guess()
+            guess = self._last.guess()
             observation = self.reconcile(
                 context.snapshot, offered=context.offered, named=context.named
             )
@@ -505,7 +314,7 @@ class Resolver:
                 init = asking_unseen(self.ledger, each, ask)
                 resolution = replace(resolution, container=init or resolution.container)
         if resolution.pod not in self.admissions.newcomers(moving):
-            self._transfer(guess, resolution)
+            self._last.transfer(guess, resolution)
         if sum(each.listed.key == resolution.pod.key for each in moving) > 1:
             self._told_apart.add(resolution.pod)
         passed = self.admissions.passed
@@ -519,78 +328,19 @@ class Resolver:
             self.reconcile(context.snapshot, offered=context.offered, named=context.named)
         return resolution
 
-    def _guess(self) -> dict[Resource, Holding]:
-        """Return what was answered last for a container that was guessed, and is not proven."""
-        last = self._last
-        if last is None or last not in self.ledger.pod_refs(last.pod):
-            return {}
-        if self.ledger.kind(last) is ContainerKind.INIT:
-            return {}
-        found = {resource: self.ledger.holding(last, resource) for resource in Resource}
-        return {
-            resource: held
-            for resource, held in found.items()
-            if held is not None and held.evidence is Evidence.ORDER and not held.proven
-        }
-
     def _disproved(self, guess: Mapping[Resource, Holding]) -> dict[Resource, Holding]:
         """Return what of a guess the record shows with nobody: an init container has it (K4)."""
-        last = self._last
-        if last is None:
-            return {}
-        found = {
-            resource: held
-            for resource, held in guess.items()
-            if self.ledger.holding(last, resource) is None
-            and not any((resource, each) in self.ledger.owners for each in held.ids)
-        }
-        if found:
-            self.admissions.disproved(last.pod)
+        pod, found = self._last.disproved(guess)
+        if pod is not None:
+            self.admissions.disproved(pod)
         return found
-
-    def _transfer(self, guess: Mapping[Resource, Holding], resolution: Resolution) -> None:
-        """Book to the init container that is asking what was guessed to be another's."""
-        container = resolution.container
-        if container.kind is not ContainerKind.INIT:
-            return
-        ref = ContainerRef(resolution.pod, container.name)
-        for resource, held in guess.items():
-            if (
-                count_of(container.demand, resource) == len(held.ids)
-                and self.ledger.holding(ref, resource) is None
-            ):
-                self.ledger.record(ref, container.kind, resource, held)
-
-    def _take_over(self, each: MatchedPod) -> None:
-        """Book to a pod what its init container was given last in the name of one before it.
-
-        The API had not told yet that the name had come back.
-        """
-        view, last = each.view, self._last
-        if view is None or last is None or last.pod not in {old.id for old in each.earlier}:
-            return
-        container = view.demand.of(last.container)
-        held = {resource: self.ledger.holding(last, resource) for resource in Resource}
-        if (
-            container is not None
-            and container.kind is ContainerKind.INIT
-            and all(
-                one is None or len(one.ids) == count_of(container.demand, resource)
-                for resource, one in held.items()
-            )
-        ):
-            self.ledger.release_container(last)
-            for resource, one in held.items():
-                if one is not None:
-                    own = ContainerRef(each.pod, last.container)
-                    self.ledger.record(own, container.kind, resource, one)
 
     def _settle(self, ask: Ask, observation: Observation | None) -> Resolution:
         views = self._pods.views()
         if observation is None:
-            return self._repair(ask, views) or self._settle_by_line(ask, views)
+            return self._last.repair(ask, views) or self._settle_by_line(ask, views)
         try:
-            return self._resolve(ask, observation)
+            return self.resolve_listed(ask, observation)
         except ResolutionError:
             waiting = [
                 each
@@ -614,7 +364,7 @@ class Resolver:
         )
         return resolution
 
-    def _resolve(self, ask: Ask, observation: Observation) -> Resolution:
+    def resolve_listed(self, ask: Ask, observation: Observation) -> Resolution:
         """Settle by what the kubelet lists."""
         return resolve(
             ask,
@@ -623,57 +373,6 @@ class Resolver:
             listed=observation.moving,
             past=self.admissions.past(observation.moving),
         )
-
-    def _repair(self, ask: Ask, views: Sequence[PodView]) -> Resolution | None:
-        """Without a witness, see whether the call before this was settled for the right container.
-
-        A container's two resources are asked for one after the other (fact K1): if the one that
-        was guessed cannot be asking this, another was meant that asks for both.
-
-        Returns:
-            That other one; ``None`` if the guess may stand.
-        """
-        last, view = self._last, self.pod_index.view(self._last.pod) if self._last else None
-        container = view.demand.of(last.container) if last and view else None
-        if last is None or container is None:
-            return None
-        held = self.ledger.holding(last, ask.resource.other)
-        if held is None or self.ledger.holding(last, ask.resource) is not None:
-            return None
-        if count_of(container.demand, ask.resource) in (0, ask.size):
-            return None  # it is asking, or has all it asks for
-        shared = (
-            self.ledger.holding(each, ask.resource.other)
-            for each in self.ledger.pod_refs(last.pod)
-            if each != last
-        )
-        if any(each is not None and not each.ids.isdisjoint(held.ids) for each in shared):
-            return None  # handed on by an init container: nobody else can hold these (K7)
-        both = {ask.resource: ask.size, ask.resource.other: len(held.ids)}
-        meant = [
-            (each.position, each.id, other)
-            for each in views
-            if not each.terminal
-            for other in self._next_of(each)
-            if all(count_of(other.demand, resource) == both[resource] for resource in Resource)
-            and not any(self._served(each.id, other.name, resource) for resource in Resource)
-        ]
-        if not meant:
-            return None
-        _, pod, other = min(meant, key=lambda each: each[:2])
-        ref = ContainerRef(pod, other.name)
-        self.ledger.release(last, ask.resource.other)
-        self.ledger.record(ref, other.kind, ask.resource.other, held)
-        self._decision_log.corrected(Correction(ask.resource.other, held.ids, last, ref))
-        return Resolution(pod, other, Evidence.ORDER)
-
-    def _next_of(self, view: PodView) -> list[ContainerDemand]:
-        """Return the containers of a pod that may come next by the agent's own record."""
-
-        def is_served(container: ContainerDemand, resource: Resource) -> bool:
-            return self._served(view.id, container.name, resource)
-
-        return next_containers(view.demand.containers, is_served)
 
     def _settle_by_line(self, ask: Ask, views: Sequence[PodView]) -> Resolution:
         """Settle without a witness."""
@@ -696,7 +395,7 @@ class Resolver:
             self.ledger.take_back(pod, context.offered | context.named)
 
     def gone(self) -> list[PodId]:
-        """Return the pods that hold places and that the API does not show as live; lock held."""
+        """Return the pods that hold places and that the API does not show as live."""
         self.update()
         live = self.pod_index.live
         keys = {pod.key for pod in live}

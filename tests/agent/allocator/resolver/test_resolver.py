@@ -9,9 +9,12 @@ import pytest
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.resolver.call_context import CallContext
+from agent.allocator.resolver.observer import Observer
 from agent.allocator.resolver.pod_index import PodIndex
+from agent.allocator.resolver.pod_lookup import PodReader
 from agent.allocator.resolver.resolve import Ask, Resolution
-from agent.allocator.resolver.resolver import CallContext, Resolver
+from agent.allocator.resolver.resolver import Resolver
 from agent.errors import GrantError, ResolutionError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
@@ -56,7 +59,12 @@ class Stand:
             ledger=self.ledger,
             pod_index=PodIndex(),
             pods=self.pods,
+            decision_log=self.decision_log,
+        )
+        self.observer = Observer(
+            self.resolver,
             record=self.record,
+            reader=PodReader(self.pods),
             decision_log=self.decision_log,
             lock=self.lock,
         )
@@ -73,7 +81,7 @@ class Stand:
             self.record.show(each)
 
     def look(self, size: int = SIZE, resource: Resource = CORE) -> CallContext:
-        return self.resolver.look(ask=Ask(resource, size))
+        return self.observer.look(ask=Ask(resource, size))
 
     def reconcile(self) -> set[PodId]:
         """Bring the book in line with a new List; gives the pods that are in motion."""
@@ -116,7 +124,7 @@ def stand() -> Stand:
 
 def test_without_a_record_nothing_is_seen_and_that_is_told(stand: Stand) -> None:
     stand.record.away = "PodResources: UNAVAILABLE: no socket"
-    context = stand.resolver.look(frozenset({(CORE, "x")}), named=frozenset({(CORE, "y")}))
+    context = stand.observer.look(frozenset({(CORE, "x")}), named=frozenset({(CORE, "y")}))
     assert context == CallContext(None, frozenset({(CORE, "x")}), frozenset({(CORE, "y")}))
     assert stand.decision_log.blinds == ["PodResources: UNAVAILABLE: no socket"]
     assert not stand.pods.fetched

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import Snapshot, identify
+from agent.allocator.model.podresources import Snapshot
 from agent.allocator.resolver.resolve import Ask, resolve
 from agent.errors import ResolutionError
 from bench.bursts import draw_burst
@@ -30,6 +30,7 @@ from bench.rules import (
 from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
+from simulator.node.identify import identify
 from simulator.node.judge import Admission, Verdict
 from simulator.node.node import Node
 from simulator.node.options import NodeOptions

@@ -103,12 +103,6 @@ class Predecessor:
         self._thread = threading.Thread(target=self._attend, name="handover", daemon=True)
         self._thread.start()
 
-    @property
-    def standbys(self) -> int:
-        """Count the agents that stand by, ready."""
-        with self._changed:
-            return sum(self._standbys.values())
-
     def close(self) -> None:
         """Stop listening; those that stand by see this agent gone when it ends."""
         self._stopped.set()

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from agent.allocator.model.pod_view import PodView, parse_pod
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot, identify
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.resolver.resolve import Ask, resolve
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.names import Names
 from contract.resource import Resource, count_of
 from contract.stamps import OrderStamp
+from simulator.node.identify import identify
 
 RECORDING = Path(__file__).parent.parent / "data" / "kubelet-1.36-burst80.json.gz"
 NAMES = Names()

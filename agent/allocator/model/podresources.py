@@ -98,27 +98,6 @@ class MatchedPod:
     earlier: tuple[PodView, ...] = ()
 
 
-def identify(
-    snapshot: Snapshot,
-    views: Iterable[PodView],
-    owners: Mapping[tuple[Resource, str], PodId],
-) -> tuple[MatchedPod, ...]:
-    """Find out which pod each listed entry is.
-
-    Args:
-        snapshot: what ``List`` showed.
-        views: the pods known from the API.
-        owners: which pod each held device ID was given to, from the ledger.
-
-    Returns:
-        One entry per listed pod, sorted by pod.
-    """
-    by_key: dict[Key, list[PodView]] = {}
-    for view in views:
-        by_key.setdefault(view.id.key, []).append(view)
-    return match_entries(snapshot.pods, lambda key: by_key.get(key, ()), owners)
-
-
 def match_entries(
     listed: Iterable[ListedPod],
     views_of: Callable[[Key], Sequence[PodView]],

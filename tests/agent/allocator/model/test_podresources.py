@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import ListedPod, MatchedPod, identify
+from agent.allocator.model.podresources import ListedPod, MatchedPod
 from contract.resource import Resource
+from simulator.node.identify import identify
 from tests.agent.builders import (
     CORE,
     MEMORY,

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import ListedPod, MatchedPod, Snapshot, identify
+from agent.allocator.model.podresources import ListedPod, MatchedPod, Snapshot
 from agent.allocator.resolver.pod_index import Observation, PodIndex
 from agent.allocator.resolver.resolve import lacks, waits
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, PodDemand
 from contract.resource import Resource
+from simulator.node.identify import identify
 from tests.agent.builders import (
     CORE,
     INIT,

@@ -132,27 +132,51 @@ def resolve(
 
 
 def _likeliest(ask: Ask, listed: Sequence[MatchedPod], served: Served, past: Past) -> list[Waiting]:
-    """Of the listed pods that may be asking, take the likeliest."""
+    """Return the listed pods on the first rung of the ladder that has any."""
     known, unknown = _waiting_by_list(
         ask, [each for each in listed if each.pod not in past.refused], served, past.found
     )
     if any(each.pod in past.newcomers for each in (*known, *unknown)):
         known = [each for each in known if each.pod in past.newcomers]
         unknown = [each for each in unknown if each.pod in past.newcomers]
+    ladder = _ladder(known, unknown, listed, past)
+    return next((rung.waiting for rung in ladder if rung.waiting), [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """One degree of likelihood.
+
+    Attributes:
+        name: what the pods on it have in common.
+        waiting: these pods.
+    """
+
+    name: str
+    waiting: list[Waiting]
+
+
+def _ladder(
+    known: Sequence[Waiting],
+    unknown: Sequence[Waiting],
+    listed: Sequence[MatchedPod],
+    past: Past,
+) -> list[_Rung]:
+    """Sort pods that may be asking by how likely that is, the likeliest first.
+
+    Args:
+        known: pods that the API has told of.
+        unknown: pods that only the kubelet knows (API server away, mirror pod late).
+        listed: the pods that ``List`` shows.
+        past: what is known of the admissions before this call.
+    """
     # A pod whose record is complete has been admitted: only its ordinary init containers,
     # which List omits (K4), can make it look as if it waited to an agent that restarted.
     # Not one that the kubelet has only come to now: somebody else wrote its record.
     lacking = {each.pod for each in listed if lacks(each)}
     recorded = {each.pod for each in listed if each.view and is_recorded(each.view)}
     done = past.passed | past.over | (recorded - (lacking & past.newcomers))
-    # One that holds something and lacks the rest is being admitted right now (K1, K3),
-    # also when a wrong guess has put it among the passed.
     holding = {each.pod for each in listed if any(each.listed.each_held())}
-    begun = [each for each in known if each.pod in holding - past.over]
-    fresh = [each for each in known if each.pod not in done]
-    # A pod of which only the kubelet knows (API server away, mirror pod late) is asking
-    # only if no known pod is that has not had its turn.
-    unheard = [each for each in unknown if each.pod not in past.passed | past.over]
     halves = {
         (each.pod, container.name)
         for each in listed
@@ -161,23 +185,39 @@ def _likeliest(ask: Ask, listed: Sequence[MatchedPod], served: Served, past: Pas
         # A whole card may be asked for without memory.
         and len(container.held.get(Resource.CORE, ())) < CORES_PER_CARD
     }
-    # One that has all it needs of some containers and nothing in the next may be done: whether
-    # that one asks for GPUs is not known.
-    sure = [
-        each
-        for each in unheard
-        if not each.in_progress or (each.pod, each.container.name) in halves
-    ]
-    # Begun, it is not, if another plugin has failed it meanwhile and nobody could see that.
-    likely = begun + [each for each in unheard if (each.pod, each.container.name) in halves]
-    likely += [each for each in fresh if each not in likely]
-    if unheard:  # nor is anybody, if it is the one that only the kubelet knows
+    unheard = [each for each in unknown if each.pod not in past.passed | past.over]
+    # One that holds something and lacks the rest is being admitted right now (K1, K3),
+    # also when a wrong guess has put it among the passed.
+    likely = [each for each in known if each.pod in holding - past.over]
+    likely += [each for each in unheard if (each.pod, each.container.name) in halves]
+    likely += [each for each in known if each.pod not in done and each not in likely]
+    if unheard:  # none of them is certain: it may be the one that only the kubelet knows
         likely = [replace(each, certain=False) for each in likely]
-    # A record that covers what List shows lacking was written by somebody else, or the pod ended.
-    forged = [
-        each for each in known if each.certain and each.pod in lacking - past.passed - past.over
+    return [
+        _Rung("being admitted, or has not had its turn", likely),
+        # One that has all it needs of some containers and nothing in the next may be done:
+        # whether that one asks for GPUs is not known.
+        _Rung(
+            "known to the kubelet only, and waiting for certain",
+            [
+                each
+                for each in unheard
+                if not each.in_progress or (each.pod, each.container.name) in halves
+            ],
+        ),
+        # A record that covers what List shows lacking was written by somebody else.
+        _Rung(
+            "has a record that others wrote",
+            [
+                each
+                for each in known
+                if each.certain and each.pod in lacking - past.passed - past.over
+            ],
+        ),
+        _Rung("known to the kubelet only", unheard),
+        _Rung("had its turn, as far as can be told", list(known)),
+        _Rung("known to the kubelet only, and had its turn", list(unknown)),
     ]
-    return likely or sure or forged or unheard or known or unknown
 
 
 def is_recorded(view: PodView) -> bool:

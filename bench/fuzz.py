@@ -117,7 +117,7 @@ def main(inputs: int, seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-turnstile-fuzz-") as made:
         folder = Path(made)
         if find_spec("atheris") is None:
-            counted = _counting(import_module("bench.target").Target(folder), inputs)
+            counted = _counting(import_module("bench.target").Target(), inputs)
             for data in damaged(seed):
                 counted(data)
         else:
@@ -148,7 +148,7 @@ def _guided(folder: Path, inputs: int, seed: int) -> None:
     """Let atheris choose the inputs, from the examples on."""
     atheris = import_module("atheris")
     with atheris.instrument_imports(include=["webhook", "contract"], enable_loader_override=False):
-        target = import_module("bench.target").Target(folder)
+        target = import_module("bench.target").Target()
     corpus = folder / "corpus"
     corpus.mkdir()
     for number, example in enumerate(requests()):

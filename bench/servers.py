@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench import opponents
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
@@ -109,17 +110,17 @@ def serving(name: str, folder: Path, *, workers: int) -> Iterator[Running]:
         ServerFailed: it did not come up.
     """
     port, log = _free_port(), folder / f"{name}-{workers}.log"
-    cert, key = str(folder / "tls.crt"), str(folder / "tls.key")
-    if name == "webhook":
-        command = ["webhook", "--host", "127.0.0.1", "--port", str(port), "--cert", cert]
-        command += ["--key", key, "--workers", str(workers), "--drain-delay", "0"]
+    if name == opponents.OURS:
+        files = ["--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")]
+        command = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
+        command += [*files, "--workers", str(workers), "--drain-delay", "0"]
     else:
-        command = ["bench.opponents", name, str(port), cert, key, str(workers)]
+        command = opponents.command(name, folder, port, workers)
     began = time.monotonic()
     with (
         log.open("wb") as stderr,
         subprocess.Popen(  # noqa: S603 -- our own program
-            [sys.executable, "-m", *command], stdout=stderr, stderr=stderr
+            command, stdout=stderr, stderr=stderr
         ) as process,
     ):
         try:

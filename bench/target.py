@@ -1,25 +1,21 @@
-"""What is fuzzed: a worker without its sockets. Imported late, for atheris to instrument."""
+"""The target of the fuzzer: a connection without a socket.
+
+Imported late, for atheris to instrument.
+"""
 
 import json
-import os
+import time
 from collections import Counter
-from pathlib import Path
+from typing import Any
 
-from bench.servers import make_certificates
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
 from webhook.admission.reviewer import Reviewer
-from webhook.admission.reviews import LARGEST_BODY
 from webhook.handler import Handler
 from webhook.server.app import create_app
-from webhook.server.connection import Peer
-from webhook.server.framing import Framer, Progress
-from webhook.server.tls import Certificate
-from webhook.server.worker import FrontWorker, Server
-from webhook.settings import Files, Settings
-
-_PEER = Peer(("192.0.2.1", 1234), ("192.0.2.2", 8443), verified=False)
+from webhook.server.connections import Connections, Limits
+from webhook.server.protocol import HttpConnection, Service
 
 
 class Unacceptable(Exception):
@@ -27,59 +23,60 @@ class Unacceptable(Exception):
 
 
 class Target:
-    """A worker without its sockets.
+    """The part of a worker behind its sockets."""
 
-    Args:
-        folder: for the certificate and what a worker needs.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        make_certificates(folder)
-        files = Files(folder / "tls.crt", folder / "tls.key")
-        settings = Settings("127.0.0.1", 8443, files, Names())
-        server = Server(settings, Certificate(files), folder)
-        server.cfg.set("errorlog", os.devnull)
-        self._log = log = server.cfg.logger_class(server.cfg)
-        self._worker = FrontWorker(0, os.getppid(), [], server, 30, server.cfg, log)
+    def __init__(self) -> None:
         reviewer = Reviewer(
-            names=settings.names,
+            names=Names(),
             stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "fuzz", 0),
             largest_card=96,
         )
-        server.handler = Handler(reviewer, access=AccessLog(len))
-        self._worker.wsgi = create_app(server.handler)
+        handler = Handler(reviewer, access=AccessLog(len))
+        connections = Connections(Limits(1, 2**26), clock=time.monotonic, observer=handler.metrics)
+        self._service = Service(connections, create_app(handler), keeps_alive=lambda: True)
         self.statuses: Counter[str] = Counter()
 
-    def close(self) -> None:
-        """Return back what a worker holds."""
-        self._worker.tmp.close()
-        for handler in tuple(self._log.error_log.handlers):
-            self._log.error_log.removeHandler(handler)
-            handler.close()
-
     def try_one(self, data: bytes) -> None:
-        """Send *data* as a connection would, in two pieces; look at every answer.
+        """Send *data* over a new connection, in two pieces; check every answer.
 
         Raises:
             Unacceptable: an answer is none, or says that the server has failed.
         """
-        framer = Framer(largest_body=LARGEST_BODY)
+        transport = _Transport()
+        connection = HttpConnection(self._service, hang_up=lambda: None)
+        connection.connection_made(transport)  # type: ignore[arg-type]  # as far as it is used
         middle = len(data) // 2
         for piece in (data[:middle], data[middle:]):
-            framer.receive(piece)
-            while framer.progress in (Progress.WHOLE, Progress.LAST):
-                last = framer.progress is Progress.LAST
-                reply = self._worker.answer(framer.take(), _PEER)
-                self.statuses[_status(reply.content, data)] += 1
-                if last or not reply.keep:
-                    return
+            connection.data_received(piece)
+        connection.connection_lost(None)
+        for answer in transport.answers:
+            self.statuses[_status(answer, data)] += 1
+
+
+class _Transport:
+    """asyncio's transport, as far as a connection uses it; nothing is sent."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"peername": ("192.0.2.1", 1234), "sockname": ("192.0.2.2", 8443)}.get(name)
+
+    def write(self, data: bytes) -> None:
+        if not data.startswith(b"HTTP/1.1 100 "):
+            self.answers.append(data)
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 def _status(answer: bytes, data: bytes) -> str:
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head[9:12].decode("ascii", "replace")
-    # 501 is what HTTP says of a transfer coding that nobody knows.
-    if not head.startswith(b"HTTP/1.") or not (status.startswith(("2", "4")) or status == "501"):
+    if not head.startswith(b"HTTP/1.1 ") or not status.startswith(("2", "4")):
         raise Unacceptable(f"{head!r} for {data!r}")
     if b"application/json" in head:
         json.loads(body)

@@ -1,9 +1,9 @@
-"""What a review costs and what the webhook bears: against a bare Flask view, in one run.
+"""The cost of a review and the strength of the webhook, beside stock servers in one run.
 
-Both run under the same gunicorn settings, TLS included, and take turns under one load
-generator, so that a noisy machine is equally noisy to both; ratios are medians of turns.
-The review function alone, without HTTP and TLS, is timed in this process. Then the webhook
-is besieged, and its request path is fed hostile bytes.
+All servers speak TLS and take turns under one client, so that a noisy machine is equally
+noisy to all; ratios are medians of turns. The review function alone, without HTTP and TLS,
+is timed in this process. Then the webhook is besieged, and its request path is fed hostile
+bytes.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from statistics import median
 from timeit import repeat
 
 from bench import fuzz, wrk
-from bench.opponents import OPPONENTS
+from bench.cpu import per_review_us
+from bench.opponents import BARE, OURS, SERVED_BY, missing
 from bench.result import Cell, Goal, Result, Table
 from bench.reviews import NAMES, review
 from bench.servers import (
@@ -34,7 +35,6 @@ from webhook.admission.reviews import decode_review, encode_review
 NAME = "webhook"
 
 _SIZES = (5_000, 50_000)
-_SERVERS = ("webhook", *OPPONENTS)
 _US = 1e6
 
 
@@ -56,17 +56,17 @@ class Turn:
         return median(each.p99_ms for each in self.measured[server])
 
     def rate_ratio(self, server: str) -> float:
-        """Return how many times the webhook's rate another's is: the median of turns."""
+        """Return another's rate over the webhook's: the median of turns."""
         return median(
             other.rate / ours.rate
-            for ours, other in zip(self.measured["webhook"], self.measured[server], strict=True)
+            for ours, other in zip(self.measured[OURS], self.measured[server], strict=True)
         )
 
     def p99_ratio(self, server: str) -> float:
-        """Return how many times another's 99th percentile the webhook's is: median of turns."""
+        """Return the webhook's 99th percentile over another's: the median of turns."""
         return median(
             ours.p99_ms / other.p99_ms
-            for ours, other in zip(self.measured["webhook"], self.measured[server], strict=True)
+            for ours, other in zip(self.measured[OURS], self.measured[server], strict=True)
         )
 
 
@@ -109,8 +109,9 @@ def run(effort: Effort | None = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="gpu-turnstile-bench-") as made:
         folder = Path(made)
         make_certificates(folder)
+        cpu = _cpu(folder, effort)
         turns = _load(folder, effort) if wrk.is_installed() else []
-        with serving("webhook", folder, workers=2) as server:
+        with serving(OURS, folder, workers=2) as server:
             ready_s = server.ready_s
             body, context = review(_SIZES[0]), server.tls()
             for _ in range(200):
@@ -130,7 +131,17 @@ def run(effort: Effort | None = None) -> Result:
     for turn in turns:
         if turn.size == _SIZES[0]:
             goals += _goals(turn)
+    first = cpu[_SIZES[0]]
+    goals += [
+        Goal("time on the processor of a 5 KB review, microseconds", 336, median(first[OURS])),
+        Goal(
+            f"time on the processor of a 5 KB review over that of {BARE}",
+            1,
+            median(ours / bare for ours, bare in zip(first[OURS], first[BARE], strict=True)),
+        ),
+    ]
     tables = [
+        _costs(cpu),
         _rates(turns, effort)
         if turns
         else Table(
@@ -179,6 +190,50 @@ def alone_us(size: int, *, number: int = 1000) -> float:
     return min(repeat(once, number=number, repeat=7, timer=time.process_time)) / number * _US
 
 
+def _servers() -> list[str]:
+    return [each for each in SERVED_BY if each not in missing()]
+
+
+def _cpu(folder: Path, effort: Effort) -> dict[int, dict[str, list[float]]]:
+    """Measure the time on the processor of a review: by size and server, turn by turn."""
+    found: dict[int, dict[str, list[float]]] = {}
+    with contextlib.ExitStack() as running:
+        servers = {
+            name: running.enter_context(serving(name, folder, workers=1)) for name in _servers()
+        }
+        for size in _SIZES:
+            body = review(size)
+            found[size] = {name: [] for name in servers}
+            for _ in range(effort.turns):
+                for name, server in servers.items():
+                    cost = per_review_us(
+                        server, body, connections=effort.connections, seconds=effort.seconds
+                    )
+                    found[size][name].append(cost)
+    return found
+
+
+def _costs(cpu: dict[int, dict[str, list[float]]]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for name in cpu[_SIZES[0]]:
+        cells: list[Cell] = [name]
+        for size in _SIZES:
+            ours, its = cpu[size][OURS], cpu[size][name]
+            ratios = [one / other for one, other in zip(ours, its, strict=True)]
+            cells += [median(its), median(ratios)]
+        rows.append((*cells, SERVED_BY[name]))
+    titles = [f"{size // 1000} KB" for size in _SIZES]
+    return Table(
+        "Time on the processor of one review, microseconds, 1 worker, kept connections",
+        ("server", *(cell for each in titles for cell in (each, "ours/its")), "served by"),
+        rows,
+        (
+            "A bare view answers 'allowed' without looking. Medians of turns.",
+            *(f"{name}: NOT MEASURED, {reason}." for name, reason in missing().items()),
+        ),
+    )
+
+
 def _load(folder: Path, effort: Effort) -> list[Turn]:
     bodies = {}
     for size in effort.sizes:
@@ -189,7 +244,7 @@ def _load(folder: Path, effort: Effort) -> list[Turn]:
         with contextlib.ExitStack() as running:
             servers = {
                 name: running.enter_context(serving(name, folder, workers=workers))
-                for name in _SERVERS
+                for name in _servers()
             }
             for size in effort.sizes:
                 # With connections made anew it is handshakes that are measured, of any size.
@@ -242,8 +297,7 @@ def _rates(turns: Sequence[Turn], effort: Effort) -> Table:
         ),
         rows,
         (
-            "bare: a Flask view that answers 'allowed' without looking, same gunicorn settings.",
-            "gthread: the same view under gunicorn's own threaded workers, 8 threads each.",
+            *(f"{name}: {served_by}." for name, served_by in SERVED_BY.items()),
             "p99 and rates are medians of turns, ratios medians of the ratios of each turn.",
             "The load generator runs on the same cores as the servers.",
         ),
@@ -254,8 +308,8 @@ def _goals(turn: Turn) -> list[Goal]:
     connections = "kept" if turn.keep_alive else "new"
     how = f"5 KB, {turn.workers} workers, {connections} connections"
     return [
-        Goal(f"bare over ours, reviews a second, {how}", 1 / 0.75, turn.rate_ratio("bare")),
-        Goal(f"ours over bare, 99th percentile, {how}", 1.5, turn.p99_ratio("bare")),
+        Goal(f"{BARE} over ours, reviews a second, {how}", 1 / 0.75, turn.rate_ratio(BARE)),
+        Goal(f"ours over {BARE}, 99th percentile, {how}", 1.5, turn.p99_ratio(BARE)),
     ]
 
 

@@ -10,7 +10,7 @@ from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from webhook.errors import SettingsError
-from webhook.server.worker import serve
+from webhook.server.master import serve
 from webhook.settings import Files, Settings
 
 _FILE = click.Path(path_type=Path)

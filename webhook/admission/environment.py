@@ -1,10 +1,10 @@
-"""Variables that a container sets itself and the node sets, too: the container's own win.
+"""Warnings of environment variables that override what the node sets.
 
-The kubelet puts the variables of the pod's author after those of a device plugin. So an author
-who sets one of these, often by copying an example, undoes what the node says.
+The kubelet puts the variables of the pod's author after those of a device plugin. An author
+who sets one of these, often by copying an example, overrides the node's value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from contract.demand import PodDemand
@@ -20,17 +20,17 @@ _NODE_SETS = frozenset(
         "GPU_CORE_UTILIZATION_POLICY",
     }
 )
-_NODE_SETS_BEGINNING = "CUDA_DEVICE_MEMORY_LIMIT"  # one for each card
+_NODE_SETS_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one for each card
 
 
 def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
-    """Warn of variables that undo what the node sets.
+    """Warn of variables that override what the node sets.
 
     Args:
         spec: of a pod or of a template, possibly hostile.
-        demand: what its containers ask for.
+        demand: the requests of its containers.
     """
-    if not isinstance(spec, Mapping):
+    if not isinstance(spec, dict):
         return
     asking = {each.name for each in demand.containers}
     for field in ("initContainers", "containers"):
@@ -40,17 +40,16 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
                 continue
             for entry in _mappings(container.get("env")):
                 variable = entry.get("name")
-                if isinstance(variable, str) and _is_set_by_node(variable):
+                if isinstance(variable, str) and (
+                    variable in _NODE_SETS or variable.startswith(_NODE_SETS_PREFIX)
+                ):
                     yield (
                         f"container {cut(name, _LONGEST_NAME)}: env {cut(variable, _LONGEST_NAME)} "
                         "undoes what the node sets"
                     )
 
 
-def _is_set_by_node(variable: str) -> bool:
-    return variable in _NODE_SETS or variable.startswith(_NODE_SETS_BEGINNING)
-
-
-def _mappings(listed: object) -> Iterator[Mapping[str, Any]]:
-    if isinstance(listed, list):
-        yield from (each for each in listed if isinstance(each, Mapping))
+def _mappings(listed: object) -> Sequence[dict[str, Any]]:
+    if not isinstance(listed, list):
+        return ()
+    return [each for each in listed if isinstance(each, dict)]

@@ -1,29 +1,35 @@
-"""JSON patches (RFC 6902) of annotations.
+"""JSON patches (RFC 6902) of annotations. The only importer of ``jsonpatch`` here.
 
-Written out and not found by comparing two documents: what changes is known, and
-comparing cost half of what a whole review may take.
+A patch is built from its operations and not by comparing two documents: the changes are
+known, and a comparison costs half of the time that a whole review may take.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from jsonpatch import JsonPatch, JsonPointer
+
 from webhook.admission.verdicts import Operation
+
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def patch_annotations(
     metadata: Mapping[str, Any] | None, changes: Mapping[str, str | None]
 ) -> tuple[Operation, ...]:
-    """Make the patch that brings the annotations of an object to what *changes* says.
+    """Build the operations that make *changes* to the annotations of an object.
 
-    Only keys in *changes* are looked at, so nothing else can be touched, and what
-    other annotations hold costs no time. Missing parents are added; ``null`` counts
-    as missing, because "add" replaces what is there. What goes is removed first; each
-    key has one operation at most, and their order depends on nothing but the keys.
+    Only keys in *changes* are read, so nothing else can be touched, and the content of
+    other annotations costs no time. Missing parents are added; ``null`` counts as missing,
+    because "add" replaces an existing value. Removals come first, then all other
+    operations, both sorted by key, with at most one operation for each key.
 
     Args:
         metadata: the object's ``metadata``; ``None`` when it has none. Its
             ``annotations``, when there are any, must be a mapping.
-        changes: annotation to its new value, or to ``None`` to drop it.
+        changes: annotation to its new value, or to ``None`` to remove it.
     """
     there = None if metadata is None else metadata.get("annotations")
     if there is None:
@@ -31,30 +37,41 @@ def patch_annotations(
         if not written:
             return ()
         if metadata is None:
-            return (_set("add", "/metadata", {"annotations": written}),)
-        return (_set("add", "/metadata/annotations", written),)
+            return (_operation("add", "/metadata", {"annotations": written}),)
+        return (_operation("add", "/metadata/annotations", written),)
     removed: list[Operation] = []
-    settled: list[Operation] = []
+    written_ones: list[Operation] = []
     for key, value in sorted(changes.items()):
         if value is None:
             if key in there:
                 removed.append({"op": "remove", "path": _path(key)})
         elif key not in there:
-            settled.append(_set("add", _path(key), value))
+            written_ones.append(_operation("add", _path(key), value))
         elif not _is_text(there[key], value):
-            settled.append(_set("replace", _path(key), value))
-    return (*removed, *settled)
+            written_ones.append(_operation("replace", _path(key), value))
+    return (*removed, *written_ones)
 
 
-def _set(op: str, path: str, value: object) -> Operation:
+def encode_patch(operations: Sequence[Operation]) -> bytes:
+    """Write a patch as JSON.
+
+    Raises:
+        jsonpatch.JsonPatchException: an operation is none of RFC 6902.
+    """
+    written: str = JsonPatch(operations).to_string(dumps=_dumps)
+    return written.encode("ascii")
+
+
+def _operation(op: str, path: str, value: object) -> Operation:
     return {"op": op, "path": path, "value": value}
 
 
+@lru_cache(maxsize=256)
 def _path(key: str) -> str:
-    """Point to an annotation (RFC 6901): ``~`` first, or the escapes would be escaped."""
-    return f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+    path: str = JsonPointer.from_parts(("metadata", "annotations", key)).path
+    return path
 
 
 def _is_text(found: object, wanted: str) -> bool:
-    """Compare with text alone: whatever else a hostile object holds is not looked into."""
+    # Nothing but text is compared: a hostile object may hold anything.
     return isinstance(found, str) and found == wanted

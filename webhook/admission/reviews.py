@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from contract.errors import Fault, FieldError, quote
+from webhook.admission.patches import encode_patch
 from webhook.admission.verdicts import Verdict
 from webhook.errors import BadRequest, TooLarge, UnsupportedMedia
 
@@ -140,9 +141,8 @@ def encode_review(review: Review, verdict: Verdict) -> bytes:
     if verdict.errors:
         response["status"] = _status(review, verdict.errors)
     if verdict.patch:
-        operations = _ENCODER.encode([dict(each) for each in verdict.patch])
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(operations.encode("ascii")).decode("ascii")
+        response["patch"] = base64.b64encode(encode_patch(verdict.patch)).decode("ascii")
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
     answer = {"apiVersion": API_VERSION, "kind": KIND, "response": response}

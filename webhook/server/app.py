@@ -1,8 +1,9 @@
 """The HTTP face: routes, limits and status codes. The one module that knows Flask."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
@@ -12,9 +13,7 @@ from webhook.admission.verdicts import cut
 from webhook.errors import BadRequest, TooLarge
 from webhook.handler import INTERNAL, TEXT, Answer, Handler, Request
 from webhook.metrics import Metrics
-
-VERIFIED = "gpu_turnstile.verified"
-"""In the WSGI environment: whether the client proved who it is by a certificate."""
+from webhook.server.wsgi import VERIFIED
 
 
 def create_app(handler: Handler, *, is_ready: Callable[[], bool] = lambda: True) -> Flask:
@@ -45,26 +44,27 @@ def create_app(handler: Handler, *, is_ready: Callable[[], bool] = lambda: True)
 
 
 def _review(handler: Handler, route: str) -> Response:
+    environ = request.environ  # read directly: Flask's proxies cost a tenth of a review
     asked = Request(
-        request.headers.get("Content-Type", ""),
-        request.headers.get("Content-Encoding", ""),
-        _read_body,
-        verified=bool(request.environ.get(VERIFIED)),
+        environ.get("CONTENT_TYPE", ""),
+        environ.get("HTTP_CONTENT_ENCODING", ""),
+        partial(_read_body, environ),
+        verified=bool(environ.get(VERIFIED)),
     )
     return _response(handler.answer(route, asked))
 
 
-def _read_body() -> bytes:
+def _read_body(environ: Mapping[str, Any]) -> bytes:
     """Read the body as it was sent: Flask would cut a chunked one without a word.
 
     Raises:
         BadRequest: it is too large, or does not come to its end.
     """
-    length = request.content_length or 0
+    length = int(environ.get("CONTENT_LENGTH") or 0)
     if length > LARGEST_BODY:
         raise TooLarge(f"body: must be at most {LARGEST_BODY} bytes")
     try:
-        body: bytes = request.environ["wsgi.input"].read(LARGEST_BODY + 1)
+        body: bytes = environ["wsgi.input"].read(LARGEST_BODY + 1)
     except OSError as error:
         raise BadRequest(_BROKEN) from error
     if len(body) < length:
@@ -101,4 +101,4 @@ def _refuse(handler: Handler, error: HTTPException) -> Response:
 
 
 def _response(answer: Answer) -> Response:
-    return Response(answer.body, status=answer.status, content_type=answer.media)
+    return Response(answer.body, status=answer.status.value, content_type=answer.media)

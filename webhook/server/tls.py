@@ -1,7 +1,9 @@
-"""The server's side of TLS: its certificate, judged before it serves, and read again."""
+"""The server's side of TLS: the certificate, checked before it is served, and reloaded."""
 
 import logging
 import ssl
+from collections.abc import Callable
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 
@@ -17,21 +19,48 @@ _CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 
 
 class Change(Enum):
-    """What a look at the files has found."""
+    """The result of reading the files again."""
 
     NONE = "none"
     LOADED = "loaded"
     REFUSED = "refused"
 
 
-class Certificate:
-    """The certificate that is served: the newest that can be used.
+ON_FAILED_HANDSHAKE: ContextVar[Callable[[], object]] = ContextVar("ON_FAILED_HANDSHAKE")
+"""Called when a handshake fails; whoever starts it sets this before."""
 
-    Kubernetes changes a mounted Secret by replacing a symbolic link: files are told apart
-    by what is in them. A new context serves new connections; those there are keep theirs.
+
+class _Handshake(ssl.SSLObject):
+    """One connection; when its handshake fails, the client is told why.
+
+    asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So a failure
+    is reported, and asyncio is told to wait for input, for which it sends what is pending.
+    """
+
+    def do_handshake(self) -> None:
+        """Continue the handshake."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            ON_FAILED_HANDSHAKE.get()()
+            raise ssl.SSLWantReadError from error
+
+
+class Certificate:
+    """The certificate that is served: the newest usable one.
+
+    Kubernetes changes a mounted Secret by replacing a symbolic link, so only the content
+    of the files tells whether they have changed. New connections get a new context;
+    existing ones keep theirs.
 
     Args:
-        files: what to read.
+        files: to read.
+
+    Attributes:
+        context: for the next connection.
+        expires: end of the certificate, as unix time in seconds.
 
     Raises:
         SettingsError: the first pair cannot be used.
@@ -42,14 +71,14 @@ class Certificate:
         self._refused = ""
         # In this order: what is replaced between the two is found by the next refresh.
         self._content = _read(files)
-        self.context = server_context(files)
+        self.context = server_context(self._files)
         self.expires = not_after(self._content[0])
 
     def refresh(self) -> Change:
-        """Serve what the files hold now, or go on with what was served if it cannot be used.
+        """Serve the pair in the files, or keep the one before when it cannot be used.
 
         Returns:
-            ``REFUSED`` once for everything that cannot be used, however often it is looked at.
+            ``REFUSED`` once for each reason, however often the files are read.
         """
         try:
             content = _read(self._files)
@@ -74,7 +103,7 @@ class Certificate:
 
 
 def server_context(files: Files) -> ssl.SSLContext:
-    """Make a server's context, TLS 1.2 and newer.
+    """Make a server's context, for TLS 1.2 and newer.
 
     Raises:
         SettingsError: a file cannot be read or used, or the two do not belong together.
@@ -82,6 +111,7 @@ def server_context(files: Files) -> ssl.SSLContext:
     _look_for(_CERTIFICATE, files.cert, "--cert", "a PEM certificate")
     _look_for(_KEY, files.key, "--key", "a PEM private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = _Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     # A resumed session would bring the trust of an earlier --client-ca with it, and be

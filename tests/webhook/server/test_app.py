@@ -14,7 +14,8 @@ from contract.stamps import OrderStamp
 from webhook.admission.reviewer import Reviewer
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.handler import Handler
-from webhook.server.app import VERIFIED, create_app
+from webhook.server.app import create_app
+from webhook.server.wsgi import VERIFIED
 
 Json = dict[str, Any]
 Stamp = Callable[[], OrderStamp]

@@ -2,12 +2,10 @@
 
 import base64
 import contextlib
-import http.client
 import json
 import os
 import re
 import signal
-import socket
 import ssl
 import threading
 import time
@@ -20,19 +18,13 @@ from typing import Any
 
 import pytest
 import trustme
-from prometheus_client import values
 
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
-from contract.names import Names
 from contract.stamps import OrderStamp
 from tests.webhook.serving import DEADLINE, JSON, Json, Running, running
 from webhook.admission.reviews import LARGEST_BODY
-from webhook.server.connection import Peer
-from webhook.server.tls import Certificate
-from webhook.server.worker import FrontWorker, Server, _descriptors, gunicorn_settings
-from webhook.settings import Files, Settings
 
 
 @pytest.fixture(scope="module")
@@ -460,172 +452,3 @@ def test_a_review_is_answered_byte_by_byte_too(webhook: Running, review: Json) -
         for at in range(0, len(request), 7):
             connection.sendall(request[at : at + 7])
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-
-
-class Place:
-    """A worker as the master knows it, for its place alone."""
-
-
-@pytest.fixture
-def server(certificates: Path, tmp_path: Path) -> Server:
-    files = Files(certificates / "tls.crt", certificates / "tls.key")
-    settings = Settings("127.0.0.1", 8443, files, Names(), drain_delay=0.1)
-    return Server(settings, Certificate(files), tmp_path)
-
-
-def test_a_new_worker_gets_the_place_of_the_dead_one(server: Server) -> None:
-    one, two, three = Place(), Place(), Place()
-    for worker in (one, two):
-        server._give_place(None, worker)
-    assert server._places == {one: 0, two: 1}
-    server._free_place(None, one)
-    server._give_place(None, three)
-    assert server._places == {two: 1, three: 0}
-    server._free_place(None, one)  # the dead die once
-
-
-def test_a_worker_shares_its_metrics_under_its_place(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "elsewhere")  # put back at the end
-    monkeypatch.setattr("webhook.metrics.values.ValueClass", values.ValueClass)
-    worker = Place()
-    server._give_place(None, worker)
-    server._share_metrics(None, worker)
-    server.metrics.connected(3)
-    assert server.metrics is server.metrics
-    assert b"connections 3.0" in server.metrics.render()
-    assert {each.name for each in tmp_path.iterdir()} >= {"counter_0.db", "gauge_sum_0.db"}
-
-
-class QuietGarbage:
-    """In the place of ``gc``: this process has other things to do than a worker."""
-
-    def collect(self) -> None: ...
-
-    def freeze(self) -> None: ...
-
-    def set_threshold(self, threshold: int) -> None: ...
-
-
-def test_a_worker_serves_until_it_is_told_to_end(
-    server: Server, certificates: Path, review: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same as the processes above do, in this one."""
-    monkeypatch.setattr("webhook.server.worker.gc", QuietGarbage())
-    listener = socket.create_server(("127.0.0.1", 0))
-    log = server.cfg.logger_class(server.cfg)
-    worker = FrontWorker(0, os.getppid(), [listener], server, 30, server.cfg, log)
-    worker.PIPE = os.pipe()
-    os.set_blocking(worker.PIPE[0], False)
-    worker.wsgi = server.load()
-    port = listener.getsockname()[1]
-    context = ssl.create_default_context(cafile=certificates / "ca.crt")
-    body = json.dumps(review)
-
-    def ask(method: str, path: str, content: str | None = None) -> int:
-        address = http.client.HTTPSConnection("localhost", port, context=context, timeout=DEADLINE)
-        with contextlib.closing(address) as connection:
-            connection.request(method, path, content, JSON)
-            response = connection.getresponse()
-            response.read()
-            return response.status
-
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(worker.run)
-            assert ask("POST", "/mutate/pods", body) == 200
-            assert ask("GET", "/readyz") == 200
-            assert ask("BREW", "/mutate/pods") == 405
-            worker.handle_exit(signal.SIGTERM, None)
-            os.write(worker.PIPE[1], b"x")
-            running.result(DEADLINE)
-        assert server.draining
-    finally:
-        worker.tmp.close()
-        for end in worker.PIPE:
-            os.close(end)
-
-
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n", b"200"),
-        (b"GET\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nHost: a", b"400"),
-        (b"POST /mutate/pods HTTP/1.1\r\nTransfer-Encoding: nonsense\r\n\r\n", b"501"),
-        (b"POST /mutate/pods HTTP/1.0\r\nContent-Length: 5\r\n\r\n{}", b"415"),
-        (
-            (
-                b"POST /mutate/pods HTTP/1.1\r\nContent-Type: application/json\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
-            ),
-            b"400",
-        ),
-    ],
-)
-def test_what_is_not_ordinary_is_answered_by_gunicorns_rules(
-    server: Server, request_: bytes, status: bytes
-) -> None:
-    log = server.cfg.logger_class(server.cfg)
-    worker = FrontWorker(0, 0, [], server, 30, server.cfg, log)
-    worker.wsgi = server.load()
-    try:
-        reply = worker.answer(request_, Peer(("192.0.2.1", 1), ("192.0.2.2", 2), verified=False))
-    finally:
-        worker.tmp.close()
-    assert reply.content.split(b" ")[1] == status
-
-
-def test_a_worker_ends_when_its_master_is_gone(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.server.worker.gc", QuietGarbage())
-    monkeypatch.setattr("webhook.server.worker._TURN_SECONDS", 0.01)
-    listener = socket.create_server(("127.0.0.1", 0))
-    log = server.cfg.logger_class(server.cfg)
-    worker = FrontWorker(0, -1, [listener], server, 30, server.cfg, log)
-    worker.PIPE = os.pipe()
-    worker.wsgi = server.load()
-    try:
-        worker.run()
-        assert worker.alive is False
-    finally:
-        worker.tmp.close()
-        for end in worker.PIPE:
-            os.close(end)
-
-
-@pytest.mark.parametrize(
-    ("limits", "wanted", "raised", "held"),
-    [
-        ((1024, 4096), 500, None, 500),
-        ((1024, 4096), 1000, (1064, 4096), 1000),
-        ((1024, 4096), 5000, (4096, 4096), 4032),
-        ((1024, -1), 5000, (5064, -1), 5000),
-        ((32, 32), 5000, (32, 32), 1),
-    ],
-)
-def test_no_more_connections_are_held_than_there_may_be_open_files(
-    monkeypatch: pytest.MonkeyPatch,
-    limits: tuple[int, int],
-    wanted: int,
-    raised: tuple[int, int] | None,
-    held: int,
-) -> None:
-    state = [limits]
-    monkeypatch.setattr("resource.getrlimit", lambda _: state[-1])
-    monkeypatch.setattr("resource.setrlimit", lambda _, new: state.append(new))
-    assert _descriptors(wanted) == held
-    assert state[1:] == ([] if raised is None else [raised])
-
-
-def test_no_setting_of_gunicorn_touches_a_read_only_root(certificates: Path) -> None:
-    files = Files(certificates / "tls.crt", certificates / "tls.key")
-    settings = Settings("::1", 8443, files, Names(), workers=3, drain_delay=5)
-    made = gunicorn_settings(settings)
-    assert made["bind"] == "[::1]:8443"
-    assert made["workers"] == 3
-    assert made["control_socket_disable"] is True
-    assert made["worker_tmp_dir"] in {"/dev/shm", None}
-    assert 5 + 16 < made["graceful_timeout"] < 30

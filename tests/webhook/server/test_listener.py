@@ -1,0 +1,311 @@
+"""The listener in this process: real sockets and TLS, clients on threads."""
+
+import asyncio
+import errno
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.webhook.server.test_connections import Told
+from webhook.server.connections import Connections, Limits, State
+from webhook.server.listener import Listener
+from webhook.server.protocol import Service
+from webhook.server.tls import server_context
+from webhook.settings import Files
+
+DEADLINE = 30
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Stage:
+    """A listener inside a running loop, and its clients."""
+
+    def __init__(self, certificates: Path, limits: Limits, handshake_seconds: float) -> None:
+        self.told = Told()
+        self.answer = b"answer"
+        self.keeps_alive = True
+        self.clients: list[socket.socket] = []
+        self.pool = ThreadPoolExecutor(16)
+        self.connections = Connections(limits, clock=time.monotonic, observer=self.told)
+        self._authority = str(certificates / "ca.crt")
+        listening = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.address = listening.getsockname()
+        context = server_context(Files(certificates / "tls.crt", certificates / "tls.key"))
+        self.listener = Listener(
+            [listening],
+            Service(self.connections, self._application, keeps_alive=lambda: self.keeps_alive),
+            context=lambda: context,
+            handshake_seconds=handshake_seconds,
+        )
+
+    def _application(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", str(len(self.answer)))])
+        return [self.answer]
+
+    async def run(self, client: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, client)
+
+    async def wait(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not holds():  # noqa: ASYNC110 - clients are threads
+                await asyncio.sleep(0.01)
+
+    async def plain(self) -> socket.socket:
+        before = len(self.connections)
+        client: socket.socket = await self.run(
+            lambda: socket.create_connection(self.address, timeout=DEADLINE)
+        )
+        self.clients.append(client)
+        await self.wait(lambda: len(self.connections) > before)
+        return client
+
+    async def connect(self) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=self._authority)
+
+        def connect() -> ssl.SSLSocket:
+            plain = socket.create_connection(self.address, timeout=DEADLINE)
+            return context.wrap_socket(plain, server_hostname="localhost")
+
+        client: ssl.SSLSocket = await self.run(connect)
+        self.clients.append(client)
+        return client
+
+    async def ask(self, client: ssl.SSLSocket, request: bytes = GET) -> bytes:
+        def ask() -> bytes:
+            client.sendall(request)
+            return client.recv(65536).partition(b"\r\n\r\n")[2]
+
+        answer: bytes = await self.run(ask)
+        return answer
+
+
+Make = Callable[..., AbstractAsyncContextManager[Stage]]
+
+
+@pytest.fixture
+def make(certificates: Path) -> Make:
+    @asynccontextmanager
+    async def make(
+        *, limits: Limits | None = None, handshake_seconds: float = 10
+    ) -> AsyncIterator[Stage]:
+        stage = Stage(certificates, limits or Limits(10, 10**8), handshake_seconds)
+        try:
+            yield stage
+        finally:
+            for client in stage.clients:
+                client.close()
+            await stage.listener.drain(seconds=0)
+            await stage.wait(lambda: (stage.told.open, stage.told.flying) == (0, 0))
+            stage.pool.shutdown()
+
+    return make
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test in an event loop of its own, in which nothing may go wrong unseen."""
+    unseen: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, seen: unseen.append(seen))
+        await test()
+
+    asyncio.run(watched())
+    assert unseen == []
+
+
+def test_requests_are_answered_and_the_connection_kept(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            client = await stage.connect()
+            for _ in range(3):
+                assert await stage.ask(client) == b"answer"
+            assert (stage.told.open, len(stage.connections)) == (1, 1)
+
+    run(test)
+
+
+def test_after_a_last_answer_the_client_sees_the_end(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            stage.keeps_alive = False
+            client = await stage.connect()
+            assert await stage.ask(client, GET + b"x" * 30_000) == b"answer"
+            assert await stage.run(lambda: client.recv(100)) == b""
+            client.close()
+            await stage.wait(lambda: stage.told.open == 0)
+            assert stage.told.ends == {}
+
+    run(test)
+
+
+def test_a_client_that_does_not_confirm_the_end_is_ended(make: Make) -> None:
+    async def test() -> None:
+        limits = Limits(10, 10**8, dict.fromkeys(State, 60) | {State.LINGERING: 0.1})
+        async with make(limits=limits) as stage:
+            stage.keeps_alive = False
+            client = await stage.connect()
+            assert await stage.ask(client) == b"answer"
+
+            def overdue() -> bool:
+                stage.connections.end_overdue()
+                return stage.told.open == 0
+
+            await stage.wait(overdue)
+            assert stage.told.ends == {("lingering", "timeout"): 1}
+
+    run(test)
+
+
+def test_an_answer_that_does_not_fit_is_sent_when_the_client_takes_it(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            stage.answer = b"x" * 20_000_000
+            client = await stage.connect()
+            client.sendall(GET * 2)
+            await stage.wait(lambda: stage.told.flying == 1)
+
+            def take(count: int) -> int:
+                taken = 0
+                while taken < count and (piece := client.recv(65536)):
+                    taken += len(piece)
+                return taken
+
+            assert await stage.run(lambda: take(40_000_000)) >= 40_000_000
+            await stage.wait(lambda: stage.told.flying == 0)
+
+    run(test)
+
+
+def test_a_handshake_that_takes_too_long_is_ended(make: Make) -> None:
+    async def test() -> None:
+        async with make(handshake_seconds=0.1) as stage:
+            client = await stage.plain()
+            assert await stage.run(lambda: client.recv(1)) == b""
+            assert stage.told.ends == {("handshake", "timeout"): 1}
+
+    run(test)
+
+
+def test_a_half_open_handshake_makes_room(make: Make) -> None:
+    async def test() -> None:
+        async with make(limits=Limits(2, 10**8)) as stage:
+            half_open, also = await stage.plain(), await stage.connect()
+            late = await stage.connect()
+            assert await stage.run(lambda: half_open.recv(1)) == b""
+            assert stage.told.ends == {("handshake", "no-room"): 1}
+            for client in (late, also):
+                assert await stage.ask(client) == b"answer"
+
+    run(test)
+
+
+def test_a_client_that_speaks_no_tls_is_ended_without_a_reset(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            client = await stage.plain()
+            client.sendall(GET)
+            assert await stage.run(lambda: client.recv(100)) == b""
+            client.sendall(GET)  # it may not have read the end yet
+            client.close()
+            await stage.wait(lambda: stage.told.open == 0)
+            assert stage.told.ends == {("handshake", "tls"): 1}
+
+    run(test)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("sent", [None, b"", GET[:5], GET])
+def test_a_client_that_goes_away_leaves_nothing(
+    make: Make, sent: bytes | None, reset: bool
+) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            client = await (stage.plain() if sent is None else stage.connect())
+            if sent:
+                client.sendall(sent)
+            if reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            await stage.wait(lambda: stage.told.open == 0)
+            assert (stage.told.flying, stage.told.ends) == (0, {})
+
+    run(test)
+
+
+def test_draining_waits_for_a_request_under_way_and_for_nothing_idle(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            idle, busy, silent = [await stage.connect() for _ in range(3)]
+            await stage.plain()
+            await stage.ask(idle)
+            busy.sendall(GET[:5])
+            await stage.wait(lambda: stage.told.flying == 1)
+            stage.keeps_alive = False
+            draining = asyncio.create_task(stage.listener.drain(DEADLINE))
+            assert await stage.run(lambda: idle.recv(1)) == b""
+            assert await stage.ask(silent) == b"answer"  # it was opened for a request
+            assert await stage.ask(busy, GET[5:]) == b"answer"
+            for client in (busy, silent):
+                client.close()
+            await draining
+            assert stage.told.open == 0
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(stage.address, timeout=1)
+
+    run(test)
+
+
+def test_draining_ends_in_time_whatever_is_under_way(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            client = await stage.connect()
+            client.sendall(GET[:5])
+            await stage.wait(lambda: stage.told.flying == 1)
+            await stage.listener.drain(seconds=0.1)
+            assert await stage.run(lambda: client.recv(1)) == b""
+
+    run(test)
+
+
+def test_without_a_file_descriptor_to_spare_a_connection_is_closed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = socket.socket.accept
+    failures = iter([OSError(errno.EMFILE, "too many open files")])
+
+    def scarce(listening: socket.socket) -> Any:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return accept(listening)
+
+    async def test() -> None:
+        async with make() as stage:
+            first = await stage.connect()
+            monkeypatch.setattr("socket.socket.accept", scarce)
+            assert await stage.ask(await stage.connect()) == b"answer"
+            assert await stage.run(lambda: first.recv(1)) == b""
+            assert stage.told.ends == {("fresh", "no-room"): 1}
+
+    run(test)
+
+
+def test_many_at_once_are_all_served(make: Make) -> None:
+    async def test() -> None:
+        async with make(limits=Limits(40, 10**8)) as stage:
+
+            async def client() -> bytes:
+                return await stage.ask(await stage.connect())
+
+            answers = await asyncio.gather(*(client() for _ in range(40)))
+            assert answers == [b"answer"] * 40
+            assert stage.told.ends == {}
+
+    run(test)

@@ -1,0 +1,166 @@
+"""The connections of a worker: how long each may stay, and which goes when there is no room.
+
+A client in earnest has its first answer within milliseconds. So when the worker is full, the
+connection that has waited longest without any answer is closed first. Connections with an
+answer are closed only when no other is left, the longest idle first.
+
+No I/O: a connection closes itself by its ``abort``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+
+class State(Enum):
+    """The event that a connection waits for; its value is the label in metrics."""
+
+    HANDSHAKE = "handshake"
+    FRESH = "fresh"  # the first request
+    READING = "reading"  # the rest of a request
+    WRITING = "writing"  # the client reads the answer
+    IDLE = "idle"  # the next request
+    LINGERING = "lingering"  # the client has read the last answer
+
+
+BUSY = (State.READING, State.WRITING)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds for the clients of one worker.
+
+    Attributes:
+        connections: open at once.
+        buffered: bytes of unanswered requests, of all connections together.
+        seconds: in each state.
+    """
+
+    connections: int
+    buffered: int
+    seconds: dict[State, float] = field(
+        default_factory=lambda: {
+            State.HANDSHAKE: 10,
+            # The API server keeps idle connections for 90 s. A server that closes first may
+            # close while a review is on its way, and not every review is sent again.
+            State.FRESH: 120,
+            State.IDLE: 120,
+            State.READING: 15,
+            State.WRITING: 10,
+            State.LINGERING: 5,
+        }
+    )
+
+
+class Connection(Protocol):
+    """A connection that can be closed."""
+
+    def abort(self) -> None:
+        """Close at once, without sending anything more."""
+
+
+class Observer(Protocol):
+    """The metrics of connections: changes of two gauges, and a counter."""
+
+    def in_flight(self, change: int) -> None: ...  # noqa: D102
+    def connected(self, change: int) -> None: ...  # noqa: D102
+    def ended(self, state: str, why: str) -> None: ...  # noqa: D102
+
+
+class Connections:
+    """The open connections of one worker. Not safe between threads."""
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float], observer: Observer) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._observer = observer
+        self._states: dict[Connection, State] = {}
+        # All in a state stay there equally long: the first in line is the first overdue.
+        self._deadlines: dict[State, dict[Connection, float]] = {each: {} for each in State}
+        self._unanswered: dict[Connection, None] = {}
+        self._buffered: dict[Connection, int] = {}
+
+    def __len__(self) -> int:
+        """Count the open connections."""
+        return len(self._states)
+
+    def add(self, connection: Connection) -> None:
+        """Add a new connection; close others until there is room for it."""
+        while len(self) >= self._limits.connections:
+            self.make_room()
+        self._unanswered[connection] = None
+        self._observer.connected(1)
+        self._enter(connection, State.HANDSHAKE)
+
+    def move(self, connection: Connection, state: State) -> None:
+        """Change the state of an open connection; LINGERING is the last one."""
+        before = self._states.get(connection, State.LINGERING)
+        if before is not State.LINGERING:
+            del self._deadlines[before][connection]
+            self._enter(connection, state)
+            if change := (state in BUSY) - (before in BUSY):
+                self._observer.in_flight(change)
+
+    def answered(self, connection: Connection) -> None:
+        """Record an answer: the connection is now closed after those without any."""
+        self._unanswered.pop(connection, None)
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """Record the bytes of its requests; close the largest when all have too many."""
+        if connection in self._states:
+            self._buffered[connection] = size
+            if sum(self._buffered.values()) > self._limits.buffered:
+                self.end(max(self._buffered, key=self._buffered.__getitem__), "memory")
+
+    def release(self, connection: Connection) -> None:
+        """Record that its requests are answered."""
+        self._buffered.pop(connection, None)
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        state = self._states.pop(connection, None)
+        if state is not None:
+            del self._deadlines[state][connection]
+            self.answered(connection)
+            self.release(connection)
+            self._observer.in_flight(-(state in BUSY))
+            self._observer.connected(-1)
+
+    def end(self, connection: Connection, why: str) -> None:
+        """Close an open connection before its client does."""
+        if connection in self._states:
+            self._observer.ended(self._states[connection].value, why)
+            self.remove(connection)
+            connection.abort()
+
+    def part(self, connection: Connection, why: str) -> None:
+        """Count the end of a connection whose client has still to read the reason."""
+        state = self._states.get(connection, State.LINGERING)
+        if state is not State.LINGERING:
+            self._observer.ended(state.value, why)
+            self.move(connection, State.LINGERING)
+
+    def make_room(self) -> None:
+        """Close the connection that is least missed."""
+        lingering, idle = self._deadlines[State.LINGERING], self._deadlines[State.IDLE]
+        line = self._unanswered or lingering or idle or self._states
+        if line:
+            self.end(next(iter(line)), "no-room")
+
+    def end_overdue(self) -> None:
+        """Close every connection that has been in its state for too long."""
+        now = self._clock()
+        for line in self._deadlines.values():
+            while line and (first := next(iter(line.items())))[1] <= now:
+                self.end(first[0], "timeout")
+
+    def close(self, *states: State) -> None:
+        """Close every connection in one of these states."""
+        for connection in [each for each, state in self._states.items() if state in states]:
+            self.remove(connection)
+            connection.abort()
+
+    def _enter(self, connection: Connection, state: State) -> None:
+        self._states[connection] = state
+        self._deadlines[state][connection] = self._clock() + self._limits.seconds[state]

@@ -19,7 +19,7 @@ from agent.host import memory
 from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.server import Calls, DevicePluginService, PluginServer
-from agent.observability.decision_log import LogJournal
+from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from bench.load import Load
 from common.logs import configure
@@ -133,7 +133,7 @@ def _allocator(
             record, resources={names.core: Resource.CORE, names.memory: Resource.MEMORY}
         ),
         writer=writer,
-        decision_log=LogJournal(Metrics()),
+        decision_log=LoggedDecisions(Metrics()),
         answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
     )
     allocator.rebuild()

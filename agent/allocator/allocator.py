@@ -33,7 +33,7 @@ from agent.allocator.model.ports import (
     RecordSource,
 )
 from agent.allocator.model.tickets import Ticket, TicketBook
-from agent.allocator.owed_annotations import Records
+from agent.allocator.owed_annotations import OwedAnnotations
 from agent.allocator.placement_request import Beliefs, Guidance, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.proof import (
@@ -124,7 +124,9 @@ class Allocator:
         self._lock = threading.Lock()
         self._ledger = Ledger()
         pod_index = PodIndex()
-        self._records = Records(ledger=self._ledger, book=book, pod_index=pod_index, writer=writer)
+        self._owed_annotations = OwedAnnotations(
+            ledger=self._ledger, book=book, pod_index=pod_index, writer=writer
+        )
         self._resolver = Resolver(
             ledger=self._ledger, pod_index=pod_index, pods=self._pods, decision_log=decision_log
         )
@@ -325,7 +327,7 @@ class Allocator:
                 if is_over(self._ledger, snapshot, pod, pod_index.shown(pod))
             ]
             released += self._release_guesses(snapshot, gone)
-            self._records.tell_of(pod_index.owed)
+            self._owed_annotations.tell_of(pod_index.owed)
         return any(released)
 
     def _unbooked(self, pod_index: PodIndex) -> set[PodId]:
@@ -372,7 +374,7 @@ class Allocator:
             # A pod that was served while the API was away is booked by its name alone.
             self._resolver.update()
             if not view.assigned:
-                self._records.tell(view)
+                self._owed_annotations.tell(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
@@ -423,7 +425,7 @@ class Allocator:
             try:
                 yield
             finally:
-                self._records.tell_of(self._resolver.take_changed())
+                self._owed_annotations.tell_of(self._resolver.take_changed())
 
     def _place(
         self,
@@ -441,7 +443,7 @@ class Allocator:
         for each in (asker, *asker.rivals):
             view = self._resolver.pod_index.view(each.pod)
             try:
-                placement = self._seat(each, view, resource, offered, must)
+                placement = self._placement_for(each, view, resource, offered, must)
             except Refusal as error:
                 refusal = refusal or error
             else:
@@ -454,7 +456,7 @@ class Allocator:
         assert refusal is not None  # noqa: S101 -- there is one asker at least
         raise refusal
 
-    def _seat(
+    def _placement_for(
         self,
         asker: Resolution,
         view: PodView | None,
@@ -560,7 +562,7 @@ class Allocator:
             self._reservations.complete(ref.pod, self._ledger)
             if reservation.view is None:
                 self._reservations.note_unadvised(ids, self._ledger)
-            self._records.tell(reservation.view, parts=True)
+            self._owed_annotations.tell(reservation.view, parts=True)
 
     # --- proving ---------------------------------------------------------------------
 
@@ -586,7 +588,7 @@ class Allocator:
             ref, held = found
             wrong = believe(self._ledger, ref, held)
             if wrong or ref not in guessed:
-                self._records.tell_of({ref.pod, *(each.guessed.pod for each in wrong)})
+                self._owed_annotations.tell_of({ref.pod, *(each.guessed.pod for each in wrong)})
         for correction in wrong:
             self._decision_log.corrected(correction)
         return ref

@@ -11,7 +11,7 @@ from agent.allocator.resolver.pod_index import PodIndex
 from agent.errors import GrantError
 
 
-class Records:
+class OwedAnnotations:
     """Hand what is news to the annotation writer, in the order in which it was decided."""
 
     def __init__(

@@ -38,7 +38,7 @@ from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.pods import PodCache
-from agent.observability.decision_log import LogJournal
+from agent.observability.decision_log import LoggedDecisions
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.settings import Settings
@@ -260,7 +260,7 @@ class Agent:
             indices={card.uuid: card.index for card in inventory.cards},
             on_result=self._patched,
         )
-        decision_log = LogJournal(self._metrics, tell=self._tell_refusal)
+        decision_log = LoggedDecisions(self._metrics, tell=self._tell_refusal)
         allocator = Allocator(
             book=book,
             pods=self._pods,

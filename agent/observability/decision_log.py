@@ -33,7 +33,7 @@ class _Refused:
         return self.call, self.resource, self.size, self.reason, namespace
 
 
-class LogJournal:
+class LoggedDecisions:
     """Writes every decision to the log and counts it; equal refusals are told together."""
 
     def __init__(

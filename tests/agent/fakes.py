@@ -257,7 +257,7 @@ class FakeEnforcer:
             raise self.error
 
 
-class FakeOutbox:
+class FakeAnnotationWriter:
     """A :class:`agent.allocator.model.ports.AnnotationWriter` that remembers."""
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ class FakeOutbox:
 
 
 @dataclass
-class FakeJournal:
+class FakeDecisionLog:
     """A :class:`agent.allocator.model.ports.DecisionLog` that remembers."""
 
     decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = field(
@@ -366,7 +366,7 @@ class Node:
 
     def restart_agent(self) -> None:
         """Put a new agent in the old one's place; pods and the kubelet's record stay."""
-        self.writer, self.decision_log = FakeOutbox(), FakeJournal()
+        self.writer, self.decision_log = FakeAnnotationWriter(), FakeDecisionLog()
         self.grants: list[Grant] = []
         self.allocator = Allocator(
             book=self.book,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from agent.allocator.model.pod_view import PodView, parse_pod
 from agent.errors import Refusal
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.observability.decision_log import LogJournal
+from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.names import Names
@@ -39,7 +39,7 @@ class WholeNode(Node):
             api=FakePatchApi(), names=NAMES, indices={f"GPU-{each}": each for each in range(2)}
         )
         self.writer.put = self.queue.put  # type: ignore[method-assign]
-        self.allocator._decision_log = LogJournal(Metrics())
+        self.allocator._decision_log = LoggedDecisions(Metrics())
 
     def live(self, view: PodView) -> None:
         """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""

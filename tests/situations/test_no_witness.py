@@ -14,7 +14,7 @@ import agent.allocator.resolver.observer
 from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.ports import DecisionLog
 from agent.errors import Unavailable
-from agent.observability.decision_log import LogJournal
+from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -152,7 +152,7 @@ class Told:
     reasons: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._both = (self.diary, LogJournal(self.metrics))
+        self._both = (self.diary, LoggedDecisions(self.metrics))
 
     def decided(
         self,

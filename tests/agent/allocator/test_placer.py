@@ -42,7 +42,7 @@ NODE = book(cards=3)
 CARDS = ("GPU-0", "GPU-1")
 
 
-def _seating(
+def _placement(
     pod: PodView,
     resource: Resource,
     *,
@@ -73,7 +73,7 @@ def _seating(
 
 def _seat(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:
     """Seat a container; give its cards and device IDs."""
-    placement = _seating(*asked, **given)
+    placement = _placement(*asked, **given)
     return placement.cards, [str(ticket) for ticket in placement.tickets]
 
 
@@ -457,7 +457,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 "plan": plan,
             }
             try:
-                placement = _seating(
+                placement = _placement(
                     pod, resource, available=data.draw(st.permutations(offered)), **given
                 )
             except PlacementError:
@@ -465,7 +465,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 assert plan is None  # at its first call, or never
                 break
             assert possible
-            assert _seating(pod, resource, available=offered, **given) == placement
+            assert _placement(pod, resource, available=offered, **given) == placement
             plan, taken = placement.plan, [str(ticket) for ticket in placement.tickets]
             assert len(taken) == len(set(taken)) == count_of(asked.demand, resource)
             assert set(taken) <= set(offered)
@@ -534,7 +534,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
             must = kubelet.hands_on(resource, size)
             taken = must
             if len(must) < size:  # else no preferred call is made (K2)
-                placement = _seating(
+                placement = _placement(
                     pod,
                     resource,
                     name=asked.name,

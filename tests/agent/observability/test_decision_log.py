@@ -6,7 +6,7 @@ import pytest
 
 from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId
-from agent.observability.decision_log import LogJournal
+from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
@@ -25,9 +25,9 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def decision_log(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LogJournal:
+def decision_log(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LoggedDecisions:
     caplog.set_level(logging.INFO, "agent.observability.decision_log")
-    return LogJournal(metrics)
+    return LoggedDecisions(metrics)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> Told:
@@ -43,7 +43,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_decision(
-    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     decision_log.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS)
     assert told(caplog) == (
@@ -64,7 +64,7 @@ def test_a_decision(
 
 
 def test_a_refusal(
-    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     decision_log.refused("allocate", CLAIM, MEMORY, 8, "no card fits")
     assert told(caplog) == (
@@ -85,7 +85,7 @@ def test_a_refusal(
 
 
 def test_a_correction(
-    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     decision_log.corrected(Correction(CORE, IDS, CLAIM, OTHER))
     assert told(caplog) == (
@@ -105,7 +105,7 @@ def test_a_correction(
     ("ref", "named"), [(CLAIM, ("default/a", "uid-a", "main")), (None, ("", "", ""))]
 )
 def test_a_start_without_proof(
-    decision_log: LogJournal,
+    decision_log: LoggedDecisions,
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
     ref: ContainerRef | None,
@@ -125,7 +125,7 @@ def test_a_start_without_proof(
 
 
 def test_a_choice_without_wishes(
-    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     ref = ContainerRef(PodId("ns", "p", "u1"), "main")
     decision_log.unadvised(ref, CORE, ["GPU-0::1"])
@@ -144,7 +144,7 @@ def test_a_choice_without_wishes(
 
 
 def test_a_missing_witness(
-    decision_log: LogJournal, metrics: Metrics, caplog: pytest.LogCaptureFixture
+    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     decision_log.podresources_unavailable("PodResources: UNAVAILABLE")
     assert told(caplog) == ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"})
@@ -183,7 +183,7 @@ def test_a_refusal_is_told_to_the_author_of_a_pod_that_the_api_knows(
 ) -> None:
     """An event needs the UID of what it is about."""
     told_of: list[tuple[str, ContainerRef, str]] = []
-    decision_log = LogJournal(metrics, tell=lambda *told: told_of.append(told))
+    decision_log = LoggedDecisions(metrics, tell=lambda *told: told_of.append(told))
     decision_log.refused("allocate", ref, MEMORY, 8, "no card fits")
     assert told_of == []
     decision_log.refused("prefer", CLAIM, CORE, 8, "no card fits")
@@ -196,7 +196,7 @@ def test_equal_refusals_are_told_together_with_how_many_there_were(
     """A Deployment makes new pods for as long as the node refuses them."""
     caplog.set_level(logging.INFO, "agent.observability.decision_log")
     clock, events = FakeClock(), list[tuple[str, str]]()
-    decision_log = LogJournal(
+    decision_log = LoggedDecisions(
         metrics,
         tell=lambda _call, ref, reason: events.append((ref.pod.name, reason)),
         clock=clock,

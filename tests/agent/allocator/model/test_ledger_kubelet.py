@@ -44,7 +44,7 @@ from simulator.kubelet.podresources import snapshot
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Container, Pod
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient, view
-from tests.agent.fakes import NAMES, FakeJournal, FakePods, make_book
+from tests.agent.fakes import NAMES, FakeDecisionLog, FakePods, make_book
 
 KINDS = {NAMES.core: CORE, NAMES.memory: MEMORY}
 BLOCKS = 16
@@ -221,7 +221,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
     # --- the agent ----------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        self.decision_log = FakeJournal()
+        self.decision_log = FakeDecisionLog()
         self.allocator = Allocator(
             book=self.book,
             pods=self.pods,

@@ -19,7 +19,7 @@ from agent.errors import GrantError, ResolutionError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, INIT, MEMORY, hold, ids
-from tests.agent.fakes import FakeJournal, FakePods, FakeRecord, asks, init, make_pod
+from tests.agent.fakes import FakeDecisionLog, FakePods, FakeRecord, asks, init, make_pod
 
 HELD = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(8))}
 SIZE = 30
@@ -51,7 +51,7 @@ class Stand:
         self.pods, self.record, self.decision_log = (
             WatchedPods(self.lock),
             FakeRecord(),
-            FakeJournal(),
+            FakeDecisionLog(),
         )
         self.record.meanwhile = self._unlocked
         self.changed: list[AbstractSet[PodId]] = []

@@ -3,18 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FAST := tests/contract tests/placement tests/common tests/webhook/admission tests/agent/allocator
 PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto)
 
-.PHONY: help demo test check bench e2e proto format clean
+.PHONY: help demo test test-fast check bench e2e proto format clean
 
 help:
-	@echo "make demo    the whole way of a GPU pod on a simulated node, under a minute"
-	@echo "make test    all tests, with branch coverage"
-	@echo "make check   format, lint, types, layers"
-	@echo "make bench   what is measured, against what (BENCH=name for one)"
-	@echo "make e2e     tests against the real cluster of KUBECONFIG"
-	@echo "make format  format and fix what ruff can"
-	@echo "make proto   generate the gRPC stubs again"
+	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
+	@echo "make test       all tests, with branch coverage"
+	@echo "make test-fast  the decisions only: no process, no socket"
+	@echo "make check      format, lint, types, layers"
+	@echo "make bench      what is measured, against what (BENCH=name for one)"
+	@echo "make e2e        tests against the real cluster of KUBECONFIG"
+	@echo "make format     format and fix what ruff can"
+	@echo "make proto      generate the gRPC stubs again"
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -28,6 +30,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=auto --cov --cov-report=term --cov-fail-under=90
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses=auto $(FAST)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -104,7 +104,7 @@ def test_damage_is_repeatable_and_ends_in_no_500() -> None:
 def test_an_answer_that_may_not_be_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target()
     monkeypatch.setattr("webhook.admission.reviewer.decode_review", None)
-    with pytest.raises(Unacceptable, match="500 INTERNAL SERVER ERROR"):
+    with pytest.raises(Unacceptable, match="500 Internal Server Error"):
         target.try_one(requests()[0])
 
 

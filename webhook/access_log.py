@@ -1,7 +1,7 @@
-"""The log of reviews, thousands a second: each line is written without a log record.
+"""The log of reviews, thousands a second, written without log records.
 
-The lines look like all others (:mod:`common.logs`): a log record costs a fifth of a whole
-review.
+The lines look like all others (:mod:`common.logs`), but a log record costs a fifth of a
+whole review.
 """
 
 import os
@@ -16,11 +16,11 @@ _LOGGER = "webhook.access"
 
 
 class AccessLog:
-    """Writes a line for every review.
+    """Writes one line for each review.
 
     Args:
-        sink: takes each line; standard error, unbuffered, when not given.
-        clock: gives unix time in seconds.
+        sink: called with each line; by default writes to standard error, unbuffered.
+        clock: returns unix time in seconds.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Whose fault it is, kept apart.
+"""The errors, by whose fault they are.
 
 ::
 
     BadRequest                the sender's: not an AdmissionReview v1; HTTP 4xx, one line
     ├── TooLarge              more than a review can be
-    ├── Unverified            not from who may ask
-    └── UnsupportedMedia      not plain JSON by its headers
+    ├── Unverified            the sender has no valid certificate
+    └── UnsupportedMedia      the headers do not announce plain JSON
     contract.FieldError       the pod's: a review answered with "denied"
     SettingsError             the operator's: found before the server starts
 
@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 
 class BadRequest(Exception):
-    """The request is not one this server can review; its text is one line for the sender.
+    """The request cannot be reviewed; the text is one line for the sender.
 
     Attributes:
         status: the HTTP status to answer with.
@@ -32,16 +32,16 @@ class TooLarge(BadRequest):
 
 
 class UnsupportedMedia(BadRequest):
-    """The body is not what the headers must promise: plain JSON."""
+    """The headers do not announce plain JSON."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
 
 
 class Unverified(BadRequest):
-    """The sender did not prove who it is, and has to."""
+    """The sender has no valid certificate, and needs one."""
 
     status = HTTPStatus.FORBIDDEN
 
 
 class SettingsError(Exception):
-    """The server cannot be started as asked; its text is one line for the operator."""
+    """The server cannot start with these settings; the text is one line for the operator."""

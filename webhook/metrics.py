@@ -1,9 +1,9 @@
 """The webhook's Prometheus metrics. The only importer of ``prometheus_client`` here.
 
-Workers are processes: each writes its numbers to files in a directory that all share, and
-whichever is asked adds them up. The files are named by a worker's place among the workers
-and not by its process, so that who takes the place of a dead one goes on counting where
-that ended, and restarts do not add files.
+Workers are processes: each writes its numbers to files in a shared directory, and the one
+that is asked adds them up. The files are named by the worker's place among the workers and
+not by its process, so that the successor of a dead worker continues its counts, and restarts
+do not add files.
 """
 
 import os
@@ -23,7 +23,7 @@ _BUCKETS = (
 
 
 def share(directory: Path, place: int) -> None:
-    """Let every metric that this process makes from now on be one of several processes'.
+    """Share all metrics that this process makes from now on with other processes.
 
     Args:
         directory: where the files are; the same for all workers.
@@ -135,19 +135,19 @@ class Metrics:
         self._refusals.labels(str(status)).inc()
 
     def in_flight(self, change: int) -> None:
-        """Note that so many more requests have begun to arrive, or were answered or lost."""
+        """Add to the requests that have begun to arrive and are not answered."""
         self._in_flight.inc(change)
 
     def connected(self, change: int) -> None:
-        """Note that so many more connections are open."""
+        """Add to the open connections."""
         self._connections.inc(change)
 
     def ended(self, state: str, why: str) -> None:
-        """Count a connection that was ended before its client did."""
+        """Count a connection that the server closed first."""
         self._ended.labels(state, why).inc()
 
     def certificate_ends(self, expires: float) -> None:
-        """Note when the certificate ends that is served."""
+        """Set the end of the served certificate."""
         self._expiry.set(expires)
 
     def certificate_changed(self, result: str) -> None:
@@ -161,7 +161,7 @@ class Metrics:
     @staticmethod
     def _gauge(name: str, text: str, registry: CollectorRegistry) -> Gauge:
         gauge = Gauge(f"{_PREFIX}{name}", text, registry=registry, multiprocess_mode="sum")
-        gauge.set(0)  # whoever had this place before has died with all it had open
+        gauge.set(0)  # the worker before in this place has died with all it had open
         return gauge
 
 

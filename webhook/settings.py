@@ -1,4 +1,4 @@
-"""What the operator sets."""
+"""The settings of the operator."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +8,13 @@ from contract.names import Names
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where everything about TLS is read.
+    """The files for TLS.
 
     Attributes:
         cert: PEM certificate, with its chain below it.
         key: PEM private key of the first certificate, not encrypted.
-        client_ca: PEM certificates; a client may show one that is signed by any of these.
-            ``None`` when clients are not asked for one.
+        client_ca: PEM certificates that may sign those of clients; ``None`` when clients are
+            not asked for a certificate.
     """
 
     cert: Path
@@ -29,10 +29,10 @@ class Settings:
     Attributes:
         host: address to listen on.
         port: port to listen on.
-        files: the serving certificate and what goes with it.
+        files: for TLS.
         names: resources and annotations under the chosen domain.
         workers: processes.
-        connections: how many a process holds at once.
+        connections: of one process at once.
         largest_card: memory blocks of the largest card there is; 0 when that is not known.
         drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
     """

@@ -8,7 +8,7 @@ from webhook.settings import Files, Settings
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What would have been served."""
+    """Settings that would have been served."""
     served: list[Settings] = []
     monkeypatch.setattr(command, "serve", served.append)
     monkeypatch.setattr("webhook.__main__.configure", lambda: None)

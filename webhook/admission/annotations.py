@@ -1,4 +1,4 @@
-"""Which annotations of a pod are ours, and what becomes of those its author supplied."""
+"""Our annotations on pods: changes at creation and binding, warnings of supplied ones."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from contract.stamps import OrderStamp
 
 
 def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the annotations of a pod or of a template, empty where none can be read."""
+    """Return the annotations of a pod or a template; empty when unreadable."""
     metadata = pod.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     return annotations if isinstance(annotations, dict) else {}
@@ -17,7 +17,7 @@ def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 def changes_at_create(
     given: Mapping[str, Any], names: Names, place: OrderStamp
 ) -> dict[str, str | None]:
-    """Say what each of ours becomes on a new pod: a value, or ``None`` where others write it."""
+    """Return the changes to a new GPU pod: values, or ``None`` to remove."""
     changes: dict[str, str | None] = {
         names.predicate_time: str(place.time_ns),
         names.admission_order: place.encode(),
@@ -30,10 +30,10 @@ def changes_at_create(
 
 
 def changes_without_gpus(given: Mapping[str, Any], names: Names) -> dict[str, str | None]:
-    """Drop ours from a new pod that asks for no GPU, often copied from one that does.
+    """Return the changes to a new pod without GPUs, often a copy of a GPU pod.
 
-    What every pod gets by its Binding is no reason to touch it: a copy of any running pod
-    carries that.
+    The annotations of Bindings alone are no reason for a change: every copy of a running
+    pod has them.
     """
     dropped = _only_on_gpu_pods(given, names)
     if not dropped:
@@ -43,7 +43,7 @@ def changes_without_gpus(given: Mapping[str, Any], names: Names) -> dict[str, st
 
 
 def changes_at_bind(names: Names, place: OrderStamp, node: str) -> dict[str, str]:
-    """Say what is written on a pod that gets its node."""
+    """Return the annotations of a pod that is being bound."""
     return {
         names.predicate_time: str(place.time_ns),
         names.bind_order: place.encode(),
@@ -54,13 +54,13 @@ def changes_at_bind(names: Names, place: OrderStamp, node: str) -> dict[str, str
 def about_supplied(
     given: Mapping[str, Any], names: Names, *, path: str = "", only_dropped: bool = False
 ) -> Iterator[str]:
-    """Warn of ours that an author supplied, often by copying a running pod.
+    """Warn of our annotations in a manifest, often a copy of a running pod.
 
     Args:
         given: the annotations.
         names: resources and annotations.
-        path: what stands before ``metadata`` in paths.
-        only_dropped: leave out those that are overwritten.
+        path: prefix of ``metadata`` in paths.
+        only_dropped: leave out those that will be overwritten.
     """
     written = _stamps(names)
     for key in sorted(given):
@@ -73,12 +73,12 @@ def about_supplied(
 def about_dropped(
     changes: Mapping[str, str | None], names: Names, *, stamped: bool = False
 ) -> Iterator[str]:
-    """Warn of what :func:`changes_without_gpus` drops.
+    """Warn of the annotations that :func:`changes_without_gpus` removes.
 
     Args:
-        changes: what it said.
+        changes: its result.
         names: resources and annotations.
-        stamped: leave out the stamps of a new GPU pod, they are ours.
+        stamped: leave out the stamps, they are from our earlier call.
     """
     left_out = _stamps(names) if stamped else ()
     for key in sorted(changes.keys() - left_out):
@@ -90,12 +90,10 @@ def _stamps(names: Names) -> tuple[str, str, str]:
 
 
 def _only_on_gpu_pods(given: Mapping[str, Any], names: Names) -> list[str]:
-    """Name those of ours that only a pod with a GPU request ever gets from us."""
     ours = (names.gpu_assigned, names.gpu_allocation, names.admission_order)
     return [key for key in given if key in ours or key.startswith(names.predicate_gpu_idx_prefix)]
 
 
 def _is_written_later(key: str, names: Names) -> bool:
-    """Tell what a new pod cannot have yet: written at its binding, or once it has its cards."""
     later = (names.bind_order, names.predicate_node, names.gpu_allocation)
     return key in later or key.startswith(names.predicate_gpu_idx_prefix)

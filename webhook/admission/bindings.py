@@ -1,12 +1,12 @@
-"""The stamps of a pod that gets its node: when, where, and its place in line there.
+"""The stamps of a pod that is being bound: time, node and queue position there.
 
-The API server copies the annotations of a Binding onto the pod, so line and node are
-known without replacing or configuring the scheduler. A Binding does not say what its pod
-asks for: every pod that is bound is stamped.
+The API server copies the annotations of a Binding onto the pod, so queue and node are
+known without replacing or configuring the scheduler. A Binding does not contain the
+requests of its pod: every bound pod is stamped.
 
-Nothing is ever denied here. What cannot be stamped passes with a warning, and the webhook
-configuration says ``failurePolicy: Ignore``: without stamps the agent goes by what the
-pod got at its creation, but without Bindings no pod of the cluster would run.
+Bindings are never denied. A Binding that cannot be stamped passes with a warning, and the
+webhook configuration has ``failurePolicy: Ignore``: without these stamps the agent uses
+those of the creation, but without Bindings no pod of the cluster would run.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,12 +44,12 @@ def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderSta
 def stamp_binding(
     binding: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]
 ) -> Verdict:
-    """Stamp a Binding, whatever stamps it carries already.
+    """Stamp a Binding, over stamps that it already has.
 
     Args:
         binding: the Binding as decoded JSON, possibly hostile.
         names: resources and annotations.
-        stamp: gives the pod its place in line; called once, for what is stamped.
+        stamp: returns the next order stamp; called once, for a stamped Binding.
     """
     target = binding.get("target")
     node = target.get("name") if isinstance(target, Mapping) else None

@@ -1,4 +1,4 @@
-"""The verdict on a pod that is being created: validated, stamped, cleared of copied stamps."""
+"""The verdict on a new pod: validated, stamped, cleared of copied stamps."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ from webhook.admission.warnings import advise
 
 _SECOND = 10**9
 _REINVOKED_WITHIN = 60 * _SECOND
-"""Longer than the API server lets any request take with all its webhooks."""
+"""Longer than any request may take with all its webhooks."""
 
 
 def mutate_pod(
@@ -60,12 +60,12 @@ def decide_pod(
     Args:
         pod: the pod as decoded JSON, possibly hostile.
         names: resources and annotations.
-        stamp: gives the pod its place in line; called once at most.
-        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        stamp: returns the next order stamp; called once at most.
+        largest_card: memory blocks of the largest card; 0 when unknown.
 
     Returns:
-        Every error, or the patch with the stamps. For a pod that asks for no GPU the patch
-        that drops what only GPU pods get from us, and nothing at all where it has none of it.
+        Every error, or the patch with the stamps. For a pod without GPUs, the patch that
+        removes annotations of GPU pods; empty when there are none.
     """
     found = read_pod(pod, names)
     if found is None:
@@ -91,7 +91,7 @@ def decide_pod(
 
 
 def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
-    """Clear a pod without a GPU request of what would make it look like one that was served."""
+    """Remove annotations by which a pod without GPUs would look like a GPU pod."""
     given = annotations_of(pod)
     changes = changes_without_gpus(given, names)
     if not changes:
@@ -105,7 +105,7 @@ def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], Orde
 
 
 def _is_reinvocation(given: Mapping[str, Any], names: Names, place: OrderStamp) -> bool:
-    """Tell whether the three annotations are those of an earlier call for the same request.
+    """Return whether the three annotations are from an earlier call for the same request.
 
     The API server calls again when another webhook changed the pod. Nothing marks the
     second call, but stamps that agree and are seconds old were hardly copied by hand.

@@ -1,4 +1,4 @@
-"""AdmissionReview v1, read strictly and written: the wire on one side, frozen on the other."""
+"""AdmissionReview v1: strict reading of requests, writing of responses."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ _ESCAPE = b"\\u"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What kind of thing is reviewed; empty strings are parts the request left out.
+    """The kind of the reviewed object; parts that the request left out are empty.
 
     Attributes:
         group: API group, empty for core.
@@ -48,16 +48,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A request for a verdict.
+    """The request of an AdmissionReview.
 
     Attributes:
-        uid: names the request; the answer repeats it.
-        target: what kind of thing is reviewed.
+        uid: of the request; the answer repeats it.
+        target: the kind of the object.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: of the object; empty for cluster-wide ones.
-        name: of the object; empty when the API server is to make one up.
+        name: of the object; empty when the API server generates one.
         dry_run: whether nothing will be stored.
-        object: the object as decoded JSON; ``None`` when the operation has none.
+        object: as decoded JSON; ``None`` when the operation has none.
         old_object: the object it replaces; ``None`` when there was none.
     """
 
@@ -72,7 +72,7 @@ class Review:
 
 
 def check_media(content_type: str | None, content_encoding: str | None) -> None:
-    """Refuse a body that is not plain JSON by its headers.
+    """Check that the headers announce plain JSON.
 
     Args:
         content_type: the media type without its parameters.
@@ -150,7 +150,7 @@ def encode_review(review: Review, verdict: Verdict) -> bytes:
 
 
 def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
-    """Word a denial as the API server words its own (``errors.NewInvalid``).
+    """Build the status of a denial like the API server's own (``errors.NewInvalid``).
 
     ``kubectl`` shows the causes, one a line, and not the message; events, controllers
     and older clients show the message.
@@ -177,7 +177,6 @@ def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
 
 
 def _own_name(obj: Mapping[str, Any] | None) -> str:
-    """Give what the object calls itself, for the reader; a generated name has only begun."""
     metadata = (obj or {}).get("metadata")
     if not isinstance(metadata, Mapping):
         return ""

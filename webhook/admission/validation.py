@@ -1,4 +1,4 @@
-"""What a pod, or the template of one, asks for, and everything that is wrong with it."""
+"""Validation of a pod or a pod template: its GPU requests, and every error in them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,13 +18,13 @@ def read_pod(
     Args:
         pod: as decoded JSON, possibly hostile.
         names: the resource names to read.
-        path: what stands before ``metadata`` and ``spec`` in the paths of findings.
+        path: prefix of ``metadata`` and ``spec`` in paths.
 
     Returns:
-        What it asks for and every finding, or ``None`` when it asks for no GPU.
+        Its requests and every error, or ``None`` when it requests no GPU.
     """
     demand, wrong = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
-    # Who mentions one of our resources asks for some of it, or is told what is wrong with it.
+    # A container that names one of our resources has a request for it, or an error.
     if not demand and not wrong:
         return None
     metadata = pod.get("metadata")
@@ -32,7 +32,6 @@ def read_pod(
 
 
 def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:
-    """Check the form of what its author wishes of the cards."""
     _, wrong = read_wishes(annotations_of(pod), names, path=path)
     yield from wrong
 

@@ -1,4 +1,4 @@
-"""What was decided about an object, whoever decided it."""
+"""Verdicts: the decision about one object, with errors, patch and warnings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ Operation = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the API server is told.
+    """The decision about one object.
 
     Attributes:
-        errors: why the object is denied; none allows it.
-        patch: what to change on it.
-        warnings: what its author should know; see :func:`bounded`.
+        errors: reasons to deny the object; without any it is allowed.
+        patch: changes to the object.
+        warnings: for its author; see :func:`bounded`.
     """
 
     errors: tuple[FieldError, ...] = ()
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def bounded(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Keep warnings few, short and on one line each; the last one says how many more there were."""
+    """Bound number and length of warnings; the last one counts those left out."""
     lines = [_one_line(each) for each in warnings]
     if len(lines) > _MOST_WARNINGS:
         more = len(lines) - (_MOST_WARNINGS - 1)
@@ -57,7 +57,7 @@ def bounded(warnings: Iterable[str]) -> tuple[str, ...]:
 
 
 def cut(text: str, length: int) -> str:
-    """Shorten *text* to at most *length* characters, showing that it was."""
+    """Shorten *text* to at most *length* characters, with "..." at the end."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

@@ -1,4 +1,4 @@
-"""What the author of an object should know although it is allowed: the warnings."""
+"""Warnings about requests that are allowed but hardly meant."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,14 +19,14 @@ def advise(
     largest_card: int,
     path: str = "",
 ) -> Iterator[str]:
-    """Say what of a pod, or of the template of one, can hardly be meant.
+    """Warn of requests in a pod, or a pod template, that are hardly meant.
 
     Args:
-        demand: what its containers ask for.
+        demand: the requests of its containers.
         annotations: its annotations.
         names: resources and annotations.
-        largest_card: memory blocks of the largest card there is; 0 when that is not known.
-        path: what stands before ``metadata`` in paths.
+        largest_card: memory blocks of the largest card; 0 when unknown.
+        path: prefix of ``metadata`` in paths.
     """
     for container in demand.containers:
         for line in _about_memory(container, largest_card):
@@ -39,7 +39,7 @@ def advise(
 
 def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
     asked = container.demand
-    if not asked.cards:  # memory without cores: an error, told as one
+    if not asked.cards:  # memory without cores is an error, reported elsewhere
         return
     # Not Demand.memory_per_card: a hostile pod may ask for millions of cards.
     least, longer = divmod(asked.memory, asked.cards)
@@ -74,5 +74,5 @@ def _uneven(asked: Demand, least: int, longer: int) -> str:
 
 
 def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:
-    """Name the annotations of gpu-manager that say what the limits of containers say here."""
+    # gpu-manager read requests from annotations; here they are in the limits of containers.
     return (names.core, f"{names.domain}/vcuda-device", names.memory)

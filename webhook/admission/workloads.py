@@ -1,7 +1,7 @@
-"""The verdict on an object that makes pods: the rules of its pods, told to its author.
+"""The verdict on a workload: the rules for its pods, applied to its pod template.
 
-Without it a Deployment that can never run is accepted, and the reason is an event on one
-of its ReplicaSets.
+Without it a Deployment that can never run is accepted, and the reason appears only as an
+event on one of its ReplicaSets.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _BY_NAME = {
     for (group, version, *names), steps in _TEMPLATES.items()
     for name in names
 }
-"""Where the template is, by plural and by kind: a request may leave out one of them."""
+"""The path to the template, by plural and by kind: a request may leave out one of them."""
 
 
 def validate_workload(review: Review, *, names: Names, largest_card: int = 0) -> Verdict:
@@ -42,7 +42,7 @@ def validate_workload(review: Review, *, names: Names, largest_card: int = 0) ->
         review: CREATE or UPDATE of one of the kinds above; anything else means that the
             webhook configuration sends too much: allowed, with a warning that says so.
         names: resources and annotations.
-        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        largest_card: memory blocks of the largest card; 0 when unknown.
     """
     steps = _steps(review.target)
     if steps is None or review.operation not in ("CREATE", "UPDATE") or review.object is None:
@@ -66,15 +66,15 @@ def decide_workload(
 ) -> Verdict:
     """Decide about a workload.
 
-    An update is refused only for what it brings: what was wrong before, when nobody
-    checked, must not keep anybody from scaling to zero, and a controller from its status.
+    An update is denied only for new errors. Older ones, from before the webhook was
+    installed, must not block scaling to zero or a controller's status.
 
     Args:
         new: the workload as decoded JSON, possibly hostile.
         old: the one it replaces; ``None`` when it is created.
-        steps: the fields that lead to the template.
+        steps: path to the template.
         names: resources and annotations.
-        largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        largest_card: memory blocks of the largest card; 0 when unknown.
     """
     path = "".join(f"{each}." for each in steps)
     template = _template(new, steps)
@@ -104,7 +104,7 @@ def _steps(target: Target) -> tuple[str, ...] | None:
 
 
 def _template(workload: Mapping[str, Any] | None, steps: tuple[str, ...]) -> Mapping[str, Any]:
-    """Walk to the template; what is no mapping holds none, and the API server says so itself."""
+    """Return the template; empty where a field is no mapping, which the API server refuses."""
     found: object = workload
     for step in steps:
         found = found.get(step) if isinstance(found, Mapping) else None

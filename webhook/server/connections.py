@@ -1,10 +1,8 @@
-"""The connections of a worker: how long each may stay, and which goes when there is no room.
+"""The connections of a worker: how long each may stay, and which one goes when it is full.
 
-A client in earnest has its first answer within milliseconds. So when the worker is full, the
-connection that has waited longest without any answer is closed first. Connections with an
-answer are closed only when no other is left, the longest idle first.
-
-No I/O: a connection closes itself by its ``abort``.
+An honest client has its first answer within milliseconds. So the connection that has waited
+longest without any answer is closed first, and those with an answer only when no other is
+left, the longest idle first. No I/O: a connection closes itself.
 """
 
 from collections.abc import Callable
@@ -29,16 +27,10 @@ BUSY = (State.READING, State.WRITING)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds for the clients of one worker.
-
-    Attributes:
-        connections: open at once.
-        buffered: bytes of unanswered requests, of all connections together.
-        seconds: in each state.
-    """
+    """Bounds for the clients of one worker."""
 
     connections: int
-    buffered: int
+    buffered: int  # bytes of all unanswered requests together
     seconds: dict[State, float] = field(
         default_factory=lambda: {
             State.HANDSHAKE: 10,
@@ -54,10 +46,9 @@ class Limits:
 
 
 class Connection(Protocol):
-    """A connection that can be closed."""
+    """A connection that can be closed at once."""
 
-    def abort(self) -> None:
-        """Close at once, without sending anything more."""
+    def abort(self) -> None: ...  # noqa: D102
 
 
 class Observer(Protocol):
@@ -76,13 +67,12 @@ class Connections:
         self._clock = clock
         self._observer = observer
         self._states: dict[Connection, State] = {}
-        # All in a state stay there equally long: the first in line is the first overdue.
+        # All stay equally long in a state: the first in line is the first overdue.
         self._deadlines: dict[State, dict[Connection, float]] = {each: {} for each in State}
         self._unanswered: dict[Connection, None] = {}
         self._buffered: dict[Connection, int] = {}
 
     def __len__(self) -> int:
-        """Count the open connections."""
         return len(self._states)
 
     def add(self, connection: Connection) -> None:
@@ -95,16 +85,16 @@ class Connections:
 
     def move(self, connection: Connection, state: State) -> None:
         """Change the state of an open connection; LINGERING is the last one."""
-        before = self._states.get(connection, State.LINGERING)
-        if before is not State.LINGERING:
+        if (before := self._states.get(connection, State.LINGERING)) is not State.LINGERING:
             del self._deadlines[before][connection]
             self._enter(connection, state)
             if change := (state in BUSY) - (before in BUSY):
                 self._observer.in_flight(change)
 
     def answered(self, connection: Connection) -> None:
-        """Record an answer: the connection is now closed after those without any."""
+        """Record that its requests are answered."""
         self._unanswered.pop(connection, None)
+        self._buffered.pop(connection, None)
 
     def hold(self, connection: Connection, size: int) -> None:
         """Record the bytes of its requests; close the largest when all have too many."""
@@ -113,17 +103,11 @@ class Connections:
             if sum(self._buffered.values()) > self._limits.buffered:
                 self.end(max(self._buffered, key=self._buffered.__getitem__), "memory")
 
-    def release(self, connection: Connection) -> None:
-        """Record that its requests are answered."""
-        self._buffered.pop(connection, None)
-
     def remove(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
-        state = self._states.pop(connection, None)
-        if state is not None:
+        if (state := self._states.pop(connection, None)) is not None:
             del self._deadlines[state][connection]
             self.answered(connection)
-            self.release(connection)
             self._observer.in_flight(-(state in BUSY))
             self._observer.connected(-1)
 
@@ -136,16 +120,14 @@ class Connections:
 
     def part(self, connection: Connection, why: str) -> None:
         """Count the end of a connection whose client has still to read the reason."""
-        state = self._states.get(connection, State.LINGERING)
-        if state is not State.LINGERING:
+        if (state := self._states.get(connection, State.LINGERING)) is not State.LINGERING:
             self._observer.ended(state.value, why)
             self.move(connection, State.LINGERING)
 
     def make_room(self) -> None:
         """Close the connection that is least missed."""
         lingering, idle = self._deadlines[State.LINGERING], self._deadlines[State.IDLE]
-        line = self._unanswered or lingering or idle or self._states
-        if line:
+        if line := self._unanswered or lingering or idle or self._states:
             self.end(next(iter(line)), "no-room")
 
     def end_overdue(self) -> None:

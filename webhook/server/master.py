@@ -103,7 +103,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         return create_app(handler, is_ready=lambda: not self.draining)
 
     def _give_place(self, _arbiter: Any, worker: Any) -> None:
-        """Give a worker the lowest place that no living one has; runs in the master."""
+        """Assign the lowest place that no living worker has; runs in the master."""
         self.certificate.refresh()
         taken = set(self._places.values())
         self._places[worker] = next(each for each in range(len(taken) + 1) if each not in taken)

@@ -213,7 +213,6 @@ class HttpConnection(asyncio.Protocol):
             self._last = True
             self._waiting.clear()
             self._arriving = None
-        self._connections.release(self)
         self._connections.answered(self)
         self._writer.write(content)
         if not self._paused:

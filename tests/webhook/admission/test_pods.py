@@ -81,7 +81,7 @@ WRITTEN_ON_ALL = {
     "tencent.com/bind-order": "1",
     "tencent.com/predicate-node": "n1",
 }
-"""What a Binding brings to every pod, whatever it asks for."""
+"""Annotations that every pod gets by its Binding."""
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def client(names: Names, stamp: Stamp) -> FlaskClient:
 
 
 def _line(response: TestResponse) -> str:
-    """Give the one line of a refusal, without its end."""
+    """Return the one line of a refusal, without its end."""
     assert response.mimetype == "text/plain"
     assert response.text.endswith("\n")
     assert response.text.count("\n") == 1

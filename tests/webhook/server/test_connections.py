@@ -1,28 +1,9 @@
 """The table of connections alone: fakes that are closed, a clock of the test's own."""
 
-from collections import Counter
-
 import pytest
 
+from tests.webhook.server.stages import Told
 from webhook.server.connections import Connections, Limits, State
-
-
-class Told:
-    """What the metrics were told."""
-
-    def __init__(self) -> None:
-        self.flying = 0
-        self.open = 0
-        self.ends: Counter[tuple[str, str]] = Counter()
-
-    def in_flight(self, change: int) -> None:
-        self.flying += change
-
-    def connected(self, change: int) -> None:
-        self.open += change
-
-    def ended(self, state: str, why: str) -> None:
-        self.ends[state, why] += 1
 
 
 class Client:
@@ -152,7 +133,7 @@ def test_the_largest_of_too_many_unfinished_requests_is_closed() -> None:
     for client, size in ((small, 300), (answered, 500), (large, 400)):
         table.connections.hold(client, size)
         if client is answered:
-            table.connections.release(client)
+            table.connections.answered(client)
     table.connections.hold(small, 350)
     assert table.told.ends == {}
     table.connections.hold(small, 601)

@@ -3,122 +3,13 @@
 import asyncio
 import errno
 import socket
-import ssl
 import struct
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.webhook.server.test_connections import Told
-from webhook.server.connections import Connections, Limits, State
-from webhook.server.listener import Listener
-from webhook.server.protocol import Service
-from webhook.server.tls import server_context
-from webhook.settings import Files
-
-DEADLINE = 30
-GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-class Stage:
-    """A listener inside a running loop, and its clients."""
-
-    def __init__(self, certificates: Path, limits: Limits, handshake_seconds: float) -> None:
-        self.told = Told()
-        self.answer = b"answer"
-        self.keeps_alive = True
-        self.clients: list[socket.socket] = []
-        self.pool = ThreadPoolExecutor(16)
-        self.connections = Connections(limits, clock=time.monotonic, observer=self.told)
-        self._authority = str(certificates / "ca.crt")
-        listening = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.address = listening.getsockname()
-        context = server_context(Files(certificates / "tls.crt", certificates / "tls.key"))
-        self.listener = Listener(
-            [listening],
-            Service(self.connections, self._application, keeps_alive=lambda: self.keeps_alive),
-            context=lambda: context,
-            handshake_seconds=handshake_seconds,
-        )
-
-    def _application(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Length", str(len(self.answer)))])
-        return [self.answer]
-
-    async def run(self, client: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, client)
-
-    async def wait(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while not holds():  # noqa: ASYNC110 - clients are threads
-                await asyncio.sleep(0.01)
-
-    async def plain(self) -> socket.socket:
-        before = len(self.connections)
-        client: socket.socket = await self.run(
-            lambda: socket.create_connection(self.address, timeout=DEADLINE)
-        )
-        self.clients.append(client)
-        await self.wait(lambda: len(self.connections) > before)
-        return client
-
-    async def connect(self) -> ssl.SSLSocket:
-        context = ssl.create_default_context(cafile=self._authority)
-
-        def connect() -> ssl.SSLSocket:
-            plain = socket.create_connection(self.address, timeout=DEADLINE)
-            return context.wrap_socket(plain, server_hostname="localhost")
-
-        client: ssl.SSLSocket = await self.run(connect)
-        self.clients.append(client)
-        return client
-
-    async def ask(self, client: ssl.SSLSocket, request: bytes = GET) -> bytes:
-        def ask() -> bytes:
-            client.sendall(request)
-            return client.recv(65536).partition(b"\r\n\r\n")[2]
-
-        answer: bytes = await self.run(ask)
-        return answer
-
-
-Make = Callable[..., AbstractAsyncContextManager[Stage]]
-
-
-@pytest.fixture
-def make(certificates: Path) -> Make:
-    @asynccontextmanager
-    async def make(
-        *, limits: Limits | None = None, handshake_seconds: float = 10
-    ) -> AsyncIterator[Stage]:
-        stage = Stage(certificates, limits or Limits(10, 10**8), handshake_seconds)
-        try:
-            yield stage
-        finally:
-            for client in stage.clients:
-                client.close()
-            await stage.listener.drain(seconds=0)
-            await stage.wait(lambda: (stage.told.open, stage.told.flying) == (0, 0))
-            stage.pool.shutdown()
-
-    return make
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test in an event loop of its own, in which nothing may go wrong unseen."""
-    unseen: list[dict[str, Any]] = []
-
-    async def watched() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, seen: unseen.append(seen))
-        await test()
-
-    asyncio.run(watched())
-    assert unseen == []
+from tests.webhook.server.stages import DEADLINE, GET, Make, run
+from webhook.server.connections import Limits, State
 
 
 def test_requests_are_answered_and_the_connection_kept(make: Make) -> None:

@@ -363,14 +363,14 @@ def _write(directory: Path, days: int) -> None:
 
 
 def _loads(webhook: Running) -> float:
-    """Count workers that have loaded new files; who has not yet is not trusted any more."""
+    """Count workers that have loaded the new files; others are not trusted any more."""
     with contextlib.suppress(ssl.SSLCertVerificationError):
         return webhook.metrics()['certificate_reloads_total{result="loaded"}']
     return 0
 
 
 def _is_served(webhook: Running) -> bool:
-    """Tell whether what the files hold now is trusted: the CA is a new one as well."""
+    """Return whether the new certificate is served: its CA is new as well."""
     with contextlib.suppress(ssl.SSLCertVerificationError), webhook.connect():
         return True
     return False

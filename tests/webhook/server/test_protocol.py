@@ -1,84 +1,15 @@
 """One connection without a socket: bytes in, answers out."""
 
-import time
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.webhook.server.test_connections import Told
+from tests.webhook.server.stages import GET, ConnectionStage
 from webhook.admission.reviews import LARGEST_BODY
-from webhook.server.connections import Connections, Limits
-from webhook.server.protocol import HttpConnection, Service
 from webhook.server.wsgi import VERIFIED
 
-GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = b"POST /b HTTP/1.1\r\nHost: localhost\r\n"
 UNREADABLE = b"the request could not be read\n"
-
-
-class Transport:
-    """asyncio's transport, as far as it is used."""
-
-    def __init__(self, **extra: Any) -> None:
-        self.extra = {"peername": ("192.0.2.1", 1), "sockname": ("192.0.2.2", 2), **extra}
-        self.sent = b""
-        self.closed = self.aborted = self.reading_paused = False
-
-    def get_extra_info(self, name: str) -> Any:
-        return self.extra.get(name)
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def write(self, data: bytes) -> None:
-        self.sent += data
-
-    def pause_reading(self) -> None:
-        self.reading_paused = True
-
-    def resume_reading(self) -> None:
-        self.reading_paused = False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-class Stage:
-    """A connection, its transport, and the application behind it."""
-
-    def __init__(self, *, keeps_alive: bool = True, **extra: Any) -> None:
-        self.told = Told()
-        self.environs: list[dict[str, Any]] = []
-        self.on_request: Callable[[], None] = lambda: None
-        connections = Connections(Limits(10, 10**8), clock=time.monotonic, observer=self.told)
-        service = Service(connections, self._application, keeps_alive=lambda: keeps_alive)
-        self.connection = HttpConnection(service, hang_up=lambda: None)
-        self.transport = Transport(**extra)
-        self.connection.connection_made(self.transport)  # type: ignore[arg-type]  # a fake
-
-    def _application(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        environ["body"] = environ["wsgi.input"].read(LARGEST_BODY + 1)
-        self.environs.append(environ)
-        self.on_request()
-        start_response("200 OK", [("Content-Length", "2")])
-        return [b"ok"]
-
-    def receive(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self.connection.data_received(piece)
-
-    @property
-    def answers(self) -> list[bytes]:
-        """Their bodies, and "100 Continue" where it was sent."""
-        parts = self.transport.sent.split(b"HTTP/1.1 ")[1:]
-        return [
-            part[:3] if part.startswith(b"1") else part.partition(b"\r\n\r\n")[2] for part in parts
-        ]
 
 
 def _with_length(body: bytes, *fields: bytes) -> bytes:
@@ -92,7 +23,7 @@ def _chunked(*chunks: bytes, trailers: bytes = b"") -> bytes:
 
 
 def test_a_request_becomes_a_wsgi_environment() -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(
         b"POST /mutate/p%6fds%C3%A9?timeout=10s HTTP/1.1\r\nHost: a:443\r\nX-Twice: 1\r\n"
         b"Content-Type: text/plain\r\nX_Twice: no\r\nx-twice: 2\r\nContent-Length: 3\r\n\r\nabc"
@@ -123,13 +54,13 @@ def test_a_request_becomes_a_wsgi_environment() -> None:
     ("certificate", "verified"), [(None, False), ({}, False), ({"subject": ()}, True)]
 )
 def test_a_client_with_a_certificate_is_verified(certificate: object, verified: bool) -> None:
-    stage = Stage(peercert=certificate)
+    stage = ConnectionStage(peercert=certificate)
     stage.receive(GET)
     assert stage.environs[0][VERIFIED] is verified
 
 
 def test_an_answer_has_the_headers_that_http_wants() -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(GET)
     status, *fields = stage.transport.sent.partition(b"\r\n\r\n")[0].decode().split("\r\n")
     assert status == "HTTP/1.1 200 OK"
@@ -155,7 +86,7 @@ def test_an_answer_has_the_headers_that_http_wants() -> None:
     ],
 )
 def test_a_whole_request_is_answered_and_the_connection_kept(request_: bytes, body: bytes) -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(request_[:-1])
     assert stage.environs == []
     stage.receive(request_[-1:])
@@ -184,7 +115,7 @@ def test_a_whole_request_is_answered_and_the_connection_kept(request_: bytes, bo
     ],
 )
 def test_bytes_that_are_no_http_are_400_and_the_last(bytes_: bytes) -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(bytes_)
     stage.receive(GET)
     assert stage.transport.sent.startswith(b"HTTP/1.1 400 ")
@@ -204,7 +135,7 @@ def test_bytes_that_are_no_http_are_400_and_the_last(bytes_: bytes) -> None:
     ],
 )
 def test_a_broken_chunk_leaves_a_body_shorter_than_its_length(chunks: bytes) -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
     (environ,) = stage.environs
     assert int(environ["CONTENT_LENGTH"]) == len(environ["body"]) + 1
@@ -223,7 +154,7 @@ def test_a_broken_chunk_leaves_a_body_shorter_than_its_length(chunks: bytes) -> 
     ],
 )
 def test_a_body_too_large_is_answered_at_once_and_read_to_its_end(begin: bytes) -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(begin)
     (environ,) = stage.environs
     assert (environ["CONTENT_LENGTH"], environ["body"]) == (str(LARGEST_BODY + 1), b"")
@@ -236,7 +167,7 @@ def test_a_body_too_large_is_answered_at_once_and_read_to_its_end(begin: bytes) 
 
 
 def test_not_more_than_32_mib_are_read_of_a_body_too_large() -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(HEAD + b"Content-Length: %d\r\n\r\n" % 2**40)
     for _ in range(32):
         assert not stage.transport.aborted
@@ -253,7 +184,7 @@ def test_not_more_than_32_mib_are_read_of_a_body_too_large() -> None:
     ],
 )
 def test_after_a_last_answer_nothing_is_read(request_: bytes) -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(request_ + GET + b"x" * 300_000)
     stage.receive(GET)
     assert (stage.answers, stage.transport.closed) == ([b"ok"], True)
@@ -261,14 +192,14 @@ def test_after_a_last_answer_nothing_is_read(request_: bytes) -> None:
 
 
 def test_a_worker_that_ends_keeps_no_connection() -> None:
-    stage = Stage(keeps_alive=False)
+    stage = ConnectionStage(keeps_alive=False)
     stage.receive(GET + GET[:5])
     assert (stage.answers, stage.transport.closed) == ([b"ok"], True)
     assert b"Connection: close" in stage.transport.sent
 
 
 def test_a_client_that_waits_for_continue_gets_it_once() -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(HEAD + b"Expect: 100-Continue\r\nContent-Length: 3\r\n\r\n", b"a", b"bc")
     assert stage.answers == [b"100", b"ok"]
     stage.receive(_with_length(b"abc", b"Expect: 100-continue"))  # it does not wait
@@ -276,7 +207,7 @@ def test_a_client_that_waits_for_continue_gets_it_once() -> None:
 
 
 def test_requests_wait_while_the_client_takes_no_answers() -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.on_request = stage.connection.pause_writing
     stage.receive(GET * 3)
     assert (len(stage.answers), stage.transport.reading_paused, stage.told.flying) == (1, True, 1)
@@ -288,7 +219,7 @@ def test_requests_wait_while_the_client_takes_no_answers() -> None:
 
 
 def test_a_last_answer_is_taken_before_the_connection_is_closed() -> None:
-    stage = Stage(keeps_alive=False)
+    stage = ConnectionStage(keeps_alive=False)
     stage.on_request = stage.connection.pause_writing
     stage.receive(GET)
     assert not stage.transport.closed
@@ -298,14 +229,14 @@ def test_a_last_answer_is_taken_before_the_connection_is_closed() -> None:
 
 def test_a_client_that_goes_away_leaves_nothing() -> None:
     for sent in (b"", GET[:5], GET, _with_length(b"abc")[:-1]):
-        stage = Stage()
+        stage = ConnectionStage()
         stage.receive(sent)
         stage.connection.connection_lost(None)
         assert (stage.told.open, stage.told.flying, stage.told.ends) == (0, 0, {})
 
 
 def test_a_mistake_of_the_application_is_not_hidden() -> None:
-    stage = Stage()
+    stage = ConnectionStage()
 
     def fail() -> None:
         raise RuntimeError("ours")
@@ -331,7 +262,7 @@ def test_however_bytes_arrive_the_requests_are_the_same(
     sent = b"".join(requests)
     marks = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=20)))
     pieces = [sent[a:b] for a, b in zip([0, *marks], [*marks, len(sent)], strict=True)]
-    at_once, cut = Stage(), Stage()
+    at_once, cut = ConnectionStage(), ConnectionStage()
     at_once.receive(sent)
     cut.receive(*(piece for piece in pieces if piece))
     bodies = [[each["body"] for each in stage.environs] for stage in (at_once, cut)]
@@ -344,7 +275,7 @@ def test_however_bytes_arrive_the_requests_are_the_same(
 def test_whatever_arrives_nothing_is_raised_and_every_request_is_counted(
     pieces: list[bytes],
 ) -> None:
-    stage = Stage()
+    stage = ConnectionStage()
     stage.receive(*pieces)
     assert stage.told.flying in {0, 1}
     stage.connection.connection_lost(None)

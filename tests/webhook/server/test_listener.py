@@ -2,14 +2,18 @@
 
 import asyncio
 import errno
+import gc
 import socket
 import struct
+import tracemalloc
+from asyncio import sslproto
 from typing import Any
 
 import pytest
 
 from tests.webhook.server.stages import DEADLINE, GET, Make, run
 from webhook.server.connections import Limits, State
+from webhook.server.protocol import HttpConnection
 
 
 def test_requests_are_answered_and_the_connection_kept(make: Make) -> None:
@@ -198,5 +202,44 @@ def test_many_at_once_are_all_served(make: Make) -> None:
             answers = await asyncio.gather(*(client() for _ in range(40)))
             assert answers == [b"answer"] * 40
             assert stage.told.ends == {}
+
+    run(test)
+
+
+def test_a_failed_handshake_leaves_nothing_for_the_garbage_collector(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            gc.collect()
+            gc.disable()
+            try:
+                for sent in (b"", GET):
+                    client = await stage.plain()
+                    client.sendall(sent)
+                    client.close()
+                    await stage.wait(lambda: stage.told.open == 0)
+                await stage.wait(lambda: not _instances(sslproto.SSLProtocol))
+                assert _instances(HttpConnection) == 0
+            finally:
+                gc.enable()
+
+    run(test)
+
+
+def _instances(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def test_a_thousand_handshakes_do_not_fill_the_memory_of_a_pod(make: Make) -> None:
+    async def test() -> None:
+        async with make(limits=Limits(1000, 10**8)) as stage:
+            await stage.plain()
+            tracemalloc.start()
+            try:
+                for _ in range(10):
+                    await stage.plain()
+                held, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert held / 10 < 64 * 1024
 
     run(test)

@@ -144,8 +144,9 @@ class Admissions:
         self._passed = (self._passed | self._lacking) - {pod}
         self._by_last = self._passed - before
         newcomers = self.newcomers(moving)
-        if pod in newcomers:
-            self._over |= self._lacking - newcomers
+        if observation is not None and pod in newcomers:
+            # Those that lack nothing too: one that ends is shown without its devices for a moment.
+            self._over |= observation.pods - newcomers
         self._over -= {pod}
         if snapshot is not None and snapshot is not self._before:
             self._before, self._keys = snapshot, None

@@ -152,6 +152,9 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         eventually(lambda: recorded(admin, "a"), "the allocation is written")
         written = 'patches_total{result="written"} 1.0'
         eventually(lambda: written in page(agent, "/metrics")[1], "it is counted")
+        eventually(
+            lambda: "agent_registered 1.0\n" in page(agent, "/metrics")[1], "it is registered"
+        )
         _, metrics = page(agent, "/metrics")
     assert nodes[0] == "/dev/null"
     assert recorded(admin, "a") == {"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
@@ -163,7 +166,6 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         'decisions_total{call="prestart",evidence="record"} 2.0',
         written,
         "patches_pending 0.0",
-        "registered 1.0",
     ):
         assert f"gpu_turnstile_agent_{line}\n" in metrics
 

@@ -409,6 +409,27 @@ def test_a_pod_that_another_plugin_failed_is_over_once_a_newer_one_is_listed(sta
         )
 
 
+def test_a_pod_that_ends_is_no_rival_of_the_newer_one_that_is_being_admitted(stand: Stand) -> None:
+    """A predecessor served it; ``List`` shows it without its devices before the API tells."""
+    ending, first, asking = (make_pod(name, asks(30, 8)) for name in ("e", "f", "a"))
+    stand.bind(ending, first, asking)
+    stand.show(ending)
+    stand.give(ending)
+    stand.show(first)
+    assert stand.resolve().pod == first.id
+    stand.record.give(first, "main", CORE, ids("GPU-2", range(30)))
+    stand.record.give(first, "main", MEMORY, ids("GPU-2", range(8)))
+    stand.show(asking)
+    assert stand.resolve(8, resource=MEMORY).pod == asking.id
+    stand.answer(asking)
+    hold(stand.ledger, asking.id, "main", MEMORY, ids("GPU-1", range(8)))
+    stand.record.give(asking, "main", MEMORY, ids("GPU-1", range(8)))
+    stand.show(ending)
+    found = stand.resolve()
+    assert found == Resolution(asking.id, asking.demand.containers[0], Evidence.WITNESS)
+    assert found.rivals == ()
+
+
 def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
     stand.bind(rejected, other)

@@ -257,10 +257,15 @@ class Allocator:
 
     # --- keeping up ------------------------------------------------------------------
 
-    def rebuild(self) -> bool:
-        """Read the ledger off the kubelet's record; tell whether it could be had."""
+    def rebuild(self, *, inheriting: bool = False) -> bool:
+        """Read the ledger off the kubelet's record; return whether it could be had.
+
+        Args:
+            inheriting: ``inherit`` comes next. Nothing is written before: of ordinary init
+                containers the kubelet's record says nothing (K4), a predecessor may.
+        """
         context = self._observer.look()
-        with self._reconciling():
+        with self._lock if inheriting else self._reconciling():
             there = set(self._resolver.update().live)
             if context.snapshot is not None:
                 there |= self._resolver.reconcile(context.snapshot).pods
@@ -280,7 +285,7 @@ class Allocator:
         It tells all it knows after each call that it ends. What it has told before is passed over:
         a pod that ended since is released here, and there no more.
         """
-        with self._lock:
+        with self._reconciling():
             for each in known.held:
                 new = {
                     resource: held

@@ -138,7 +138,7 @@ class Serving:
         """Load the ledger, let calls be answered, then keep it true."""
         self._wait_synced()
         try:
-            self._allocator.rebuild()
+            self._allocator.rebuild(inheriting=True)
             if self._registrar.kubelet not in (None, known.kubelet):
                 known = known.for_another_kubelet()
             self._allocator.inherit(known)

@@ -817,6 +817,20 @@ def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
     assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
 
 
+def test_a_successor_writes_no_record_without_what_the_init_container_got(node: Node) -> None:
+    """The predecessor's is still on its way, and would be overwritten."""
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    node.bind(pod)
+    node.admit(pod)
+    known = node.allocator.knowledge()
+    node.writer.puts.clear()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.inherit(known)
+    ((_, allocations),) = node.writer.puts
+    assert allocations.keys() == {"init", "main"}
+
+
 def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(node: Node) -> None:
     """It tells all it knows after each call that it ends, and lets nothing go any more."""
     ended, next_one = make_pod("e", asks(30, 8)), make_pod("n", asks(30, 8))

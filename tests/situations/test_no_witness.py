@@ -296,7 +296,9 @@ def test_order_takes_over_and_says_so(way: Way) -> None:
             "gpu_turnstile_agent_witness_failures_total"
         ) == float(counts["blind"])
         reasons = [reason for each in tellers for reason in each.reasons]
-        assert [each for each in reasons if not each.startswith(WAYS[way])] == []
+        late = "PodResources: DEADLINE_EXCEEDED"  # on a busy machine, within so short a time
+        assert any(each.startswith(WAYS[way]) for each in reasons)
+        assert [each for each in reasons if not each.startswith((WAYS[way], late))] == []
 
 
 @each_way

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -132,11 +131,13 @@ def test_all_there_are_is_no_choice() -> None:
     assert pick(SIX, 7) == list(range(6))
 
 
-def test_more_than_sixteen_cards_are_chosen_from_one_by_one() -> None:
+def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() -> None:
     kinds = dict.fromkeys(combinations(range(9, 13), 2), "PIX")
     inventory = node(20, kinds)
     assert pick(inventory, 4) == [9, 10, 11, 12]
     assert pick(inventory, 5, must=[19]) == [9, 10, 11, 12, 19]
+    alike = dict.fromkeys(combinations(range(16), 2), "NV18")
+    assert pick(node(16, alike), 8) == list(range(8))
 
 
 @pytest.mark.parametrize(
@@ -195,10 +196,3 @@ def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
     assert links.best(size, cards, free=free, must=must, cost=cost) == expected
     again = Links(inventory).best(size, cards, free=set(free), must=must, cost=cost)
     assert again == expected
-
-
-def test_eight_of_sixteen_cards_that_are_alike_are_found_without_looking_at_all_sets() -> None:
-    kinds = dict.fromkeys(combinations(range(16), 2), "NV18")
-    began = time.monotonic()
-    assert pick(node(16, kinds), 8) == list(range(8))
-    assert time.monotonic() - began < 1  # some 0.3 ms; looking at 12,870 takes much longer

@@ -1,8 +1,8 @@
 """How fast cards are chosen, and how many pods a node takes: ours, gpu-manager's rules, first-fit.
 
-Two questions. A decision among sixteen cards in random states, next to looking at every set of
-cards. And a node of eight cards that random pods come to until the first is refused; what is
-refused then is checked against trying everything.
+Two questions. A decision among many cards in random states (sixteen, linked as nodes are, or ten,
+linked anyhow), next to looking at every set of cards. And a node of eight cards that random pods
+come to until the first is refused; what is refused then is checked against trying everything.
 """
 
 import time
@@ -40,7 +40,7 @@ def run(*, states: int = 1000, brute: int = 200, seeds: int = 200) -> Result:
     """Measure.
 
     Args:
-        states: random states of sixteen cards.
+        states: random states of a node.
         brute: in how many of them every set is looked at as well, which takes long.
         seeds: random sequences of pods.
     """
@@ -60,15 +60,16 @@ class _Case:
 
 
 def draw_case(random: Random) -> _Case:
-    """Draw sixteen cards, linked as nodes are or anyhow, some of them in use, and a demand."""
+    """Draw ten cards linked anyhow or sixteen linked as nodes are, some in use, and a demand."""
     if random.random() < 0.5:
-        kinds = {pair: random.choice(_KINDS) for pair in combinations(range(16), 2)}
+        count = 10
+        kinds = {pair: random.choice(_KINDS) for pair in combinations(range(count), 2)}
     else:  # two sockets, four switches; a quarter of the nodes have an NVSwitch
-        switch = random.random() < 0.25
+        count, switch = 16, random.random() < 0.25
         kinds = {
-            (a, b): "NV18" if switch else _by_place(a, b) for a, b in combinations(range(16), 2)
+            (a, b): "NV18" if switch else _by_place(a, b) for a, b in combinations(range(count), 2)
         }
-    inventory = _node(16, kinds)
+    inventory = _node(count, kinds)
     busy = random.random() / 2
     capacities = []
     for card in inventory.cards:
@@ -108,7 +109,7 @@ def _speed(states: int, brute: int) -> tuple[Table, Sequence[Goal]]:
     ]
     return (
         Table(
-            "a decision among 16 cards, ms",
+            "a decision among 10 or 16 cards, ms",
             ("", "median", "worst"),
             rows,
             (

@@ -6,10 +6,9 @@ Among equals that one is taken which takes the least connection away from the ca
 free, so that the next container finds a good set as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import combinations
-from math import comb
+from itertools import combinations, islice
 
 from placement.cards import Inventory
 
@@ -19,7 +18,7 @@ _WORTH = {"SYS": 1, "NODE": 2, "PHB": 4, "PXB": 8, "PIX": 16}
 _NVLINK = 16  # each NVLink of NV<n>, on top of PIX; on an NVSwitch every pair has all of them
 
 _MOST_SETS = 1000
-"""So many sets are all looked at: those of 10 cards (5 of them: 252), three of 16 (560)."""
+"""So many sets are all looked at: every one of 10 cards, and of 16 whose links are a node's."""
 
 
 class Links:
@@ -120,11 +119,35 @@ class _Search:
     def best(self) -> tuple[int, ...]:
         """Return the best set of all where they are few, and the best that grows where not."""
         missing = self._size - len(self._must)
-        if comb(len(self._others), missing) > _MOST_SETS:
-            sets = (self._grow(first) for first in self._others)
+        sets = list(islice(_choices(self._alike(), missing), _MOST_SETS + 1))
+        if len(sets) > _MOST_SETS:
+            sets = [self._grow(first) for first in self._others]
         else:
-            sets = ([*self._must, *more] for more in combinations(self._others, missing))
+            sets = [[*self._must, *more] for more in sets]
         return min((self._rank(each), tuple(sorted(each))) for each in sets)[1]
+
+    def _alike(self) -> list[list[int]]:
+        """Group the cards that could be exchanged for one another and nobody would see it.
+
+        Of those the first ones are taken: on a node whose cards are all alike there is one set
+        to look at instead of thousands, and on four switches with four cards each at most 85.
+        """
+        groups: list[list[int]] = []
+        for each in self._others:
+            for group in groups:
+                if self._exchangeable(group[0], each):
+                    group.append(each)
+                    break
+            else:
+                groups.append([each])
+        return groups
+
+    def _exchangeable(self, one: int, other: int) -> bool:
+        return self._prices[one] == self._prices[other] and all(
+            self._worth[one][each] == self._worth[other][each]
+            for each in range(len(self._worth))
+            if each not in (one, other)
+        )
 
     def _grow(self, first: int) -> list[int]:
         """Add to a card, each time the one that is best then."""
@@ -144,3 +167,16 @@ class _Search:
             sum(taken for taken, _ in prices),
             sum(cost for _, cost in prices),
         )
+
+
+def _choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+    """Give all ways to take the first few of each group, *size* in all."""
+    if sum(map(len, groups)) < size:
+        return
+    if not groups:
+        yield []
+        return
+    first, *rest = groups
+    for count in range(min(len(first), size), -1, -1):
+        for more in _choices(rest, size - count):
+            yield [*first[:count], *more]

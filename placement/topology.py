@@ -170,7 +170,7 @@ class _Search:
 
 
 def _choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
-    """Give all ways to take the first few of each group, *size* in all."""
+    """Yield all ways to take the first few of each group, *size* in all."""
     if sum(map(len, groups)) < size:
         return
     if not groups:

@@ -186,7 +186,7 @@ def set_up_containers(
         cri = Cri(settings.cri_socket)
         vcuda = Vcuda(
             state_dir=settings.state_dir,
-            peers=Cgroups(),
+            processes=Cgroups(),
             runtime=cri,
             entitled=entitled,
             hardware=Hardware(lambda uuid: bus_ids.get(uuid, ""), driver, settings.memory_block),

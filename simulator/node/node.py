@@ -353,7 +353,7 @@ class Node:
             return None, Lifecycle()
         vcuda = Vcuda(
             state_dir=self.state,
-            peers=Cgroups(),
+            processes=Cgroups(),
             runtime=Cri(self.state.parent / "cri.sock"),  # nobody listens: nothing is run here
             entitled=lambda uid, container: allocator().entitled(uid, container),
             hardware=Hardware(lambda _uuid: "", lambda: "", BLOCK),

@@ -27,7 +27,7 @@ from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.manager import VirtualManager
-from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime
+from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
 from agent.enforcement.vcuda.relay import Relay
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError, Unavailable
@@ -55,7 +55,7 @@ class Vcuda:
         self,
         *,
         state_dir: Path,
-        peers: Peers,
+        processes: Processes,
         runtime: Runtime,
         entitled: Entitled,
         hardware: Hardware,
@@ -68,12 +68,12 @@ class Vcuda:
 
         Args:
             state_dir: where the directories are; the host must have it at the same path.
-            peers: tells containers and processes of this node apart.
+            processes: tells containers and processes of this node apart.
             runtime: the container runtime.
             entitled: tells what a container may use.
             hardware: what the limits file says of the node.
             on_result: told how each registration ended.
-            limits: what visitors may use up.
+            limits: what peers may use up.
             refresh_seconds: how often the processes of registered containers are listed anew.
             patience: seconds a registration waits for a ledger that is being rebuilt.
         """
@@ -83,11 +83,11 @@ class Vcuda:
         if limits is None:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             limits = Limits(files=files if files > 0 else Limits().files)
-        self._relay = Relay(upstream=self._upstream, identify=peers.container_of, limits=limits)
+        self._relay = Relay(upstream=self._upstream, identify=processes.container_of, limits=limits)
         self._manager = VirtualManager(
             dirs=self._dirs,
-            visitors=self._relay,
-            peers=peers,
+            peers=self._relay,
+            processes=processes,
             runtime=runtime,
             entitled=entitled,
             hardware=hardware,
@@ -99,13 +99,13 @@ class Vcuda:
         self._stop = threading.Event()
         self._paused = threading.Event()
         self._threads: list[threading.Thread] = []
-        # A directory and its door change together.
+        # A directory and its socket change together.
         self._lock = threading.Lock()
 
     # --- running -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Clean up after an agent that was killed, listen at every ticket's door, and serve.
+        """Clean up after an agent that was killed, listen at every ticket's socket, and serve.
 
         Raises:
             EnforcementError: the state directory cannot be used.
@@ -123,11 +123,13 @@ class Vcuda:
                     self._listen(each.digest)
                 except EnforcementError as error:  # it is tried again when its container starts
                     log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
-        for door in self._relay.doors():
+        for ticket_socket in self._relay.ticket_sockets():
             try:
-                self._manager.recover(door)
+                self._manager.recover(ticket_socket)
             except EnforcementError as error:  # its containers register again when they restart
-                log.error("not recovered", extra={"ticket": door.digest, "reason": str(error)})
+                log.error(
+                    "not recovered", extra={"ticket": ticket_socket.digest, "reason": str(error)}
+                )
         for name, target in (("vcuda-relay", self._relay.run), ("vcuda-pids", self._keep_listed)):
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()
@@ -222,7 +224,7 @@ class Vcuda:
                 self._relay.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
-        """Listen at a ticket's door, having done something in its directory; the lock is held."""
+        """Listen at a ticket's socket, having done something in its directory; the lock is held."""
         owner = self._dirs.owner(digest)
         with contextlib.ExitStack() as held:
             folder = self._dirs.open(digest)
@@ -240,6 +242,6 @@ class Vcuda:
 def upstream_of(state_dir: Path, token: str) -> Path:
     """Return the socket between the relay and the server: at most 107 bytes are possible.
 
-    Every agent has its own: while one hands over to the next, both have visitors.
+    Every agent has its own: while one hands over to the next, both have peers.
     """
     return state_dir / "vcuda" / f"server-{token}.sock"

@@ -6,7 +6,7 @@ afterwards: by a descriptor of that process where the kernel gives one (Linux 6.
 time at which the process with that ID was started. Before 6.5 one gap stays: a process that hands
 its connection on and dies before it is accepted, while its ID goes to a process of another
 container. It gains nothing: the other container does not hold this ticket, and the ticket's
-limits are only ever written into the directory that the door is in.
+limits are only ever written into the directory that the socket is in.
 """
 
 import logging
@@ -36,25 +36,27 @@ class Identify(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class Peer:
     """Who is at the far end of a connection.
 
     Attributes:
-        door: where it came in.
+        ticket_socket: where it came in.
         pid: its process, as this process numbers them.
         container: the container that process is in; ``None`` when it is in none.
     """
 
-    door: TicketSocket
+    ticket_socket: TicketSocket
     pid: int
     container: ContainerCgroup | None
 
 
-def welcome(door: TicketSocket, accepted: socket.socket, identify: Identify) -> Visitor | None:
-    """Find out who a visitor is; ``None`` when it is gone, or cannot be told.
+def identify_peer(
+    ticket_socket: TicketSocket, accepted: socket.socket, identify: Identify
+) -> Peer | None:
+    """Find out who a peer is; ``None`` when it is gone, or cannot be told.
 
     Args:
-        door: where it came in.
+        ticket_socket: where it came in.
         accepted: its connection.
         identify: tells a process's container.
 
@@ -64,8 +66,8 @@ def welcome(door: TicketSocket, accepted: socket.socket, identify: Identify) -> 
     pid = peer_pid(accepted)
     if pid == 0:
         log.error(
-            "a visitor's process is not visible from here: the agent's pod needs hostPID: true",
-            extra={"ticket": door.digest},
+            "a peer's process is not visible from here: the agent's pod needs hostPID: true",
+            extra={"ticket": ticket_socket.digest},
         )
         return None
     with Presence(accepted, pid) as presence:
@@ -74,12 +76,12 @@ def welcome(door: TicketSocket, accepted: socket.socket, identify: Identify) -> 
             container = identify(pid)
         except (CgroupError, Unavailable) as error:  # in none that could be believed, then
             log.warning(
-                "a visitor's container cannot be told",
-                extra={"ticket": door.digest, "visitor_pid": pid, "reason": str(error)},
+                "a peer's container cannot be told",
+                extra={"ticket": ticket_socket.digest, "peer_pid": pid, "reason": str(error)},
             )
         if not presence.lasts():
             log.info(
-                "a visitor was gone at once", extra={"ticket": door.digest, "visitor_pid": pid}
+                "a peer was gone at once", extra={"ticket": ticket_socket.digest, "peer_pid": pid}
             )
             return None
-    return Visitor(door, pid, container)
+    return Peer(ticket_socket, pid, container)

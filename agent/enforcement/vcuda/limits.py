@@ -1,4 +1,4 @@
-"""What visitors may use up: the limits, and one door's account against them.
+"""What peers may use up: the limits, and one socket's account against them.
 
 No I/O here; the time is an argument.
 """
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What visitors may use up.
+    """What peers may use up.
 
     Attributes:
-        door: connections that are served at one door at a time.
+        socket: connections that are served at one ticket's socket at a time.
         pod: connections that are served at all ticket sockets of one pod at a time.
         overall: connections that are served at a time, where there are descriptors for them.
         files: descriptors that this process may have.
@@ -19,12 +19,12 @@ class Limits:
             server's connections, probes, NVML.
         bytes: what one connection may carry, either way.
         seconds: how long one may last.
-        burst: connections that may come to a door at once.
-        per_second: how many may come to a door in the long run.
+        burst: connections that may come to a socket at once.
+        per_second: how many may come to a socket in the long run.
         check: seconds between looks at whether the sockets are still there.
     """
 
-    door: int = 4
+    socket: int = 4
     pod: int = 16
     overall: int = 512
     files: int = 1 << 20
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Account:
-    """What the visitors of one door have used up: how many are there, and how many came."""
+    """What the peers of one socket have used up: how many are there, and how many came."""
 
     limits: Limits
     now: float
@@ -73,4 +73,4 @@ class Account:
         return self.now + (1 - self.turns) / self.limits.per_second
 
     def _full(self) -> bool:
-        return self.served >= self.limits.door
+        return self.served >= self.limits.socket

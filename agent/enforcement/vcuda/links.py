@@ -1,7 +1,7 @@
 """One relayed connection: two sockets, and the bytes on their way from one to the other.
 
 It is driven by a selector's events and never waits. Of either side it reads only what the
-other has room for, so a visitor that does not listen holds nobody up.
+other has room for, so a peer that does not listen holds nobody up.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ class Link:
         near.ended = not data
         near.passed += len(data)
         if near.passed > self._most:
-            raise ConnectionAbortedError("a visitor talks too much")
+            raise ConnectionAbortedError("a peer talks too much")
         far.waiting = data
         far.send()
 

@@ -1,4 +1,4 @@
-"""A door that is listened at: its socket, and whether another may come in just now."""
+"""A ticket's socket that is listened at, and whether another may come in just now."""
 
 import contextlib
 import os
@@ -10,32 +10,36 @@ from agent.enforcement.vcuda.ticket_sockets import TicketSocket, listen, socket_
 
 
 class Listener:
-    """A door and its socket. The selector's keys carry it as their data."""
+    """A ticket's socket. The selector's keys carry it as their data."""
 
     def __init__(
-        self, door: TicketSocket, account: Account, selector: selectors.BaseSelector, pod: str = ""
+        self,
+        ticket_socket: TicketSocket,
+        account: Account,
+        selector: selectors.BaseSelector,
+        pod: str = "",
     ) -> None:
-        """Bind the door's socket; the selector is not told before ``attend``.
+        """Bind the ticket's socket; the selector is not told before ``attend``.
 
         Args:
-            door: taken over.
-            account: what its visitors have used up.
+            ticket_socket: taken over.
+            account: what its peers have used up.
             selector: told when somebody is waited for.
-            pod: whose door it is; its digest where nobody knows.
+            pod: whose socket it is; its digest where nobody knows.
 
         Raises:
-            OSError: a socket cannot be made there; the door is closed.
+            OSError: a socket cannot be made there; the ticket's socket is closed.
         """
-        self.door = door
+        self.ticket_socket = ticket_socket
         self.account = account
-        self.pod = pod or door.digest
+        self.pod = pod or ticket_socket.digest
         self.attending = False
         self._selector = selector
         try:
-            with door.folder() as folder:
+            with ticket_socket.folder() as folder:
                 self._socket, self._made = listen(folder)
         except OSError:
-            door.close()
+            ticket_socket.close()
             raise
 
     def attend(self, *, wanted: bool) -> None:
@@ -50,7 +54,7 @@ class Listener:
         """Let one in; ``None`` when there is none after all.
 
         Raises:
-            OSError: out of descriptors, or the visitor hung up meanwhile.
+            OSError: out of descriptors, or the peer hung up meanwhile.
         """
         with contextlib.suppress(BlockingIOError):
             accepted, _ = self._socket.accept()
@@ -68,7 +72,7 @@ class Listener:
             FileNotFoundError: the directory was removed: the ticket has ended.
             OSError: a socket cannot be made there; what there was stays.
         """
-        with self.door.folder() as folder:
+        with self.ticket_socket.folder() as folder:
             if not os.fstat(folder).st_nlink:
                 raise FileNotFoundError("the directory was removed")
             if socket_identity(folder) == self._made:
@@ -80,7 +84,7 @@ class Listener:
         return True
 
     def close(self) -> None:
-        """Stop listening; the door is closed."""
+        """Stop listening; the ticket's socket is closed."""
         self.attend(wanted=False)
         self._socket.close()
-        self.door.close()
+        self.ticket_socket.close()

@@ -1,7 +1,7 @@
 """The virtual manager: who registers, whether it may, and the files it then finds.
 
 Who registers is told by the connection (``relay``), the container runtime and the
-agent's ledger, and what it holds must be the very ticket at whose door it came in. What of that
+agent's ledger, and what it holds must be the very ticket at whose socket it came in. What of that
 must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
 """
 
@@ -15,8 +15,8 @@ from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
-from agent.enforcement.vcuda.identification import Visitor
-from agent.enforcement.vcuda.ports import Hardware, Peers, Runtime, Visitors
+from agent.enforcement.vcuda.identification import Peer
+from agent.enforcement.vcuda.ports import Hardware, Peers, Processes, Runtime
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
@@ -35,8 +35,8 @@ class VirtualManager:
         self,
         *,
         dirs: TicketDirs,
-        visitors: Visitors,
         peers: Peers,
+        processes: Processes,
         runtime: Runtime,
         entitled: Callable[[str, str], Entitlement | None],
         hardware: Hardware,
@@ -48,8 +48,8 @@ class VirtualManager:
 
         Args:
             dirs: the tickets' directories.
-            visitors: tells who is calling.
-            peers: tells containers and processes of this node apart.
+            peers: tells who is calling.
+            processes: tells containers and processes of this node apart.
             runtime: the container runtime.
             entitled: what a container may use, by its pod's UID and its name.
             hardware: what the limits file says of the node.
@@ -60,23 +60,23 @@ class VirtualManager:
                 real client asks once, and ends its program when it is turned away.
         """
         self._dirs = dirs
-        self._visitors = visitors
+        self._peers = peers
         self._runtime = runtime
         self._entitled = entitled
         self._hardware = hardware
         self._on_result = on_result
         self._within = runtime_within
         self._patience = patience
-        self._registrations = Registrations(dirs, peers)
+        self._registrations = Registrations(dirs, processes)
         self._never = threading.Event()
 
     # --- a container asks ------------------------------------------------------------------
 
-    def register(self, peer: str, claims: Claims) -> None:
+    def register(self, address: str, claims: Claims) -> None:
         """Write what the container behind a connection may use, and its processes.
 
         Args:
-            peer: the connection, as gRPC names it.
+            address: the connection, as gRPC names it.
             claims: what the request says.
 
         Raises:
@@ -85,49 +85,49 @@ class VirtualManager:
             Unavailable: the container runtime or the kernel does not answer.
             EnforcementError: the files cannot be written.
         """
-        visitor = self._visitors.visitor(peer)
+        peer = self._peers.peer(address)
         result = "failed"
         try:
             try:
-                self._register(visitor, claims)
+                self._register(peer, claims)
             except CgroupError as error:
                 raise Forbidden(str(error)) from error
             result = "registered"
         except Forbidden as error:
             result = "refused"
-            log.warning("registration refused", extra=_told(visitor, claims, error))
+            log.warning("registration refused", extra=_told(peer, claims, error))
             raise
         except NotYet as error:
             result = "not-yet"
-            log.warning("registration came too early", extra=_told(visitor, claims, error))
+            log.warning("registration came too early", extra=_told(peer, claims, error))
             raise
         except Unavailable as error:
             result = "unavailable"
-            log.warning("registration not possible", extra=_told(visitor, claims, error))
+            log.warning("registration not possible", extra=_told(peer, claims, error))
             raise
         except EnforcementError as error:
-            log.error("registration failed", extra=_told(visitor, claims, error))
+            log.error("registration failed", extra=_told(peer, claims, error))
             raise
         finally:
             self._on_result(result)
 
-    def _register(self, visitor: Visitor | None, claims: Claims) -> None:
-        if visitor is None:
+    def _register(self, peer: Peer | None, claims: Claims) -> None:
+        if peer is None:
             raise Forbidden("nobody is known behind this connection")
-        door = visitor.door
-        ref = proof.check_container(visitor.container, claims)
+        ticket_socket = peer.ticket_socket
+        ref = proof.check_container(peer.container, claims)
         info = proof.check_runtime(
             ref, self._runtime.container(ref.container_id, within=self._within)
         )
         entitlement = self._wait_for(info)
         proof.check_ledger(entitlement, info)
-        self._check_ticket(door, entitlement)
+        self._check_ticket(ticket_socket, entitlement)
         bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
         proof.check_claims(claims, info, bus_ids)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
         folders = proof.folders_of(claims, ref, info)
-        self._registrations.add(ref, door, folders, config.encode())
-        self._adopt(door, entitlement, info)
+        self._registrations.add(ref, ticket_socket, folders, config.encode())
+        self._adopt(ticket_socket, entitlement, info)
         log.info(
             "registered",
             extra={
@@ -135,7 +135,7 @@ class VirtualManager:
                 "uid": info.pod_uid,
                 "container": info.name,
                 "container_id": ref.container_id,
-                "ticket": door.digest,
+                "ticket": ticket_socket.digest,
             },
         )
 
@@ -148,22 +148,24 @@ class VirtualManager:
             left -= _LOOK_AGAIN
         return entitlement
 
-    def _check_ticket(self, door: TicketSocket, entitlement: Entitlement) -> None:
+    def _check_ticket(self, ticket_socket: TicketSocket, entitlement: Entitlement) -> None:
         pod = entitlement.ref.pod
         if entitlement.core_ids:
-            holds = digest_of(entitlement.core_ids) == door.digest
+            holds = digest_of(entitlement.core_ids) == ticket_socket.digest
         else:  # which places it was handed nobody knows any more, only that they were its pod's
-            holds = bool(pod.uid) and self._dirs.owner(door.digest) == pod
+            holds = bool(pod.uid) and self._dirs.owner(ticket_socket.digest) == pod
         if not holds:
             raise Forbidden("it does not hold this ticket")
 
-    def _adopt(self, door: TicketSocket, entitlement: Entitlement, info: ContainerInfo) -> None:
+    def _adopt(
+        self, ticket_socket: TicketSocket, entitlement: Entitlement, info: ContainerInfo
+    ) -> None:
         """Write down whose the ticket has proven to be."""
         owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
-        with door.lent() as folder:
-            self._dirs.adopt(door.digest, folder, owner)
+        with ticket_socket.lent() as folder:
+            self._dirs.adopt(ticket_socket.digest, folder, owner)
 
     # --- a container is about to start ---------------------------------------------------
 
@@ -187,13 +189,13 @@ class VirtualManager:
 
     # --- keeping up ------------------------------------------------------------------------
 
-    def recover(self, door: TicketSocket) -> None:
-        """Take over the containers that an earlier agent registered at a door.
+    def recover(self, ticket_socket: TicketSocket) -> None:
+        """Take over the containers that an earlier agent registered at a socket.
 
         Raises:
             EnforcementError: the disk does not let us.
         """
-        self._registrations.recover(door)
+        self._registrations.recover(ticket_socket)
 
     def refresh(self) -> None:
         """List the processes of the registered containers anew; forget what has ended."""
@@ -212,12 +214,12 @@ class VirtualManager:
         )
 
 
-def _told(visitor: Visitor | None, claims: Claims, error: Exception) -> dict[str, object]:
+def _told(peer: Peer | None, claims: Claims, error: Exception) -> dict[str, object]:
     """Return log fields: the peer, its claims, and the error."""
-    container = visitor.container if visitor is not None else None
+    container = peer.container if peer is not None else None
     return {
-        "ticket": visitor.door.digest if visitor is not None else "",
-        "visitor_pid": visitor.pid if visitor is not None else 0,
+        "ticket": peer.ticket_socket.digest if peer is not None else "",
+        "peer_pid": peer.pid if peer is not None else 0,
         "container_id": container.container_id if container is not None else "",
         "claims": claims.shown(),
         "reason": str(error),

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.enforcement.vcuda.identification import Visitor
+from agent.enforcement.vcuda.identification import Peer
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 
 
-class Peers(Protocol):
+class Processes(Protocol):
     """Tells containers and processes of this node apart."""
 
     def container_of(self, pid: int, /) -> ContainerCgroup | None:
@@ -51,10 +51,10 @@ class Runtime(Protocol):
         ...
 
 
-class Visitors(Protocol):
+class Peers(Protocol):
     """Tells who is calling."""
 
-    def visitor(self, peer: str) -> Visitor | None:
+    def peer(self, address: str) -> Peer | None:
         """Return who is behind a connection; ``None`` when nobody is known there."""
         ...
 

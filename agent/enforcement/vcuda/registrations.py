@@ -1,6 +1,6 @@
 """The containers that have registered: where the list of their processes is, and that it is true.
 
-Everything at a door is written under that door's lock: a container that is replaced by its
+Everything at a socket is written under that socket's lock: a container that is replaced by its
 successor (an init container, or one that was started again) shares some files with it, and
 neither may undo what the other wrote. Slow as a container may make it, it holds up its own
 ticket alone.
@@ -22,7 +22,7 @@ from agent.enforcement.vcuda.config import (
     decode_pids,
     encode_pids,
 )
-from agent.enforcement.vcuda.ports import Peers
+from agent.enforcement.vcuda.ports import Processes
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.host import directories as disk
@@ -41,14 +41,14 @@ class _Registered:
         container_id: which.
         ref: where its processes are; ``None`` for one that an earlier agent registered and that
             is not found any more.
-        door: the ticket's.
+        ticket_socket: the ticket's.
         folders: where the list is; the empty one is the ticket's own.
         listed: what it says.
     """
 
     container_id: str
     ref: ContainerCgroup | None
-    door: TicketSocket
+    ticket_socket: TicketSocket
     folders: frozenset[str] = frozenset()
     listed: bytes = b""
 
@@ -56,21 +56,25 @@ class _Registered:
 class Registrations:
     """Who has registered. Safe to share between threads."""
 
-    def __init__(self, dirs: TicketDirs, peers: Peers) -> None:
+    def __init__(self, dirs: TicketDirs, processes: Processes) -> None:
         """Start with nobody registered."""
         self._dirs = dirs
-        self._peers = peers
+        self._processes = processes
         self._lock = threading.Lock()  # never held while something is read or written
         self._registered: dict[str, _Registered] = {}
 
     def add(
-        self, ref: ContainerCgroup, door: TicketSocket, folders: frozenset[str], config: bytes
+        self,
+        ref: ContainerCgroup,
+        ticket_socket: TicketSocket,
+        folders: frozenset[str],
+        config: bytes,
     ) -> None:
         """Write a proven container's files where it came in, and keep its list true.
 
         Args:
             ref: the container.
-            door: where it came in.
+            ticket_socket: where it came in.
             folders: where it will look; the empty one is the ticket's own.
             config: its limits.
 
@@ -80,27 +84,27 @@ class Registrations:
             Unavailable: the kernel tells nothing.
             EnforcementError: the files cannot be written.
         """
-        with door.writing:
+        with ticket_socket.writing:
             # Before anything is taken from others: one that has ended, and is late, must not
             # take from its successor.
             listed = self._list(ref)
             if not listed:
                 raise Forbidden("its container has ended")
-            registered = self._take_over(ref, door, folders)
-            self._write(door, folders, {PIDS_NAME: listed, CONFIG_NAME: config})
+            registered = self._take_over(ref, ticket_socket, folders)
+            self._write(ticket_socket, folders, {PIDS_NAME: listed, CONFIG_NAME: config})
             registered.listed = listed
 
-    def recover(self, door: TicketSocket) -> None:
-        """Take over the containers that an earlier agent registered at a door.
+    def recover(self, ticket_socket: TicketSocket) -> None:
+        """Take over the containers that an earlier agent registered at a socket.
 
         Raises:
             EnforcementError: the disk does not let us.
         """
         try:
-            with door.folder() as folder:
+            with ticket_socket.folder() as folder:
                 names = disk.names(folder)
                 found = [
-                    self._recover(folder, name, door, names)
+                    self._recover(folder, name, ticket_socket, names)
                     for name in names
                     if is_container_id(name)
                 ]
@@ -117,7 +121,7 @@ class Registrations:
             ended: tells whether a container has, by its ID; may raise ``Unavailable``.
         """
         with self._lock:
-            for each in [each for each in self._registered.values() if each.door.closed]:
+            for each in [each for each in self._registered.values() if each.ticket_socket.closed]:
                 del self._registered[each.container_id]
             registered = tuple(self._registered.values())
         # The runtime is asked last: while it does not answer, those that live are listed still.
@@ -134,9 +138,9 @@ class Registrations:
     # --- steps ---------------------------------------------------------------------------
 
     def _take_over(
-        self, ref: ContainerCgroup, door: TicketSocket, folders: frozenset[str]
+        self, ref: ContainerCgroup, ticket_socket: TicketSocket, folders: frozenset[str]
     ) -> _Registered:
-        """Book a container; the door's lock is held.
+        """Book a container; the socket's lock is held.
 
         What it shares with earlier containers of the ticket, which have ended, is its own from
         now on.
@@ -144,20 +148,22 @@ class Registrations:
         shared = folders - {ref.container_id}
         with self._lock:
             held = self._registered.get(ref.container_id)
-            if held is None or held.door is not door:
-                held = _Registered(ref.container_id, ref, door)
+            if held is None or held.ticket_socket is not ticket_socket:
+                held = _Registered(ref.container_id, ref, ticket_socket)
                 self._registered[ref.container_id] = held
             for other in self._registered.values():
-                if other.door is door:
+                if other.ticket_socket is ticket_socket:
                     other.folders -= shared
             held.ref = ref
             held.folders |= folders
         return held
 
     def _recover(
-        self, folder: int, container_id: str, door: TicketSocket, names: Collection[str]
+        self, folder: int, container_id: str, ticket_socket: TicketSocket, names: Collection[str]
     ) -> _Registered:
-        registered = _Registered(container_id, None, door, aliases(container_id) & set(names))
+        registered = _Registered(
+            container_id, None, ticket_socket, aliases(container_id) & set(names)
+        )
         try:
             with disk.opened(container_id, folder) as inside:
                 pids = decode_pids(disk.read(inside, PIDS_NAME, _LARGEST_FILE) or b"")
@@ -166,7 +172,7 @@ class Registrations:
             return registered
         for pid in pids:
             try:
-                ref = self._peers.container_of(pid)
+                ref = self._processes.container_of(pid)
             except (CgroupError, Unavailable):  # another process's by now, perhaps
                 continue
             if ref is not None and ref.container_id == container_id:
@@ -179,12 +185,12 @@ class Registrations:
     def _relist(self, registered: _Registered) -> bool:
         """List a container's processes; tell whether it has any, as far as can be told."""
         try:
-            with registered.door.writing:
+            with registered.ticket_socket.writing:
                 if registered.ref is None:
                     return False
                 listed = self._list(registered.ref)
                 if listed and listed != registered.listed:
-                    self._write(registered.door, registered.folders, {PIDS_NAME: listed})
+                    self._write(registered.ticket_socket, registered.folders, {PIDS_NAME: listed})
                     registered.listed = listed
                 return bool(listed)
         except (CgroupError, EnforcementError, Unavailable) as error:  # the next time, then
@@ -192,18 +198,18 @@ class Registrations:
             return True
 
     def _forget(self, registered: _Registered) -> None:
-        with registered.door.writing:
+        with registered.ticket_socket.writing:
             with self._lock:
                 held = self._registered.get(registered.container_id) is registered
                 own = {each or PIDS_NAME for each in registered.folders}
             if held:
-                with registered.door.lent() as folder:
+                with registered.ticket_socket.lent() as folder:
                     self._dirs.discard(folder, own)
                 with self._lock:
                     self._registered.pop(registered.container_id)
 
     def _list(self, ref: ContainerCgroup) -> bytes:
-        pids = sorted(self._peers.pids_of(ref))
+        pids = sorted(self._processes.pids_of(ref))
         if len(pids) > MOST_PIDS:
             log.warning(
                 "a container has more processes than vcuda-controller reads",
@@ -211,8 +217,10 @@ class Registrations:
             )
         return encode_pids(pids[:MOST_PIDS])
 
-    def _write(self, door: TicketSocket, folders: Collection[str], files: dict[str, bytes]) -> None:
-        with door.lent() as folder:
+    def _write(
+        self, ticket_socket: TicketSocket, folders: Collection[str], files: dict[str, bytes]
+    ) -> None:
+        with ticket_socket.lent() as folder:
             for each in sorted(folders):
                 self._dirs.write(folder, each, files)
 

@@ -3,7 +3,7 @@
 gRPC's server cannot tell who its peers are. So this relay listens in every ticket's directory,
 asks the kernel for the process that connected, and passes the bytes on to one gRPC server, from
 a socket with a name that is never used twice. By that name, which the server calls the peer,
-:meth:`Relay.visitor` tells the service who is calling, and at which ticket's socket.
+:meth:`Relay.peer` tells the service who is calling, and at which ticket's socket.
 
 One thread serves all ticket sockets. What a peer can use up is bounded: bytes and seconds for
 one connection, connections at one socket (the next wait in the kernel's queue, so a container
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.enforcement.vcuda.identification import Identify, Visitor, welcome
+from agent.enforcement.vcuda.identification import Identify, Peer, identify_peer
 from agent.enforcement.vcuda.limits import Account, Limits
 from agent.enforcement.vcuda.links import Link, connect
 from agent.enforcement.vcuda.listeners import Listener
@@ -47,7 +47,7 @@ class Relay:
         Args:
             upstream: the gRPC server's socket, which nobody else may reach.
             identify: tells a process's container.
-            limits: what visitors may use up.
+            limits: what peers may use up.
             clock: seconds, monotonic.
             token: makes the names of the relay's own sockets unlike any other's; random
                 unless given.
@@ -64,7 +64,7 @@ class Relay:
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[str, Listener] = {}
         self._links: dict[Link, Listener] = {}
-        self._visitors: dict[str, Visitor] = {}
+        self._peers: dict[str, Peer] = {}
         self._stopped = False
         self._running = False
         self._keeping = True
@@ -85,17 +85,17 @@ class Relay:
         Raises:
             OSError: a socket cannot be made there, or the directory is gone already.
         """
-        door = TicketSocket(digest, folder)
+        ticket_socket = TicketSocket(digest, folder)
         with self._lock:
             before = self._listeners.get(digest)
-            if before is not None and before.door.identity == door.identity:
-                door.close()
+            if before is not None and before.ticket_socket.identity == ticket_socket.identity:
+                ticket_socket.close()
                 self._mend(before)
             elif self._stopped:
-                door.close()
+                ticket_socket.close()
             else:
                 account = Account(self._limits, self._clock())
-                listener = Listener(door, account, self._selector, pod)
+                listener = Listener(ticket_socket, account, self._selector, pod)
                 if before is not None:
                     self._end(before)
                 self._listeners[digest] = listener
@@ -103,7 +103,7 @@ class Relay:
         self._poke()
 
     def close(self, digest: str) -> None:
-        """Stop listening at a door, if it is listened at."""
+        """Stop listening at a socket, if it is listened at."""
         with self._lock:
             listener = self._listeners.get(digest)
             if listener is not None:
@@ -111,7 +111,7 @@ class Relay:
         self._poke()
 
     def keep(self, *, listening: bool) -> None:
-        """Return whether a door's socket is made anew where another has taken its place.
+        """Set whether a ticket's socket is made anew where another has taken its place.
 
         While a successor takes over it makes the sockets its own; who has connected to ours
         before is served to the end.
@@ -126,19 +126,19 @@ class Relay:
         with self._lock:
             return self._served.wait_for(lambda: not self._links, within)
 
-    def doors(self) -> tuple[TicketSocket, ...]:
+    def ticket_sockets(self) -> tuple[TicketSocket, ...]:
         """Return the ticket sockets that are listened at."""
         with self._lock:
-            return tuple(listener.door for listener in self._listeners.values())
+            return tuple(listener.ticket_socket for listener in self._listeners.values())
 
-    def visitor(self, peer: str) -> Visitor | None:
+    def peer(self, address: str) -> Peer | None:
         """Return who is behind a connection of the gRPC server.
 
         Args:
-            peer: what its ``context.peer()`` says.
+            address: what its ``context.peer()`` says.
         """
         with self._lock:
-            return self._visitors.get(peer.removeprefix("unix-abstract:"))
+            return self._peers.get(address.removeprefix("unix-abstract:"))
 
     def run(self) -> None:
         """Serve until ``stop``."""
@@ -155,8 +155,8 @@ class Relay:
                     self._serve(key.data, key.fd, events)
                 now = self._clock()
                 for link in [each for each in self._links if each.ends_at <= now]:
-                    ticket = self._links[link].door.digest
-                    log.warning("a visitor took too long", extra={"ticket": ticket})
+                    ticket = self._links[link].ticket_socket.digest
+                    log.warning("a peer took too long", extra={"ticket": ticket})
                     self._drop(link)
                 if now >= check_at:
                     if self._keeping:
@@ -193,19 +193,19 @@ class Relay:
             except OSError as error:
                 log.warning(
                     "cannot listen again",
-                    extra={"ticket": listener.door.digest, "reason": str(error)},
+                    extra={"ticket": listener.ticket_socket.digest, "reason": str(error)},
                 )
 
     def _mend(self, listener: Listener) -> None:
         """Listen anew where that is needed.
 
         Raises:
-            FileNotFoundError: the directory is gone, and so is the door now.
+            FileNotFoundError: the directory is gone, and so is the socket now.
             OSError: a socket cannot be made there.
         """
         try:
             if listener.mend():
-                ticket = listener.door.digest
+                ticket = listener.ticket_socket.digest
                 log.warning("a socket was gone: made again", extra={"ticket": ticket})
         except FileNotFoundError:
             self._end(listener)
@@ -213,7 +213,7 @@ class Relay:
         self._attend(listener)
 
     def _end(self, listener: Listener) -> None:
-        del self._listeners[listener.door.digest]
+        del self._listeners[listener.ticket_socket.digest]
         for link in [link for link, at in self._links.items() if at is listener]:
             self._drop(link)
         listener.close()
@@ -248,27 +248,29 @@ class Relay:
             return
         listener.account.came()
         try:
-            visitor = welcome(listener.door, accepted, self._identify)
-            if visitor is not None:
-                self._pass_in(listener, accepted, visitor)
+            peer = identify_peer(listener.ticket_socket, accepted, self._identify)
+            if peer is not None:
+                self._pass_in(listener, accepted, peer)
                 return
         except OSError as error:
             log.warning(
-                "cannot pass a visitor on",
-                extra={"ticket": listener.door.digest, "reason": str(error)},
+                "cannot pass a peer on",
+                extra={"ticket": listener.ticket_socket.digest, "reason": str(error)},
             )
         accepted.close()
 
-    def _pass_in(self, listener: Listener, accepted: socket.socket, visitor: Visitor) -> None:
-        """Connect a visitor to the gRPC server, which must be able to ask for it by then."""
+    def _pass_in(self, listener: Listener, accepted: socket.socket, peer: Peer) -> None:
+        """Connect a peer to the gRPC server, which must be able to ask for it by then."""
         busiest = self._shares.gives_way(listener.pod, len(self._listeners))
         if busiest is not None:
             oldest = next(link for link, at in self._links.items() if at.pod == busiest)
-            log.warning("a visitor gave way", extra={"ticket": self._links[oldest].door.digest})
+            log.warning(
+                "a peer gave way", extra={"ticket": self._links[oldest].ticket_socket.digest}
+            )
             self._drop(oldest)
         self._count += 1
         name = f"{self._prefix}{self._count}"
-        self._visitors[name] = visitor
+        self._peers[name] = peer
         try:
             link = Link(
                 self._selector,
@@ -278,7 +280,7 @@ class Relay:
                 most=self._limits.bytes,
             )
         except OSError:
-            del self._visitors[name]
+            del self._peers[name]
             raise
         self._links[link] = listener
         listener.account.served += 1
@@ -289,7 +291,7 @@ class Relay:
         self._served.notify_all()
         listener.account.served -= 1
         self._shares.left(listener.pod)
-        del self._visitors[link.name]
+        del self._peers[link.name]
         link.close()
 
     # --- the loop ------------------------------------------------------------------------

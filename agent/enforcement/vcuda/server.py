@@ -32,7 +32,7 @@ _OPTIONS = (
 class Registers(Protocol):
     """What answers the calls."""
 
-    def register(self, peer: str, claims: Claims) -> None:
+    def register(self, address: str, claims: Claims) -> None:
         """Register the container behind a connection."""
         ...
 

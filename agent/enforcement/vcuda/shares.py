@@ -1,8 +1,8 @@
 """How the connections that can be served at a time are shared between pods. Pure.
 
 A connection costs descriptors, of which a process has so many. One pod may have many containers,
-each with a door of its own, so bounds for each door are not enough: they would let one pod, or a
-few, take what all others need in order to start.
+each with a socket of its own, so bounds for each socket are not enough: they would let one pod,
+or a few, take what all others need in order to start.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from collections import Counter
 from agent.enforcement.vcuda.limits import Limits
 
 _CONNECTION, _SOCKET = 3, 2
-"""Descriptors: the visitor's, ours to the server and the server's; the directory and its socket."""
+"""Descriptors: the peer's, ours to the server and the server's; the directory and its socket."""
 
 
 class Shares:

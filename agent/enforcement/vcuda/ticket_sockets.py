@@ -1,7 +1,7 @@
-"""A ticket's door: its directory, held open, and the socket in it.
+"""A ticket's socket: its directory, held open, and the socket in it.
 
-Everything about a door goes by the descriptor of its directory. When another directory takes
-the path, what is written for a visitor still lands where that visitor came in.
+Everything about a socket goes by the descriptor of its directory. When another directory takes
+the path, what is written for a peer still lands where that peer came in.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class TicketSocket:
         """Take over *folder*, a descriptor of the directory."""
         self.digest = digest
         self.writing = threading.Lock()
-        """Held by whoever writes what its visitors read."""
+        """Held by whoever writes what its peers read."""
         self._folder = folder
         self._lock = threading.Lock()
         self._open = True
@@ -36,10 +36,10 @@ class TicketSocket:
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[int]:
-        """Lend a descriptor of the directory; it outlives the door.
+        """Lend a descriptor of the directory; it outlives the socket.
 
         Raises:
-            FileNotFoundError: the door is closed: the ticket has ended.
+            FileNotFoundError: the ticket's socket is closed: the ticket has ended.
         """
         with self._lock:
             if not self._open:

@@ -50,7 +50,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def door_a(site: Site) -> Path:
+def dir_a(site: Site) -> Path:
     """The victim's: a container with this very process in it."""
     site.run(ID_A, POD_A)
     site.put(ID_A, POD_A, ME)
@@ -58,15 +58,15 @@ def door_a(site: Site) -> Path:
 
 
 @pytest.fixture
-def door_b(site: Site) -> Path:
+def dir_b(site: Site) -> Path:
     """The attacker's."""
     site.run(ID_B, POD_B)
     return site.admit(entitlement(POD_B, core_ids=IDS_B, blocks=8))
 
 
-def attacker(site: Site, door: Path) -> Child:
-    """A process in the container of pod ``b`` that talks to a door."""
-    child = site.child(door)
+def attacker(site: Site, ticket_dir: Path) -> Child:
+    """A process in the container of pod ``b`` that talks to a socket."""
+    child = site.child(ticket_dir)
     site.put(ID_B, POD_B, child.pid)
     return child
 
@@ -80,30 +80,30 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def served(site: Site, door: Path) -> None:
+def served(site: Site, ticket_dir: Path) -> None:
     """The victim is served, and finds what is its own."""
-    site.register(door, pod_uid=UID_A, container_name="main")
-    assert decode((door / "vcuda.config").read_bytes()).memory == 4 * BLOCK
-    assert decode((door / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_A
-    assert decode_pids((door / "pids.config").read_bytes()) == (ME,)
+    site.register(ticket_dir, pod_uid=UID_A, container_name="main")
+    assert decode((ticket_dir / "vcuda.config").read_bytes()).memory == 4 * BLOCK
+    assert decode((ticket_dir / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_A
+    assert decode_pids((ticket_dir / "pids.config").read_bytes()) == (ME,)
 
 
 def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
-    site: Site, door_a: Path, door_b: Path
+    site: Site, dir_a: Path, dir_b: Path
 ) -> None:
-    served(site, door_a)
-    before = content(door_a), content(door_b)
-    child = attacker(site, door_b)
+    served(site, dir_a)
+    before = content(dir_a), content(dir_b)
+    child = attacker(site, dir_b)
     forged: list[dict[str, str]] = [
         {"pod_uid": UID_A},
         {"pod_uid": UID_A, "container_name": "main"},
         {"pod_uid": UID_A, "container_id": ID_A},
         {"container_id": ID_A},
         {"container_id": f"crio-{ID_A}"},
-        {"container_id": f"../../{door_a.parent.name}/files/{ID_A}"},
+        {"container_id": f"../../{dir_a.parent.name}/files/{ID_A}"},
         {"container_id": "."},
         {"container_id": "/etc"},
-        {"container_name": "../" + door_a.parent.name},
+        {"container_name": "../" + dir_a.parent.name},
         {"container_name": "vcuda.sock"},
         {"container_name": "main\u2028"},
         {"pod_uid": f"{UID_B}/../{UID_A}"},
@@ -111,35 +111,35 @@ def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
     ]
     for claims in forged:
         assert child.register(**claims) == "PERMISSION_DENIED", claims
-    assert (content(door_a), content(door_b)) == before
+    assert (content(dir_a), content(dir_b)) == before
     assert child.register(pod_uid=UID_B, container_name="main") == "OK"
-    assert content(door_a) == before[0]
+    assert content(dir_a) == before[0]
 
 
 def test_a_container_that_got_hold_of_anothers_socket_is_refused(
-    site: Site, door_a: Path, door_b: Path
+    site: Site, dir_a: Path, dir_b: Path
 ) -> None:
-    served(site, door_a)
-    before = content(door_a)
-    child = attacker(site, door_a)
+    served(site, dir_a)
+    before = content(dir_a)
+    child = attacker(site, dir_a)
     for claims in ({}, {"pod_uid": UID_A, "container_id": ID_A}, {"pod_uid": UID_B}):
         assert child.register(**claims) == "PERMISSION_DENIED"
-    assert content(door_a) == before
-    assert not (door_b / ID_A).exists()
-    assert not (door_a / ID_B).exists()
+    assert content(dir_a) == before
+    assert not (dir_b / ID_A).exists()
+    assert not (dir_a / ID_B).exists()
 
 
-def test_a_process_of_the_host_is_refused(site: Site, door_a: Path) -> None:
-    child = site.child(door_a)
+def test_a_process_of_the_host_is_refused(site: Site, dir_a: Path) -> None:
+    child = site.child(dir_a)
     (site.proc / str(child.pid)).mkdir()
     (site.proc / str(child.pid) / "cgroup").write_text("0::/system.slice/sshd.service\n")
     assert child.register(pod_uid=UID_A, container_id=ID_A) == "PERMISSION_DENIED"
 
 
 def test_a_cgroup_made_inside_the_own_one_and_named_like_anothers_is_of_no_use(
-    site: Site, door_a: Path, door_b: Path
+    site: Site, dir_a: Path, dir_b: Path
 ) -> None:
-    child = attacker(site, door_a)
+    child = attacker(site, dir_a)
     uid = UID_B.replace("-", "_")
     (site.proc / str(child.pid) / "cgroup").write_text(
         f"0::/kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{ID_B}.scope"
@@ -151,60 +151,63 @@ def test_a_cgroup_made_inside_the_own_one_and_named_like_anothers_is_of_no_use(
 @pytest.mark.parametrize("name", [ID_A, "main", "vcuda.config", "pids.config", ".pids.config.new"])
 @pytest.mark.parametrize("target", ["another's directory", "another's file", "itself", "nowhere"])
 def test_links_laid_into_a_ticket_lead_nowhere(
-    site: Site, door_a: Path, door_b: Path, name: str, target: str
+    site: Site, dir_a: Path, dir_b: Path, name: str, target: str
 ) -> None:
     """They cannot be laid from a container, whose mount is read-only; still they are no use."""
-    child = attacker(site, door_b)
+    child = attacker(site, dir_b)
     assert child.register(container_name="main") == "OK"
-    before = content(door_b)
+    before = content(dir_b)
     aims = {
-        "another's directory": door_b / ID_B,
-        "another's file": door_b / "pids.config",
-        "itself": door_a / name,
+        "another's directory": dir_b / ID_B,
+        "another's file": dir_b / "pids.config",
+        "itself": dir_a / name,
         "nowhere": Path("/nonexistent/x"),
     }
     with contextlib.suppress(FileNotFoundError):
-        (door_a / name).unlink()
-    (door_a / name).symlink_to(aims[target])
+        (dir_a / name).unlink()
+    (dir_a / name).symlink_to(aims[target])
     with contextlib.suppress(grpc.RpcError):
-        site.register(door_a, container_name="main")
-    assert content(door_b) == before
+        site.register(dir_a, container_name="main")
+    assert content(dir_b) == before
     site.vcuda.start(IDS_A, entitlement())
-    assert content(door_b) == before
+    assert content(dir_b) == before
     site.restart()
-    assert content(door_b) == before
+    assert content(dir_b) == before
     site.vcuda.keep([POD_B])
-    assert content(door_b) == before
-    assert not door_a.exists()
+    assert content(dir_b) == before
+    assert not dir_a.exists()
 
 
 def test_an_id_that_is_used_again_by_another_pod_gets_that_pods_limits_alone(
-    site: Site, door_a: Path, door_b: Path
+    site: Site, dir_a: Path, dir_b: Path
 ) -> None:
-    served(site, door_a)
-    before = content(door_a)
+    served(site, dir_a)
+    before = content(dir_a)
     site.run(ID_A, POD_B)  # the runtime gives the ID out again
-    child = site.child(door_b)
+    child = site.child(dir_b)
     site.put(ID_A, POD_B, child.pid)
     assert child.register(container_id=ID_A) == "OK"
-    assert decode((door_b / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_B
-    assert content(door_a) == before
-    assert not any("pods" in name for name in content(door_b))
+    assert decode((dir_b / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_B
+    assert content(dir_a) == before
+    assert not any("pods" in name for name in content(dir_b))
 
 
 def test_the_same_name_with_another_uid_gets_nothing_of_its_predecessor(
-    site: Site, door_a: Path
+    site: Site, dir_a: Path
 ) -> None:
-    served(site, door_a)
-    mounted = os.open(door_a, os.O_RDONLY | os.O_DIRECTORY)  # the predecessor lingers with it
+    served(site, dir_a)
+    mounted = os.open(dir_a, os.O_RDONLY | os.O_DIRECTORY)  # the predecessor lingers with it
     again = PodId("default", "a", UID_B)
     del site.entitled[UID_A, "main"]
-    assert site.admit(entitlement(again)) == door_a
-    fresh = content(door_a)
-    for door in (Path(f"/proc/self/fd/{mounted}"), door_a):  # by its mount, and by a stolen path
+    assert site.admit(entitlement(again)) == dir_a
+    fresh = content(dir_a)
+    for ticket_dir in (
+        Path(f"/proc/self/fd/{mounted}"),
+        dir_a,
+    ):  # by its mount, and by a stolen path
         with pytest.raises(grpc.RpcError):
-            site.register(door)
-        assert content(door_a) == fresh
+            site.register(ticket_dir)
+        assert content(dir_a) == fresh
     os.close(mounted)
 
 
@@ -233,35 +236,35 @@ except OSError:
 """
 
 
-def test_peers_that_die_at_once_stop_nobody(site: Site, door_a: Path) -> None:
+def test_peers_that_die_at_once_stop_nobody(site: Site, dir_a: Path) -> None:
     processes = [
-        subprocess.Popen([sys.executable, "-S", "-c", _DIES, str(door_a / "vcuda.sock")])
+        subprocess.Popen([sys.executable, "-S", "-c", _DIES, str(dir_a / "vcuda.sock")])
         for _ in range(8)
     ]
     for process in processes:
         process.wait(20)
-    served(site, door_a)
+    served(site, dir_a)
 
 
 def test_a_connection_handed_on_by_a_process_that_ended_is_worth_nothing(
-    site: Site, door_a: Path
+    site: Site, dir_a: Path
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", _HANDS_ON, str(door_a / "vcuda.sock")],
+        [sys.executable, "-S", "-c", _HANDS_ON, str(dir_a / "vcuda.sock")],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.wait(20)
-    served(site, door_a)
+    served(site, dir_a)
     assert site.results == ["registered"]
 
 
-def _connect(door: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)  # blocks where the door's queue is full
+def _connect(ticket_dir: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)  # blocks where the socket's queue is full
     try:
-        made.connect(str(door / "vcuda.sock"))
+        made.connect(str(ticket_dir / "vcuda.sock"))
     except OSError:
         made.close()
         raise
@@ -296,27 +299,27 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_stops_nobody(site: Site, door_a: Path, door_b: Path, data: bytes) -> None:
-    for door in (door_a, door_b):
-        with _connect(door) as connection, contextlib.suppress(OSError):
+def test_garbage_stops_nobody(site: Site, dir_a: Path, dir_b: Path, data: bytes) -> None:
+    for ticket_dir in (dir_a, dir_b):
+        with _connect(ticket_dir) as connection, contextlib.suppress(OSError):
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(4096):
                 pass
-    served(site, door_a)
+    served(site, dir_a)
 
 
-def test_huge_messages_and_names_are_refused(site: Site, door_a: Path) -> None:
+def test_huge_messages_and_names_are_refused(site: Site, dir_a: Path) -> None:
     for claims in ({"pod_uid": "x" * 1_000_000}, {"container_id": "y" * 30_000}):
         with pytest.raises(grpc.RpcError):
-            site.register(door_a, **claims)
-    with stub(door_a) as client, pytest.raises(grpc.RpcError):
+            site.register(dir_a, **claims)
+    with stub(dir_a) as client, pytest.raises(grpc.RpcError):
         client.RegisterVDevice(api.VDeviceRequest(), timeout=5, metadata=[("x-a", "b" * 40_000)])
-    served(site, door_a)
+    served(site, dir_a)
 
 
-def test_thousands_of_connections_keep_nobody_but_their_own_door_waiting(
-    site: Site, door_a: Path, door_b: Path
+def test_thousands_of_connections_keep_nobody_but_their_own_socket_waiting(
+    site: Site, dir_a: Path, dir_b: Path
 ) -> None:
     stop = threading.Event()
     made = 0
@@ -326,9 +329,9 @@ def test_thousands_of_connections_keep_nobody_but_their_own_door_waiting(
         kept: list[socket.socket] = []
         while not stop.is_set():
             try:
-                kept.append(_connect_now(door_b))
+                kept.append(_connect_now(dir_b))
                 made += 1
-            except OSError:  # the door's queue is full
+            except OSError:  # the socket's queue is full
                 stop.wait(0.01)
             if len(kept) > 100:
                 kept.pop(0).close()
@@ -342,21 +345,21 @@ def test_thousands_of_connections_keep_nobody_but_their_own_door_waiting(
         eventually(lambda: made > 100, "the flood has begun")
         began = time.monotonic()
         for _ in range(5):
-            served(site, door_a)
+            served(site, dir_a)
         assert time.monotonic() - began < 10
     finally:
         stop.set()
         for thread in threads:
             thread.join(20)
-    child = attacker(site, door_b)
-    eventually(lambda: child.register() == "OK", "and its door is open again", within=40)
+    child = attacker(site, dir_b)
+    eventually(lambda: child.register() == "OK", "and its socket is open again", within=40)
 
 
-def _connect_now(door: Path) -> socket.socket:
+def _connect_now(ticket_dir: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     made.setblocking(False)
     try:
-        made.connect(str(door / "vcuda.sock"))
+        made.connect(str(ticket_dir / "vcuda.sock"))
     except OSError:
         made.close()
         raise
@@ -370,13 +373,13 @@ def test_two_thousand_connections_one_after_the_other_leave_nothing_behind(
     with Site(folder, generous) as site:
         site.run(ID_A, POD_A)
         site.put(ID_A, POD_A, ME)
-        door = site.admit(entitlement(blocks=4))
-        served(site, door)
+        ticket_dir = site.admit(entitlement(blocks=4))
+        served(site, ticket_dir)
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- descriptors, not files
         for _ in range(2000):
-            _connect(door).close()
-        # While the door's queue is full a client finds it busy, and tries again as gRPC does.
-        with stub(door) as client:
+            _connect(ticket_dir).close()
+        # While the socket's queue is full a client finds it busy, and tries again as gRPC does.
+        with stub(ticket_dir) as client:
             client.RegisterVDevice(api.VDeviceRequest(), timeout=30, wait_for_ready=True)
         eventually(
             lambda: len(os.listdir("/proc/self/fd")) <= before + 4,  # noqa: PTH208 -- as above
@@ -384,24 +387,22 @@ def test_two_thousand_connections_one_after_the_other_leave_nothing_behind(
         )
 
 
-def test_silent_visitors_at_every_door_of_one_pod_stop_no_other(site: Site, door_a: Path) -> None:
+def test_silent_peers_at_every_socket_of_one_pod_stop_no_other(site: Site, dir_a: Path) -> None:
     mine = [
         site.admit(entitlement(POD_B, core_ids=ids("GPU-1", [number]), blocks=1))
         for number in range(40)
     ]
     with contextlib.ExitStack() as silent:
-        for door in mine:
+        for ticket_dir in mine:
             for _ in range(10):
-                silent.enter_context(_connect(door))
+                silent.enter_context(_connect(ticket_dir))
         began = time.monotonic()
-        served(site, door_a)
+        served(site, dir_a)
         assert time.monotonic() - began < 5
 
 
-def test_two_containers_that_race_each_find_their_own(
-    site: Site, door_a: Path, door_b: Path
-) -> None:
-    first, second = site.child(door_a), attacker(site, door_b)
+def test_two_containers_that_race_each_find_their_own(site: Site, dir_a: Path, dir_b: Path) -> None:
+    first, second = site.child(dir_a), attacker(site, dir_b)
     site.put(ID_A, POD_A, first.pid)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
@@ -410,30 +411,30 @@ def test_two_containers_that_race_each_find_their_own(
                 pool.submit(second.register, container_name="main"),
             ]
             assert [each.result(30) for each in answers] == ["OK", "OK"]
-            assert decode((door_a / "vcuda.config").read_bytes()).pod_uid == UID_A
-            assert decode((door_b / "vcuda.config").read_bytes()).pod_uid == UID_B
-            assert decode_pids((door_a / "pids.config").read_bytes()) == (first.pid,)
-            assert decode_pids((door_b / "pids.config").read_bytes()) == (second.pid,)
+            assert decode((dir_a / "vcuda.config").read_bytes()).pod_uid == UID_A
+            assert decode((dir_b / "vcuda.config").read_bytes()).pod_uid == UID_B
+            assert decode_pids((dir_a / "pids.config").read_bytes()) == (first.pid,)
+            assert decode_pids((dir_b / "pids.config").read_bytes()) == (second.pid,)
 
 
-def test_many_processes_of_one_container_register_at_once(site: Site, door_a: Path) -> None:
+def test_many_processes_of_one_container_register_at_once(site: Site, dir_a: Path) -> None:
     with ThreadPoolExecutor(24) as pool:
-        list(pool.map(lambda _: site.register(door_a, container_name="main"), range(48)))
+        list(pool.map(lambda _: site.register(dir_a, container_name="main"), range(48)))
     assert site.results == ["registered"] * 48
-    served(site, door_a)
+    served(site, dir_a)
 
 
-def test_places_that_change_hands_while_their_holders_register(site: Site, door_a: Path) -> None:
+def test_places_that_change_hands_while_their_holders_register(site: Site, dir_a: Path) -> None:
     """Whoever is refused or served meanwhile: nothing of one pod is ever in the other's."""
     site.run(ID_A2, POD_B)
-    child = site.child(door_a)
+    child = site.child(dir_a)
     site.put(ID_A2, POD_B, child.pid)
     stop = threading.Event()
 
     def hammer() -> None:
         while not stop.is_set():
             with contextlib.suppress(grpc.RpcError, FileNotFoundError):
-                site.register(door_a, container_name="main")
+                site.register(dir_a, container_name="main")
 
     thread = threading.Thread(target=hammer)
     thread.start()
@@ -444,15 +445,15 @@ def test_places_that_change_hands_while_their_holders_register(site: Site, door_
             site.entitled.clear()
             site.admit(given)
             child.register(container_name="main")
-            config = decode((door_a / "vcuda.config").read_bytes())
+            config = decode((dir_a / "vcuda.config").read_bytes())
             assert config.pod_uid == pod.uid
-            assert not (door_a / other).exists()
+            assert not (dir_a / other).exists()
     finally:
         stop.set()
         thread.join(30)
     site.entitled.clear()
     site.admit(entitlement(blocks=4))
-    served(site, door_a)
+    served(site, dir_a)
 
 
 _FROM_INSIDE = r"""
@@ -485,13 +486,13 @@ END
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 def test_over_its_read_only_mount_a_user_that_is_not_root_connects_and_changes_nothing(
-    site: Site, door_a: Path, folder: Path
+    site: Site, dir_a: Path, folder: Path
 ) -> None:
     inside = folder / "etc"
     inside.mkdir()
     folder.chmod(0o755)
     ran = subprocess.run(
-        ["unshare", "-m", "sh", "-c", _FROM_INSIDE, "sh", door_a, inside, "/usr/bin/python3"],
+        ["unshare", "-m", "sh", "-c", _FROM_INSIDE, "sh", dir_a, inside, "/usr/bin/python3"],
         capture_output=True,
         text=True,
         timeout=30,
@@ -500,4 +501,4 @@ def test_over_its_read_only_mount_a_user_that_is_not_root_connects_and_changes_n
     if "unshare" in ran.stderr or "mount:" in ran.stderr or "not found" in ran.stderr:
         pytest.skip(f"no mount namespace of our own: {ran.stderr.strip()}")
     assert (ran.stdout, ran.returncode) == ("connected\n", 0), ran.stderr
-    served(site, door_a)
+    served(site, dir_a)

@@ -85,33 +85,33 @@ def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> 
 
 
 def test_a_start_makes_good_a_disk_that_was_wiped(site: Site) -> None:
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
     shutil.rmtree(site.state / "tickets")
     site.vcuda.start(IDS_A, entitlement())
-    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    assert names(ticket_dir) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.run()
     site.put(ID_A, POD_A, ME)
-    site.register(door)
+    site.register(ticket_dir)
 
 
 def test_a_container_that_starts_again_finds_its_files(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement())
-    site.register(door, container_name="main")
+    ticket_dir = site.admit(entitlement())
+    site.register(ticket_dir, container_name="main")
     site.vcuda.start(IDS_A, entitlement())
-    assert (door / "pids.config").read_bytes() == b""
-    site.register(door, container_name="main")
-    assert (door / "pids.config").read_bytes() != b""
+    assert (ticket_dir / "pids.config").read_bytes() == b""
+    site.register(ticket_dir, container_name="main")
+    assert (ticket_dir / "pids.config").read_bytes() != b""
 
 
 def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
     site.vcuda.start(IDS_A, None)
-    assert names(door) == ["vcuda.sock"]
+    assert names(ticket_dir) == ["vcuda.sock"]
     site.run()
     site.put(ID_A, POD_A, ME)
-    site.register(door, container_id=ID_A)
+    site.register(ticket_dir, container_id=ID_A)
 
 
 def test_where_nobody_knows_who_starts_no_directory_can_be_made(site: Site) -> None:
@@ -124,22 +124,22 @@ def test_where_nobody_knows_who_starts_no_directory_can_be_made(site: Site) -> N
     assert names(site.state / "tickets") == []
 
 
-def test_the_same_places_for_another_pod_are_another_door(site: Site) -> None:
+def test_the_same_places_for_another_pod_are_another_socket(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement())
-    site.register(door)
-    mounted = os.open(door, os.O_RDONLY | os.O_DIRECTORY)  # what a lingering container has
-    assert site.admit(entitlement(POD_B)) == door
-    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    ticket_dir = site.admit(entitlement())
+    site.register(ticket_dir)
+    mounted = os.open(ticket_dir, os.O_RDONLY | os.O_DIRECTORY)  # what a lingering container has
+    assert site.admit(entitlement(POD_B)) == ticket_dir
+    assert names(ticket_dir) == ["pids.config", "vcuda.config", "vcuda.sock"]
     lingering = Path(f"/proc/self/fd/{mounted}")
     with pytest.raises(grpc.RpcError):
         site.register(lingering)
-    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    assert names(ticket_dir) == ["pids.config", "vcuda.config", "vcuda.sock"]
     os.close(mounted)
 
 
-def test_directories_of_pods_that_are_gone_are_removed_with_their_doors(site: Site) -> None:
+def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(site: Site) -> None:
     gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
     site.vcuda.keep([POD_B])
     assert not gone.exists()
@@ -151,7 +151,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_doors(site: Si
 def test_what_cannot_be_removed_now_is_left_for_later(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
 
     def fails(*_: object) -> None:
         raise EnforcementError("state-dir: cannot clean: Read-only file system")
@@ -159,31 +159,31 @@ def test_what_cannot_be_removed_now_is_left_for_later(
     with monkeypatch.context() as patch:
         patch.setattr(TicketDirs, "keep", fails)
         site.vcuda.keep([])
-    assert door.exists()
+    assert ticket_dir.exists()
     site.vcuda.keep([])
-    assert not door.exists()
+    assert not ticket_dir.exists()
 
 
-def test_a_restarted_agent_listens_at_every_door_and_cleans_up(site: Site) -> None:
+def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
     leftover = site.state / "tickets" / f".new-{'0' * 20}"
     site.restart(leftover.mkdir)
     assert not leftover.exists()
     assert site.vcuda.alive
-    site.register(door)
+    site.register(ticket_dir)
 
 
 def test_between_two_agents_a_container_keeps_what_it_has(site: Site) -> None:
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
     site.vcuda.close()
     assert not site.vcuda.alive
-    assert names(door) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    assert names(ticket_dir) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.restart()
 
 
-def test_one_door_that_cannot_be_listened_at_does_not_stop_the_others(
+def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
@@ -266,7 +266,7 @@ def test_a_start_that_fails_in_an_unforeseen_way_leaves_no_descriptor(
 def _vcuda(state_dir: Path) -> Vcuda:
     return Vcuda(
         state_dir=state_dir,
-        peers=Cgroups(),
+        processes=Cgroups(),
         runtime=FakeRuntime(),
         entitled=lambda _uid, _name: None,
         hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
@@ -331,8 +331,8 @@ def test_hundreds_of_tickets_are_kept_and_removed(site: Site) -> None:
 def test_a_registration_is_counted(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement())
-    site.register(door, pod_uid=UID_A)
+    ticket_dir = site.admit(entitlement())
+    site.register(ticket_dir, pod_uid=UID_A)
     assert site.results == ["registered"]
 
 
@@ -370,24 +370,24 @@ def test_who_stays_is_taken_where_the_runtime_does_not_tell(
 # --- what only the pod's record tells ------------------------------------------------------
 
 
-def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_door(
+def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_socket(
     site: Site,
 ) -> None:
     site.run()
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
     site.put(ID_A, POD_A, ME)
     site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
-    site.register(door)
-    assert (door / ID_A / "vcuda.config").exists()
+    site.register(ticket_dir)
+    assert (ticket_dir / ID_A / "vcuda.config").exists()
 
 
-def test_it_does_not_register_at_another_pods_door(site: Site) -> None:
+def test_it_does_not_register_at_another_pods_socket(site: Site) -> None:
     site.run()
-    door = site.admit(entitlement(POD_B))
+    ticket_dir = site.admit(entitlement(POD_B))
     site.put(ID_A, POD_A, ME)
     site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
     with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
-        site.register(door)
+        site.register(ticket_dir)
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> None:
@@ -395,13 +395,13 @@ def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> No
     site.run()
     mirror = POD_A._replace(uid="5d0e2b86-5a7c-4b0e-8d4e-2f8d3a0c7b11")
     given = replace(entitlement(mirror), runtime_uid=POD_A.uid)
-    door = site.admit(given)
-    assert decode((door / "vcuda.config").read_bytes()).pod_uid == POD_A.uid
+    ticket_dir = site.admit(given)
+    assert decode((ticket_dir / "vcuda.config").read_bytes()).pod_uid == POD_A.uid
     site.put(ID_A, POD_A, ME)
     site.entitled[POD_A.uid, "main"] = given
-    site.register(door)
+    site.register(ticket_dir)
     site.vcuda.keep([mirror])
-    assert (door / ID_A / "vcuda.config").exists()
+    assert (ticket_dir / ID_A / "vcuda.config").exists()
 
 
 # --- one agent hands over to the next ---------------------------------------------------
@@ -420,20 +420,20 @@ def handing_over(site: Site) -> Iterator[Vcuda]:
 def test_containers_register_with_the_successor_while_the_old_agent_is_there(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement())
+    ticket_dir = site.admit(entitlement())
     old = site.vcuda
     with handing_over(site) as successor:
         old.close()  # whoever still reached it would be turned away now
-        site.register(door, container_name="main")
+        site.register(ticket_dir, container_name="main")
         assert site.results == ["registered"]
         site.vcuda = successor
 
 
-def test_a_visitor_of_the_old_agent_is_served_by_it_to_the_end(site: Site) -> None:
+def test_a_peer_of_the_old_agent_is_served_by_it_to_the_end(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement())
-    with stub(door) as client:
+    ticket_dir = site.admit(entitlement())
+    with stub(ticket_dir) as client:
         client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
         with handing_over(site):
             began = time.monotonic()
@@ -446,8 +446,8 @@ def test_a_visitor_of_the_old_agent_is_served_by_it_to_the_end(site: Site) -> No
 def test_the_old_agent_does_not_take_the_sockets_back_unless_its_successor_dies(
     site: Site,
 ) -> None:
-    door = site.admit(entitlement())
-    socket = door / "vcuda.sock"
+    ticket_dir = site.admit(entitlement())
+    socket = ticket_dir / "vcuda.sock"
     ours = _identity(socket)
     with handing_over(site):
         theirs = _identity(socket)
@@ -457,7 +457,7 @@ def test_the_old_agent_does_not_take_the_sockets_back_unless_its_successor_dies(
     site.run()
     site.put(ID_A, POD_A, ME)
     site.vcuda.resume()
-    site.register(door, container_name="main")
+    site.register(ticket_dir, container_name="main")
 
 
 def _identity(path: Path) -> tuple[int, int]:

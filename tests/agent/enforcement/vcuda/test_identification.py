@@ -1,4 +1,4 @@
-"""Who a visitor is, by what the kernel tells of its process."""
+"""Who a peer is, by what the kernel tells of its process."""
 
 import subprocess
 import sys
@@ -43,9 +43,9 @@ def test_a_process_of_another_kind_is_told_by_its_pid(site: RelaySite) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == "said\n"
         eventually(lambda: site.upstream.peers, "it was passed on")
-        visitor = site.relay.visitor(site.upstream.peers[-1])
-        assert visitor is not None
-        assert visitor.pid == child.pid
+        peer = site.relay.peer(site.upstream.peers[-1])
+        assert peer is not None
+        assert peer.pid == child.pid
         child.stdin.close()
 
 
@@ -60,7 +60,7 @@ def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
     assert site.upstream.peers == []
 
 
-def test_a_visitor_that_is_gone_at_once_is_not_passed_on(
+def test_a_peer_that_is_gone_at_once_is_not_passed_on(
     make: Callable[..., RelaySite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers.Presence, "lasts", lambda _self: False)
@@ -81,6 +81,6 @@ def test_a_container_that_cannot_be_told_is_none(
     site = make(identify=identify)
     site.ticket(T1)
     with site.connect(T1) as connection:
-        visitor = site.relay.visitor(site.peer(connection))
-        assert visitor is not None
-        assert visitor.container is None
+        peer = site.relay.peer(site.peer(connection))
+        assert peer is not None
+        assert peer.container is None

@@ -1,4 +1,4 @@
-"""What a door's visitors may use up, by the clock of the test."""
+"""What a socket's peers may use up, by the clock of the test."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agent.enforcement.vcuda.limits import Account, Limits
 
-LIMITS = Limits(door=2, burst=3, per_second=2.0)
+LIMITS = Limits(socket=2, burst=3, per_second=2.0)
 
 
 def test_a_burst_may_come_at_once_and_then_so_many_a_second() -> None:
@@ -28,7 +28,7 @@ def test_what_is_saved_up_is_no_more_than_a_burst() -> None:
     assert account.turns == 3.0
 
 
-def test_a_full_door_waits_for_no_turn_but_for_somebody_to_leave() -> None:
+def test_a_full_socket_waits_for_no_turn_but_for_somebody_to_leave() -> None:
     account = Account(LIMITS, 0.0)
     account.served = 2
     account.turns = 0.0

@@ -25,7 +25,7 @@ def site(make: Callable[..., RelaySite]) -> RelaySite:
     return make()
 
 
-def test_a_visitor_that_stops_talking_still_hears_the_answer(site: RelaySite) -> None:
+def test_a_peer_that_stops_talking_still_hears_the_answer(site: RelaySite) -> None:
     site.ticket(T1)
     site.upstream.hold.clear()
     with site.connect(T1) as connection:
@@ -35,7 +35,7 @@ def test_a_visitor_that_stops_talking_still_hears_the_answer(site: RelaySite) ->
         assert hear(connection, 100) == b"question"
 
 
-def test_a_visitor_that_talks_too_much_is_let_go(make: Callable[..., RelaySite]) -> None:
+def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., RelaySite]) -> None:
     site = make(Limits(bytes=100_000))
     site.ticket(T1)
     with site.connect(T1) as talker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -48,7 +48,7 @@ def test_a_visitor_that_talks_too_much_is_let_go(make: Callable[..., RelaySite])
         pytest.fail("it may talk without end")
 
 
-def test_a_visitor_that_does_not_listen_holds_nobody_up(make: Callable[..., RelaySite]) -> None:
+def test_a_peer_that_does_not_listen_holds_nobody_up(make: Callable[..., RelaySite]) -> None:
     """What it is sent stays with the sender: the relay keeps one piece of it."""
     site = make(Limits(bytes=64 << 20, seconds=60))
     site.ticket(T1)

@@ -85,12 +85,12 @@ def test_a_socket_that_vanished_is_made_again(site: RelaySite, how: str) -> None
         assert site.peer(connection)
 
 
-def test_opening_again_keeps_the_door_and_mends_it(site: RelaySite) -> None:
+def test_opening_again_keeps_the_socket_and_mends_it(site: RelaySite) -> None:
     path = site.ticket(T1)
-    (door,) = site.relay.doors()
+    (ticket_socket,) = site.relay.ticket_sockets()
     (path / "vcuda.sock").unlink()
     site.ticket(T1)
-    assert site.relay.doors() == (door,)
+    assert site.relay.ticket_sockets() == (ticket_socket,)
     with site.connect(T1) as connection:
         assert site.peer(connection)
 
@@ -101,12 +101,12 @@ def test_a_directory_that_cannot_be_listened_in_is_told(site: RelaySite, folder:
     taken = os.open(file, os.O_RDONLY)
     with pytest.raises(NotADirectoryError):
         site.relay.open(T1, taken)
-    assert site.relay.doors() == ()
+    assert site.relay.ticket_sockets() == ()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(taken)
 
 
-def test_a_door_that_cannot_be_mended_is_tried_again(
+def test_a_socket_that_cannot_be_mended_is_tried_again(
     site: RelaySite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = site.ticket(T1)
@@ -151,4 +151,4 @@ def test_opening_again_a_directory_that_is_gone_is_told(site: RelaySite) -> None
         site.relay.open(T1, folder)
     with pytest.raises(FileNotFoundError):  # nor is it by one that never was listened at
         site.relay.open(T1, kept)
-    assert site.relay.doors() == ()
+    assert site.relay.ticket_sockets() == ()

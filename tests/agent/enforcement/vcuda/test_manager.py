@@ -16,7 +16,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.claims import Claims, Forbidden
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
-from agent.enforcement.vcuda.identification import Visitor
+from agent.enforcement.vcuda.identification import Peer
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
@@ -49,7 +49,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def door(site: Site) -> Path:
+def ticket_dir(site: Site) -> Path:
     """The directory of a container that runs, with this process in it."""
     site.run()
     site.put(ID_A, POD_A, ME, 7, 5)
@@ -72,12 +72,12 @@ CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 
 
 
 def test_a_container_that_is_about_to_start_finds_its_limits_at_once(
-    site: Site, door: Path
+    site: Site, ticket_dir: Path
 ) -> None:
     """The form for cgroups v2, where vcuda-controller cannot tell its container's ID."""
-    assert limits(door) == CONFIG
-    assert pids(door) == ()
-    assert sorted(each.name for each in door.iterdir()) == [
+    assert limits(ticket_dir) == CONFIG
+    assert pids(ticket_dir) == ()
+    assert sorted(each.name for each in ticket_dir.iterdir()) == [
         "pids.config",
         "vcuda.config",
         "vcuda.sock",
@@ -85,57 +85,59 @@ def test_a_container_that_is_about_to_start_finds_its_limits_at_once(
 
 
 def test_registering_by_name_lists_the_processes_where_the_limits_are(
-    site: Site, door: Path
+    site: Site, ticket_dir: Path
 ) -> None:
-    site.register(door, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")
-    for folder in (door, door / "main", door / ID_A):
+    site.register(ticket_dir, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")
+    for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
         assert limits(folder) == CONFIG
         assert pids(folder) == (5, 7, ME)
     assert site.results == ["registered"]
 
 
-def test_registering_by_id_fills_the_folder_of_that_id(site: Site, door: Path) -> None:
-    site.register(door, pod_uid=UID_A, container_id=ID_A)
-    assert limits(door / ID_A) == CONFIG
-    assert pids(door / ID_A) == (5, 7, ME)
-    assert pids(door) == ()
-    assert not (door / "main").exists()
+def test_registering_by_id_fills_the_folder_of_that_id(site: Site, ticket_dir: Path) -> None:
+    site.register(ticket_dir, pod_uid=UID_A, container_id=ID_A)
+    assert limits(ticket_dir / ID_A) == CONFIG
+    assert pids(ticket_dir / ID_A) == (5, 7, ME)
+    assert pids(ticket_dir) == ()
+    assert not (ticket_dir / "main").exists()
 
 
 def test_cri_os_prefix_is_taken_for_a_part_of_the_id_by_the_real_client(
-    site: Site, door: Path
+    site: Site, ticket_dir: Path
 ) -> None:
-    site.register(door, pod_uid=UID_A, container_id=f"crio-{ID_A}")
+    site.register(ticket_dir, pod_uid=UID_A, container_id=f"crio-{ID_A}")
     for name in (ID_A, f"crio-{ID_A}"):
-        assert pids(door / name) == (5, 7, ME)
+        assert pids(ticket_dir / name) == (5, 7, ME)
 
 
-def test_a_request_that_says_nothing_is_the_containers_all_the_same(site: Site, door: Path) -> None:
-    site.register(door)
-    assert pids(door / ID_A) == (5, 7, ME)
+def test_a_request_that_says_nothing_is_the_containers_all_the_same(
+    site: Site, ticket_dir: Path
+) -> None:
+    site.register(ticket_dir)
+    assert pids(ticket_dir / ID_A) == (5, 7, ME)
 
 
 def test_a_soft_limit_is_written(site: Site) -> None:
     site.run()
     site.put(ID_A, POD_A, ME)
-    door = site.admit(entitlement(core_limit=60))
-    site.register(door, container_id=ID_A)
-    assert limits(door / ID_A).limit == 60
-    assert not limits(door / ID_A).hard_limit
+    ticket_dir = site.admit(entitlement(core_limit=60))
+    site.register(ticket_dir, container_id=ID_A)
+    assert limits(ticket_dir / ID_A).limit == 60
+    assert not limits(ticket_dir / ID_A).hard_limit
 
 
-def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, door: Path) -> None:
+def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: Path) -> None:
     dirs = TicketDirs(site.state / "tickets")
     (held,) = dirs.all()
     folder = dirs.open(held.digest)
     dirs.adopt(held.digest, folder, POD_B)
     os.close(folder)
-    site.register(door)
+    site.register(ticket_dir)
     assert dirs.all()[0].owner == POD_A
 
 
 def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_other(
-    site: Site, door: Path
+    site: Site, ticket_dir: Path
 ) -> None:
     """K7"""
     init = entitlement(name="init", blocks=2)
@@ -143,27 +145,27 @@ def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_othe
     site.run(ID_A2, POD_A, "init")
     site.vcuda.start(IDS_A, init)
     site.put(ID_A2, POD_A, ME)
-    site.register(door, container_name="init")
-    assert limits(door).memory == 2 * BLOCK
-    assert limits(door / "init").container_name == "init"
+    site.register(ticket_dir, container_name="init")
+    assert limits(ticket_dir).memory == 2 * BLOCK
+    assert limits(ticket_dir / "init").container_name == "init"
     site.run(ID_A2, POD_A, "init", state=ContainerState.EXITED)
     site.vcuda.start(IDS_A, entitlement())
-    assert limits(door) == CONFIG
-    assert pids(door) == ()
+    assert limits(ticket_dir) == CONFIG
+    assert pids(ticket_dir) == ()
     site.put(ID_A, POD_A, ME, 9)
-    site.register(door, container_name="main")
-    assert pids(door) == (9, ME)
-    eventually(lambda: not (door / ID_A2).exists(), "what the init container had is removed")
-    eventually(lambda: not (door / "init").exists(), "by its name, too")
-    assert pids(door) == (9, ME)
+    site.register(ticket_dir, container_name="main")
+    assert pids(ticket_dir) == (9, ME)
+    eventually(lambda: not (ticket_dir / ID_A2).exists(), "what the init container had is removed")
+    eventually(lambda: not (ticket_dir / "init").exists(), "by its name, too")
+    assert pids(ticket_dir) == (9, ME)
 
 
 # --- refused ------------------------------------------------------------------------------
 
 
-def _code(site: Site, door: Path, **claims: str) -> tuple[str, str | None]:
+def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]:
     with pytest.raises(grpc.RpcError) as error:
-        site.register(door, **claims)
+        site.register(ticket_dir, **claims)
     return error.value.code().name, error.value.details()
 
 
@@ -185,80 +187,87 @@ DENIED = ("PERMISSION_DENIED", "this is not the container that these limits are 
 )
 def test_a_claim_that_contradicts_the_connection_is_refused_and_told(
     site: Site,
-    door: Path,
+    ticket_dir: Path,
     caplog: pytest.LogCaptureFixture,
     claims: dict[str, str],
     reason: str,
 ) -> None:
-    before = sorted(each.name for each in door.iterdir())
+    before = sorted(each.name for each in ticket_dir.iterdir())
     with caplog.at_level(logging.WARNING):
-        assert _code(site, door, **claims) == DENIED
+        assert _code(site, ticket_dir, **claims) == DENIED
     (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
     assert record.__dict__["reason"].replace('"', "'") == reason
-    assert record.__dict__["visitor_pid"] == ME
+    assert record.__dict__["peer_pid"] == ME
     assert record.__dict__["container_id"] == ID_A
-    assert sorted(each.name for each in door.iterdir()) == before
+    assert sorted(each.name for each in ticket_dir.iterdir()) == before
     assert site.results == ["refused"]
 
 
-def test_a_process_in_no_container_is_refused(site: Site, door: Path) -> None:
+def test_a_process_in_no_container_is_refused(site: Site, ticket_dir: Path) -> None:
     (site.proc / str(ME) / "cgroup").write_text("0::/user.slice\n")
-    assert _code(site, door) == DENIED
+    assert _code(site, ticket_dir) == DENIED
 
 
-def test_a_process_in_two_containers_is_refused(site: Site, door: Path) -> None:
+def test_a_process_in_two_containers_is_refused(site: Site, ticket_dir: Path) -> None:
     (site.proc / str(ME) / "cgroup").write_text(
         f"2:cpu:/kubepods/pod{UID_A}/{ID_A}\n1:memory:/kubepods/pod{UID_A}/{ID_A2}\n"
     )
-    assert _code(site, door) == DENIED
+    assert _code(site, ticket_dir) == DENIED
 
 
-def test_a_container_that_the_runtime_does_not_know_is_refused(site: Site, door: Path) -> None:
+def test_a_container_that_the_runtime_does_not_know_is_refused(
+    site: Site, ticket_dir: Path
+) -> None:
     site.runtime.containers.clear()
-    assert _code(site, door) == DENIED
+    assert _code(site, ticket_dir) == DENIED
 
 
 def test_a_container_whose_cgroup_is_of_another_pod_than_the_runtime_says_is_refused(
-    site: Site, door: Path
+    site: Site, ticket_dir: Path
 ) -> None:
     """An ID that was used again, or a runtime that is wrong."""
     site.run(ID_A, POD_B)
     site.put(ID_A, POD_A, ME)
     site.entitled[UID_B, "main"] = entitlement(POD_B)
-    assert _code(site, door) == DENIED
+    assert _code(site, ticket_dir) == DENIED
 
 
-def test_a_name_that_is_no_dns_label_is_refused(site: Site, door: Path) -> None:
+def test_a_name_that_is_no_dns_label_is_refused(site: Site, ticket_dir: Path) -> None:
     site.run(ID_A, POD_A, "..")
     site.put(ID_A, POD_A, ME)
     site.entitled[UID_A, ".."] = entitlement(name="..")
-    assert _code(site, door) == DENIED
-    assert _code(site, door, container_name="..") == DENIED
+    assert _code(site, ticket_dir) == DENIED
+    assert _code(site, ticket_dir, container_name="..") == DENIED
 
 
-def test_the_holder_of_another_ticket_is_refused(site: Site, door: Path) -> None:
+def test_the_holder_of_another_ticket_is_refused(site: Site, ticket_dir: Path) -> None:
     other = site.admit(entitlement(POD_B, core_ids=IDS_B))
     assert _code(site, other) == DENIED
     assert not (other / ID_A).exists()
-    site.register(door)
+    site.register(ticket_dir)
 
 
-def test_a_ledger_that_names_another_is_believed(site: Site, door: Path) -> None:
+def test_a_ledger_that_names_another_is_believed(site: Site, ticket_dir: Path) -> None:
     site.entitled[UID_A, "main"] = entitlement(POD_B)
-    assert _code(site, door) == DENIED
+    assert _code(site, ticket_dir) == DENIED
     site.entitled[UID_A, "main"] = entitlement(name="other")
-    assert _code(site, door) == DENIED
+    assert _code(site, ticket_dir) == DENIED
 
 
-def test_a_runtime_that_does_not_answer_is_told_without_its_path(site: Site, door: Path) -> None:
+def test_a_runtime_that_does_not_answer_is_told_without_its_path(
+    site: Site, ticket_dir: Path
+) -> None:
     site.runtime.down = True
-    assert _code(site, door) == ("UNAVAILABLE", "the node's container runtime does not answer")
+    assert _code(site, ticket_dir) == (
+        "UNAVAILABLE",
+        "the node's container runtime does not answer",
+    )
     assert site.results == ["unavailable"]
     site.runtime.down = False
-    site.register(door)
+    site.register(ticket_dir)
 
 
-def test_a_container_whose_processes_ended_is_refused(site: Site, door: Path) -> None:
+def test_a_container_whose_processes_ended_is_refused(site: Site, ticket_dir: Path) -> None:
     shutil.rmtree(site.mount / "kubepods.slice")
     site.proc.joinpath(str(ME), "cgroup").write_text(f"0::/kubepods/pod{UID_A}/{ID_A}\n")
     gone = site.proc / str(ME)
@@ -268,28 +277,28 @@ def test_a_container_whose_processes_ended_is_refused(site: Site, door: Path) ->
         path = site.mount / "kubepods" / f"pod{UID_A}" / ID_A
         path.mkdir(parents=True)
         (path / "cgroup.procs").write_text("")
-        assert _code(site, door) == DENIED
+        assert _code(site, ticket_dir) == DENIED
 
 
 def test_a_full_disk_is_told_without_its_path(
-    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise EnforcementError("state-dir: cannot write: No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(TicketDirs, "write", fails)
-        assert _code(site, door) == (
+        assert _code(site, ticket_dir) == (
             "UNAVAILABLE",
             "the limits of this container cannot be written",
         )
     assert site.results == ["failed"]
-    site.register(door)
+    site.register(ticket_dir)
 
 
-def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, door: Path) -> None:
+def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir: Path) -> None:
     given = site.entitled.pop((UID_A, "main"))
-    assert _code(site, door) == (
+    assert _code(site, ticket_dir) == (
         "FAILED_PRECONDITION",
         "what this container may use is not known yet",
     )
@@ -305,12 +314,12 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, door: Path
             return given if len(asked) > 2 else default
 
     site.entitled = Late()
-    site.register(door)
+    site.register(ticket_dir)
     assert len(asked) == 3
 
 
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
-    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:
         raise EnforcementError("state-dir: cannot read the limits of a container")
@@ -319,13 +328,13 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
         patch.setattr(VirtualManager, "recover", fails)
         site.restart()
     assert any(each.getMessage() == "not recovered" for each in caplog.records)
-    site.register(door)
+    site.register(ticket_dir)
 
 
 # --- alone ----------------------------------------------------------------------------------
 
 
-class Peers:
+class Processes:
     """Whatever the test says."""
 
     def __init__(self, container: ContainerCgroup | None, problem: Exception | None = None) -> None:
@@ -342,20 +351,20 @@ class Peers:
 
 
 class Nobody:
-    def __init__(self, visitor: Visitor | None) -> None:
-        self._visitor = visitor
+    def __init__(self, peer: Peer | None) -> None:
+        self._peer = peer
 
-    def visitor(self, peer: str) -> Visitor | None:
-        return self._visitor
+    def peer(self, address: str) -> Peer | None:
+        return self._peer
 
 
 def _manager(
-    folder: Path, visitor: Visitor | None, peers: Peers, runtime: FakeRuntime | None = None
+    folder: Path, peer: Peer | None, processes: Processes, runtime: FakeRuntime | None = None
 ) -> VirtualManager:
     return VirtualManager(
         dirs=TicketDirs(folder),
-        visitors=Nobody(visitor),
-        peers=peers,
+        peers=Nobody(peer),
+        processes=processes,
         runtime=runtime or FakeRuntime(),
         entitled=lambda _uid, _name: None,
         hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
@@ -365,7 +374,7 @@ def _manager(
 
 def test_a_connection_that_is_not_the_relays_is_refused(folder: Path) -> None:
     with pytest.raises(Forbidden, match="nobody is known"):
-        _manager(folder, None, Peers(None)).register("unix:", Claims())
+        _manager(folder, None, Processes(None)).register("unix:", Claims())
 
 
 @pytest.mark.parametrize("container_id", ["", "../../x", "A" * 64, "a" * 63, "a" * 64 + "\n"])
@@ -373,20 +382,20 @@ def test_only_an_id_of_64_hexadecimal_digits_ever_becomes_a_path(
     folder: Path, container_id: str
 ) -> None:
     made = TicketDirs(folder).make(IDS_A, POD_A)
-    door = TicketSocket(made.digest, TicketDirs(folder).open(made.digest))
-    visitor = Visitor(door, 1, ContainerCgroup(container_id, None, ()))
+    ticket_dir = TicketSocket(made.digest, TicketDirs(folder).open(made.digest))
+    peer = Peer(ticket_dir, 1, ContainerCgroup(container_id, None, ()))
     with pytest.raises(Forbidden, match="64 hexadecimal digits"):
-        _manager(folder, visitor, Peers(visitor.container)).register("x", Claims())
-    door.close()
+        _manager(folder, peer, Processes(peer.container)).register("x", Claims())
+    ticket_dir.close()
     assert list(made.files.iterdir()) == []
 
 
 def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
-    site: Site, door: Path
+    site: Site, ticket_dir: Path
 ) -> None:
     nameless = entitlement(PodId("default", "a", ""))
     site.vcuda.start(IDS_A, nameless)
-    assert sorted(each.name for each in door.iterdir()) == ["vcuda.sock"]
+    assert sorted(each.name for each in ticket_dir.iterdir()) == ["vcuda.sock"]
     site.entitled[UID_A, "main"] = nameless
-    site.register(door, container_name="main")
-    assert limits(door) == CONFIG
+    site.register(ticket_dir, container_name="main")
+    assert limits(ticket_dir) == CONFIG

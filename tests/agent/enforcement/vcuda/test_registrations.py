@@ -39,7 +39,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def door(site: Site) -> Path:
+def ticket_dir(site: Site) -> Path:
     """The directory of a container that runs, with this process in it."""
     site.run()
     site.put(ID_A, POD_A, ME, 7, 5)
@@ -61,87 +61,89 @@ def listed(folder: Path, *expected: int) -> Callable[[], bool]:
 CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
 
 
-def test_processes_are_listed_anew(site: Site, door: Path) -> None:
-    site.register(door, container_name="main")
+def test_processes_are_listed_anew(site: Site, ticket_dir: Path) -> None:
+    site.register(ticket_dir, container_name="main")
     site.put(ID_A, POD_A, ME, 12)
-    for folder in (door, door / "main", door / ID_A):
+    for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
         eventually(listed(folder, 12, ME), "the new process is listed")
 
 
-def test_more_processes_than_are_read_are_cut(site: Site, door: Path) -> None:
+def test_more_processes_than_are_read_are_cut(site: Site, ticket_dir: Path) -> None:
     site.put(ID_A, POD_A, ME)
     (site.mount / "kubepods.slice").rename(site.mount / "moved")
     (site.mount / "moved").rename(site.mount / "kubepods.slice")
     procs = next(site.mount.rglob("cgroup.procs"))
     procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
-    site.register(door)
-    assert pids(door / ID_A) == tuple(range(2000, 3024))
+    site.register(ticket_dir)
+    assert pids(ticket_dir / ID_A) == tuple(range(2000, 3024))
 
 
-def test_what_a_container_had_that_is_gone_is_removed(site: Site, door: Path) -> None:
-    site.register(door, container_name="main")
+def test_what_a_container_had_that_is_gone_is_removed(site: Site, ticket_dir: Path) -> None:
+    site.register(ticket_dir, container_name="main")
     site.put(ID_A, POD_A)
     site.runtime.down = True  # then nobody knows
     asked = site.runtime.asked
     eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert pids(door / ID_A) == (5, 7, ME)
+    assert pids(ticket_dir / ID_A) == (5, 7, ME)
     site.runtime.down = False  # it has no processes, but it may yet
     asked = site.runtime.asked
     eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert (door / ID_A).exists()
+    assert (ticket_dir / ID_A).exists()
     site.runtime.containers.clear()
-    eventually(lambda: not (door / ID_A).exists(), "it is gone")
-    eventually(lambda: not (door / "pids.config").exists(), "and its list")
-    assert limits(door) == CONFIG
+    eventually(lambda: not (ticket_dir / ID_A).exists(), "it is gone")
+    eventually(lambda: not (ticket_dir / "pids.config").exists(), "and its list")
+    assert limits(ticket_dir) == CONFIG
 
 
-def test_a_container_started_again_takes_over_what_it_shares(site: Site, door: Path) -> None:
-    site.register(door, container_name="main")
+def test_a_container_started_again_takes_over_what_it_shares(site: Site, ticket_dir: Path) -> None:
+    site.register(ticket_dir, container_name="main")
     site.put(ID_A, POD_A)
     site.run(ID_A2)
     site.vcuda.start(IDS_A, entitlement())
     site.put(ID_A2, POD_A, ME, 77)
-    site.register(door, container_name="main")
+    site.register(ticket_dir, container_name="main")
     del site.runtime.containers[ID_A]
-    eventually(lambda: not (door / ID_A).exists(), "the dead one's is gone")
-    assert pids(door) == pids(door / "main") == pids(door / ID_A2) == (77, ME)
+    eventually(lambda: not (ticket_dir / ID_A).exists(), "the dead one's is gone")
+    assert pids(ticket_dir) == pids(ticket_dir / "main") == pids(ticket_dir / ID_A2) == (77, ME)
 
 
 def test_a_ticket_that_ended_is_not_kept_listed(
-    site: Site, door: Path, caplog: pytest.LogCaptureFixture
+    site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its container may linger; nothing is written for it any more, and nothing complained of."""
-    site.register(door)
+    site.register(ticket_dir)
     site.admit(entitlement(POD_B))
     site.put(ID_A, POD_A, ME, 99)
     site.run(ID_A2, POD_B)
     site.put(ID_A2, POD_B, ME)
-    site.register(door)
+    site.register(ticket_dir)
     site.put(ID_A2, POD_B, ME, 12)
-    eventually(listed(door / ID_A2, 12, ME), "the others are listed anew")
-    assert not (door / ID_A).exists()
+    eventually(listed(ticket_dir / ID_A2, 12, ME), "the others are listed anew")
+    assert not (ticket_dir / ID_A).exists()
     assert not any(each.getMessage() == "processes not listed" for each in caplog.records)
 
 
-def test_a_container_that_is_still_there_is_looked_for_again(site: Site, door: Path) -> None:
+def test_a_container_that_is_still_there_is_looked_for_again(site: Site, ticket_dir: Path) -> None:
     """Of what an earlier agent listed none lives any more; the container may all the same."""
-    site.register(door)
+    site.register(ticket_dir)
     site.restart(lambda: shutil.rmtree(site.proc))
     asked = site.runtime.asked
     eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert (door / ID_A).exists()
+    assert (ticket_dir / ID_A).exists()
     del site.runtime.containers[ID_A]
-    eventually(lambda: not (door / ID_A).exists(), "it is forgotten once it is gone")
+    eventually(lambda: not (ticket_dir / ID_A).exists(), "it is forgotten once it is gone")
 
 
-def test_containers_registered_before_a_restart_are_kept_listed(site: Site, door: Path) -> None:
+def test_containers_registered_before_a_restart_are_kept_listed(
+    site: Site, ticket_dir: Path
+) -> None:
     site.run(ID_A2, POD_A, "init")
     site.put(ID_A2, POD_A, ME, 3)
     site.entitled[UID_A, "init"] = entitlement(name="init")
-    site.register(door, container_id=f"crio-{ID_A2}")
+    site.register(ticket_dir, container_id=f"crio-{ID_A2}")
     site.run()
     site.put(ID_A, POD_A, ME, 5)
-    site.register(door, container_name="main")
+    site.register(ticket_dir, container_name="main")
 
     def meanwhile() -> None:
         del site.runtime.containers[ID_A2]
@@ -149,18 +151,20 @@ def test_containers_registered_before_a_restart_are_kept_listed(site: Site, door
         site.put(ID_A, POD_A, ME, 5, 6)
 
     site.restart(meanwhile)
-    for folder in (door, door / "main", door / ID_A):
+    for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
         eventually(listed(folder, 5, 6, ME), "it is listed anew")
-    eventually(lambda: not (door / ID_A2).exists(), "the one that ended meanwhile is forgotten")
-    eventually(lambda: not (door / f"crio-{ID_A2}").exists(), "under both names")
+    eventually(
+        lambda: not (ticket_dir / ID_A2).exists(), "the one that ended meanwhile is forgotten"
+    )
+    eventually(lambda: not (ticket_dir / f"crio-{ID_A2}").exists(), "under both names")
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
 def test_what_an_earlier_agent_left_half_written_is_no_harm(
-    site: Site, door: Path, damage: str
+    site: Site, ticket_dir: Path, damage: str
 ) -> None:
-    site.register(door)
-    file = door / ID_A / "pids.config"
+    site.register(ticket_dir)
+    file = ticket_dir / ID_A / "pids.config"
 
     def meanwhile() -> None:
         if damage == "cut":
@@ -173,25 +177,25 @@ def test_what_an_earlier_agent_left_half_written_is_no_harm(
 
     site.restart(meanwhile)
     site.put(ID_A, POD_A, ME, 8)
-    site.register(door)
-    assert pids(door / ID_A) == (8, ME)
+    site.register(ticket_dir)
+    assert pids(ticket_dir / ID_A) == (8, ME)
 
 
 @pytest.mark.parametrize("problem", [CgroupError("foreign"), Unavailable("no /proc")])
 def test_processes_that_cannot_be_told_are_told_the_next_time(
-    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     def fails(*_: object) -> None:
         raise problem
 
-    site.register(door)
+    site.register(ticket_dir)
     with monkeypatch.context() as patch:
         patch.setattr(Cgroups, "pids_of", fails)
         expected = "PERMISSION_DENIED" if isinstance(problem, CgroupError) else "UNAVAILABLE"
         with pytest.raises(grpc.RpcError, match=expected):
-            site.register(door)
+            site.register(ticket_dir)
     site.put(ID_A, POD_A, ME, 4)
-    eventually(lambda: pids(door / ID_A) == (4, ME), "it is listed anew")
+    eventually(lambda: pids(ticket_dir / ID_A) == (4, ME), "it is listed anew")
 
 
 # --- alone ----------------------------------------------------------------------------------
@@ -218,20 +222,20 @@ class Alone:
         self.processes = Processes()
         self.registrations = Registrations(self.dirs, self.processes)
         self.ticket = self.dirs.make(IDS_A, POD_A)
-        self.door = TicketSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
+        self.ticket_dir = TicketSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
 
     def add(self, container_id: str, *pids: int) -> None:
         self.processes.of[container_id] = pids
         ref = ContainerCgroup(container_id, None, ())
         folders = frozenset({container_id, "", "main"})
-        self.registrations.add(ref, self.door, folders, CONFIG.encode())
+        self.registrations.add(ref, self.ticket_dir, folders, CONFIG.encode())
 
 
 @pytest.fixture
 def alone(folder: Path) -> Iterator[Alone]:
     made = Alone(folder / "tickets")
     yield made
-    made.door.close()
+    made.ticket_dir.close()
 
 
 def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone) -> None:
@@ -312,19 +316,19 @@ def test_without_descriptors_it_is_tried_the_next_time(
     assert pids(alone.ticket.files) == (7, 8)
 
 
-def test_a_door_that_closes_takes_its_registrations_with_it(alone: Alone) -> None:
+def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> None:
     alone.add(ID_A, 7)
     alone.processes.of[ID_A] = ()
 
     def ended(_container: str) -> bool:
-        alone.door.close()
+        alone.ticket_dir.close()
         return True
 
     alone.registrations.refresh(ended)
     alone.registrations.refresh(lambda _container: pytest.fail("nobody is left to ask about"))
 
 
-def test_a_door_that_is_closed_cannot_be_recovered(alone: Alone) -> None:
-    alone.door.close()
+def test_a_socket_that_is_closed_cannot_be_recovered(alone: Alone) -> None:
+    alone.ticket_dir.close()
     with pytest.raises(EnforcementError, match="cannot read the limits"):
-        alone.registrations.recover(alone.door)
+        alone.registrations.recover(alone.ticket_dir)

@@ -26,25 +26,25 @@ def site(make: Callable[..., RelaySite]) -> RelaySite:
     return make()
 
 
-def test_bytes_go_both_ways_and_the_visitor_is_known_by_its_connection(site: RelaySite) -> None:
+def test_bytes_go_both_ways_and_the_peer_is_known_by_its_connection(site: RelaySite) -> None:
     site.ticket(T1)
     with site.connect(T1) as connection:
         name = site.peer(connection)
-        visitor = site.relay.visitor(f"unix-abstract:{name}")
-        assert visitor is not None
-        assert visitor.pid == os.getpid()
-        assert visitor.container == of_pid(os.getpid())
-        assert visitor.door.digest == T1
-    eventually(lambda: site.relay.visitor(name) is None, "the visitor is forgotten")
+        peer = site.relay.peer(f"unix-abstract:{name}")
+        assert peer is not None
+        assert peer.pid == os.getpid()
+        assert peer.container == of_pid(os.getpid())
+        assert peer.ticket_socket.digest == T1
+    eventually(lambda: site.relay.peer(name) is None, "the peer is forgotten")
     eventually(lambda: site.upstream.open == 0, "the connection ends on the far side, too")
 
 
 def test_nobody_is_known_by_a_name_that_is_not_the_relays(site: RelaySite) -> None:
     for name in ("", "unix:", "unix:/x", "unix-abstract:gpu-turnstile-1", "ipv4:127.0.0.1:5"):
-        assert site.relay.visitor(name) is None
+        assert site.relay.peer(name) is None
 
 
-def test_names_are_never_used_twice_and_doors_are_told_apart(site: RelaySite) -> None:
+def test_names_are_never_used_twice_and_sockets_are_told_apart(site: RelaySite) -> None:
     for digest in (T1, T2):
         site.ticket(digest)
     seen = set()
@@ -52,37 +52,37 @@ def test_names_are_never_used_twice_and_doors_are_told_apart(site: RelaySite) ->
         digest = (T1, T2)[number % 2]
         with site.connect(digest) as connection:
             name = site.peer(connection)
-            visitor = site.relay.visitor(name)
-            assert visitor is not None
-            assert visitor.door.digest == digest
+            peer = site.relay.peer(name)
+            assert peer is not None
+            assert peer.ticket_socket.digest == digest
             seen.add(name)
     assert len(seen) == 20
 
 
-def test_a_replaced_directory_has_another_door_and_the_old_one_is_closed(site: RelaySite) -> None:
+def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(site: RelaySite) -> None:
     old = site.ticket(T1)
-    (door,) = site.relay.doors()
+    (ticket_socket,) = site.relay.ticket_sockets()
     with site.connect(T1) as lingering:
         site.peer(lingering)
         old.rename(site.folder / "old")
         site.ticket(T1)
         assert ended(lingering)
-    (other,) = site.relay.doors()
-    assert other is not door
-    with pytest.raises(FileNotFoundError), door.folder():
+    (other,) = site.relay.ticket_sockets()
+    assert other is not ticket_socket
+    with pytest.raises(FileNotFoundError), ticket_socket.folder():
         pytest.fail("it is closed")
     with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as late:
         late.connect(str(site.folder / "old" / "vcuda.sock"))
 
 
-def test_a_door_whose_directory_was_removed_is_closed(site: RelaySite) -> None:
+def test_a_socket_whose_directory_was_removed_is_closed(site: RelaySite) -> None:
     path = site.ticket(T1)
     (path / "vcuda.sock").unlink()
     path.rmdir()
-    eventually(lambda: site.relay.doors() == (), "the door is closed")
+    eventually(lambda: site.relay.ticket_sockets() == (), "the ticket's socket is closed")
 
 
-def test_a_closed_door_is_not_listened_at(site: RelaySite) -> None:
+def test_a_closed_socket_is_not_listened_at(site: RelaySite) -> None:
     site.ticket(T1)
     site.ticket(T2)
     with site.connect(T1) as connection:
@@ -96,11 +96,13 @@ def test_a_closed_door_is_not_listened_at(site: RelaySite) -> None:
         assert site.peer(connection)
 
 
-# --- what visitors may use up ---------------------------------------------------------------
+# --- what peers may use up ---------------------------------------------------------------
 
 
-def test_a_door_serves_so_many_and_the_next_waits_its_turn(make: Callable[..., RelaySite]) -> None:
-    site = make(Limits(door=2, check=0.05))
+def test_a_socket_serves_so_many_and_the_next_waits_its_turn(
+    make: Callable[..., RelaySite],
+) -> None:
+    site = make(Limits(socket=2, check=0.05))
     site.ticket(T1)
     site.ticket(T2)
     first, second, third = (site.connect(T1) for _ in range(3))
@@ -110,7 +112,7 @@ def test_a_door_serves_so_many_and_the_next_waits_its_turn(make: Callable[..., R
     third.settimeout(0.2)
     with pytest.raises(TimeoutError):
         third.recv(1)
-    with site.connect(T2) as other:  # of another door nobody waits
+    with site.connect(T2) as other:  # of another socket nobody waits
         assert site.peer(other)
     first.close()
     third.settimeout(20)
@@ -136,7 +138,7 @@ def test_overall_only_so_many_are_served(make: Callable[..., RelaySite]) -> None
         assert hear(second, 1) == b"x"
 
 
-def test_a_visitor_that_says_nothing_is_let_go(make: Callable[..., RelaySite]) -> None:
+def test_a_peer_that_says_nothing_is_let_go(make: Callable[..., RelaySite]) -> None:
     site = make(Limits(seconds=0.2))
     site.ticket(T1)
     with site.connect(T1) as slow:
@@ -144,7 +146,7 @@ def test_a_visitor_that_says_nothing_is_let_go(make: Callable[..., RelaySite]) -
     eventually(lambda: site.upstream.open == 0, "the far side is told")
 
 
-def test_visitors_that_come_too_often_wait_and_are_served(make: Callable[..., RelaySite]) -> None:
+def test_peers_that_come_too_often_wait_and_are_served(make: Callable[..., RelaySite]) -> None:
     site = make(Limits(burst=3, per_second=50, check=0.05))
     site.ticket(T1)
     began = time.monotonic()
@@ -164,7 +166,7 @@ def test_a_server_that_is_not_there_ends_the_visit(make: Callable[..., RelaySite
         assert ended(connection)
 
 
-def test_stopping_ends_connections_and_doors(make: Callable[..., RelaySite]) -> None:
+def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -> None:
     site = make()
     site.ticket(T1)
     with site.connect(T1) as connection:
@@ -181,16 +183,16 @@ def test_stopping_ends_connections_and_doors(make: Callable[..., RelaySite]) -> 
     site.relay.stop()
 
 
-def test_hundreds_of_doors_are_served_by_one_thread(make: Callable[..., RelaySite]) -> None:
+def test_hundreds_of_sockets_are_served_by_one_thread(make: Callable[..., RelaySite]) -> None:
     site = make(Limits(check=5))
     digests = [f"{number:020x}" for number in range(300)]
     for digest in digests:
         site.ticket(digest)
     for digest in digests[::10]:
         with site.connect(digest) as connection:
-            visitor = site.relay.visitor(site.peer(connection))
-            assert visitor is not None
-            assert visitor.door.digest == digest
+            peer = site.relay.peer(site.peer(connection))
+            assert peer is not None
+            assert peer.ticket_socket.digest == digest
 
 
 def test_a_relay_out_of_descriptors_serves_once_it_has_some(
@@ -212,16 +214,16 @@ def test_a_relay_out_of_descriptors_serves_once_it_has_some(
     assert failed.is_set()
 
 
-def test_the_doors_of_one_pod_share_its_budget_and_others_are_served(
+def test_the_sockets_of_one_pod_share_its_budget_and_others_are_served(
     make: Callable[..., RelaySite],
 ) -> None:
     """A pod of a hundred containers would else take every descriptor of the agent."""
-    site = make(Limits(door=4, pod=6, overall=100, seconds=60, check=0.05))
-    doors = [f"{number:020}" for number in range(10)]
-    for digest in doors:
+    site = make(Limits(socket=4, pod=6, overall=100, seconds=60, check=0.05))
+    ticket_sockets = [f"{number:020}" for number in range(10)]
+    for digest in ticket_sockets:
         site.ticket(digest, "greedy")
     site.ticket(T1, "modest")
-    idle = [site.connect(digest) for digest in doors for _ in range(4)]
+    idle = [site.connect(digest) for digest in ticket_sockets for _ in range(4)]
     try:
         with site.connect(T1) as connection:
             site.peer(connection)
@@ -236,11 +238,11 @@ def test_who_has_least_is_served_though_others_hold_all_connections(
     make: Callable[..., RelaySite],
 ) -> None:
     """The pods that hold most give up their oldest connection, not those that just begin."""
-    site = make(Limits(door=4, pod=4, overall=8, seconds=60, check=0.05))
-    doors = {f"{number:020}": f"idle-{number}" for number in range(4)}
-    for digest, pod in doors.items():
+    site = make(Limits(socket=4, pod=4, overall=8, seconds=60, check=0.05))
+    ticket_sockets = {f"{number:020}": f"idle-{number}" for number in range(4)}
+    for digest, pod in ticket_sockets.items():
         site.ticket(digest, pod)
-    idle = [site.connect(digest) for digest in doors for _ in range(4)]
+    idle = [site.connect(digest) for digest in ticket_sockets for _ in range(4)]
     try:
         eventually(lambda: site.upstream.open == 8, "all connections are taken")
         for number in range(3):
@@ -258,11 +260,11 @@ def test_connections_leave_descriptors_to_the_rest_of_the_agent(
     make: Callable[..., RelaySite],
 ) -> None:
     """Five ticket sockets cost ten descriptors; of thirty left a connection costs three."""
-    site = make(Limits(door=4, pod=8, files=60, reserve=20, seconds=60, check=0.05))
-    doors = [f"{number:020}" for number in range(5)]
-    for digest in doors:
+    site = make(Limits(socket=4, pod=8, files=60, reserve=20, seconds=60, check=0.05))
+    ticket_sockets = [f"{number:020}" for number in range(5)]
+    for digest in ticket_sockets:
         site.ticket(digest, digest)
-    idle = [site.connect(digest) for digest in doors for _ in range(4)]
+    idle = [site.connect(digest) for digest in ticket_sockets for _ in range(4)]
     try:
         eventually(lambda: site.upstream.open == 10, "as many as there are descriptors for")
         for each in idle:

@@ -27,39 +27,39 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def door(site: Site) -> Path:
+def ticket_dir(site: Site) -> Path:
     """The directory of a container that runs, with this process in it."""
     site.run()
     site.put(ID_A, POD_A, ME, 7, 5)
     return site.admit(entitlement())
 
 
-def _code(site: Site, door: Path, **claims: str) -> tuple[str, str | None]:
+def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]:
     with pytest.raises(grpc.RpcError) as error:
-        site.register(door, **claims)
+        site.register(ticket_dir, **claims)
     return error.value.code().name, error.value.details()
 
 
 def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
     class Never:
-        def register(self, peer: str, claims: Claims) -> None:
+        def register(self, address: str, claims: Claims) -> None:
             raise NotYet
 
     with pytest.raises(OSError, match=r"^cannot bind "):
         VcudaServer(Never(), folder / ("x" * 120))
 
 
-def test_a_large_message_is_refused(site: Site, door: Path) -> None:
-    assert _code(site, door, pod_uid="x" * 20_000)[0] == "RESOURCE_EXHAUSTED"
-    site.register(door)
+def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:
+    assert _code(site, ticket_dir, pod_uid="x" * 20_000)[0] == "RESOURCE_EXHAUSTED"
+    site.register(ticket_dir)
 
 
 def test_what_is_not_foreseen_tells_a_container_nothing(
-    site: Site, door: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(*_: object) -> None:
         raise RuntimeError("/var/lib/secret")
 
     monkeypatch.setattr(TicketDirs, "write", breaks)
-    assert _code(site, door) == ("INTERNAL", "internal error")
+    assert _code(site, ticket_dir) == ("INTERNAL", "internal error")
     assert site.results == ["failed"]

@@ -1,4 +1,4 @@
-"""A door, and what it lends."""
+"""A socket, and what it lends."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ from tests.agent.enforcement.vcuda.relay_site import T1
 from tests.agent.fakes import short_dir
 
 
-def test_a_lent_folder_outlives_its_door(folder: Path) -> None:
-    door = TicketSocket(T1, os.open(folder, os.O_RDONLY))
-    with door.folder() as lent:
-        door.close()
-        door.close()
+def test_a_lent_folder_outlives_its_socket(folder: Path) -> None:
+    ticket_socket = TicketSocket(T1, os.open(folder, os.O_RDONLY))
+    with ticket_socket.folder() as lent:
+        ticket_socket.close()
+        ticket_socket.close()
         assert os.fstat(lent).st_ino == folder.stat().st_ino
 
 
@@ -32,24 +32,24 @@ def test_what_is_no_socket_has_no_identity() -> None:
         os.close(opened)
 
 
-def test_a_closed_door_lends_nothing_and_says_why(folder: Path) -> None:
-    door = TicketSocket(T1, os.open(folder, os.O_RDONLY))
-    with door.lent() as lent:
+def test_a_closed_socket_lends_nothing_and_says_why(folder: Path) -> None:
+    ticket_socket = TicketSocket(T1, os.open(folder, os.O_RDONLY))
+    with ticket_socket.lent() as lent:
         assert os.fstat(lent).st_ino == folder.stat().st_ino
-    door.close()
-    with pytest.raises(EnforcementError, match="ticket has ended"), door.lent():
+    ticket_socket.close()
+    with pytest.raises(EnforcementError, match="ticket has ended"), ticket_socket.lent():
         pytest.fail("it is closed")
 
 
 def test_without_descriptors_nothing_is_lent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = TicketSocket(T1, os.open(folder, os.O_RDONLY))
+    ticket_socket = TicketSocket(T1, os.open(folder, os.O_RDONLY))
 
     def fails(_folder: int) -> int:
         raise OSError(errno.EMFILE, "too many")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", fails)
-        with pytest.raises(EnforcementError) as error, door.lent():
+        with pytest.raises(EnforcementError) as error, ticket_socket.lent():
             pytest.fail("there is none")
     assert str(error.value) == "state-dir: cannot be opened: Too many open files"
-    door.close()
+    ticket_socket.close()

@@ -97,7 +97,7 @@ class Site:
         """Make an agent's side; nothing is opened."""
         return Vcuda(
             state_dir=self.state,
-            peers=Cgroups(self.proc, self.mount),
+            processes=Cgroups(self.proc, self.mount),
             runtime=self.runtime,
             entitled=lambda uid, name: self.entitled.get((uid, name)),
             hardware=Hardware(lambda _card: BUS, lambda: "535.104.05", BLOCK),
@@ -176,27 +176,27 @@ class Site:
 
     # --- who calls ---------------------------------------------------------------------------
 
-    def register(self, door: Path, **claims: str) -> None:
+    def register(self, ticket_dir: Path, **claims: str) -> None:
         """Register from this very process."""
-        with stub(door) as client:
+        with stub(ticket_dir) as client:
             client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
 
-    def child(self, door: Path) -> "Child":
+    def child(self, ticket_dir: Path) -> "Child":
         """Another process, of which the test can say in which container it is."""
-        child = Child(door)
+        child = Child(ticket_dir)
         self.children.append(child.process)
         return child
 
 
 @contextlib.contextmanager
-def stub(door: Path) -> Iterator[rpc.VCUDAServiceStub]:
+def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
     """A client as gpu-client is one: it names the socket as its authority."""
     options = (
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
         ("grpc.default_authority", "/etc/vcuda/vcuda.sock"),
     )
-    folder = os.open(door, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(ticket_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with grpc.insecure_channel(
             f"unix:/proc/self/fd/{folder}/vcuda.sock", options=options
@@ -226,9 +226,9 @@ for line in sys.stdin:
 class Child:
     """A process that registers when it is told to."""
 
-    def __init__(self, door: Path) -> None:
+    def __init__(self, ticket_dir: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(door)],
+            [sys.executable, "-c", _CHILD, str(ticket_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

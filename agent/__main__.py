@@ -4,9 +4,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from agent.app.deferred import defer
 
@@ -35,7 +37,7 @@ from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.host.memory import limit_arenas
 from agent.host.open_files import raise_limit
-from agent.injection.inject import Injection, parse_extra_devices
+from agent.injection.inject import DriverFiles, Injection, parse_extra_devices
 from agent.settings import (
     CDI_DIR,
     CRI_SOCKET,
@@ -53,6 +55,13 @@ from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 
+_Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def _read_by(parse: Callable[[Any], Any]) -> _Callback:
+    """Make the callback of an option whose value *parse* reads."""
+    return lambda _context, _option, value: parse(value)
+
 
 def _cards_from(_context: click.Context, _option: click.Parameter, value: str) -> Path | None:
     """Read where cards come from; a file is opened later, where its errors are told."""
@@ -69,7 +78,17 @@ def _one_line() -> Iterator[None]:
         sys.exit(2)
 
 
+class _OneLineGroup(click.Group):
+    """A command whose options tell what they cannot use in one line as well."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; end as :func:`_one_line` says."""
+        with _one_line():
+            return super().parse_args(ctx, args)
+
+
 @click.group(
+    cls=_OneLineGroup,
     invoke_without_command=True,
     context_settings={
         "show_default": True,
@@ -114,6 +133,7 @@ def _one_line() -> Iterator[None]:
 @click.option(
     "--recovery-quiet",
     default="5m",
+    callback=_read_by(partial(parse_period, "recovery-quiet")),
     show_envvar=True,
     help="How long an unhealthy card must be without a fault before it may come back.",
 )
@@ -121,6 +141,7 @@ def _one_line() -> Iterator[None]:
     "--application-xids",
     default="",
     show_default="none",
+    callback=_read_by(parse_application_xids),
     show_envvar=True,
     help="Further Xids that are an application's fault and not the card's, comma-separated, "
     "besides " + ", ".join(str(xid) for xid in sorted(APPLICATION_XIDS)) + ".",
@@ -128,12 +149,14 @@ def _one_line() -> Iterator[None]:
 @click.option(
     "--memory-block",
     default="256Mi",
+    callback=_read_by(parse_memory_block),
     show_envvar=True,
     help="How much memory one vcuda-memory stands for.",
 )
 @click.option(
     "--domain",
     default=DEFAULT_DOMAIN,
+    callback=_read_by(Names),
     show_envvar=True,
     help="Domain of resource and annotation names.",
 )
@@ -141,6 +164,7 @@ def _one_line() -> Iterator[None]:
     "--policy",
     type=click.Choice([each.value for each in Policy]),
     default=Policy.BINPACK.value,
+    callback=_read_by(Policy),
     show_envvar=True,
     help="Which card a share prefers: the fullest that fits, or the emptiest. A pod's annotation "
     "gpu-policy goes before it.",
@@ -149,6 +173,7 @@ def _one_line() -> Iterator[None]:
     "--predicate",
     type=click.Choice(["prefer", "strict"]),
     default="prefer",
+    callback=_read_by("strict".__eq__),
     show_envvar=True,
     help="What becomes of a pod whose scheduler chose cards (predicate-gpu-idx-<i>) that do not "
     "fit: others are taken, or it is refused.",
@@ -157,6 +182,7 @@ def _one_line() -> Iterator[None]:
     "--numa",
     type=click.Choice(["off", "on"]),
     default="off",
+    callback=_read_by("on".__eq__),
     show_envvar=True,
     help="Whether the kubelet is told each card's NUMA node. Its Topology Manager counts places, "
     "not cards, and refuses shares that fit: on is for nodes that give out whole cards only.",
@@ -165,6 +191,7 @@ def _one_line() -> Iterator[None]:
     "--inject",
     type=click.Choice([each.value for each in Injection]),
     default=Injection.NODES.value,
+    callback=_read_by(Injection),
     show_envvar=True,
     help="How cards reach a container: device nodes, the environment alone (for the NVIDIA "
     "container runtime), or CDI names.",
@@ -173,6 +200,7 @@ def _one_line() -> Iterator[None]:
     "--extra-devices",
     default="",
     show_default="none",
+    callback=_read_by(parse_extra_devices),
     show_envvar=True,
     help="Further device nodes for every GPU container, comma-separated, such as "
     "/dev/infiniband/uverbs0.",
@@ -182,6 +210,7 @@ def _one_line() -> Iterator[None]:
     metavar="HOST[:CONTAINER]",
     default="",
     show_default="none",
+    callback=_read_by(parse_driver_dir),
     show_envvar=True,
     help="A folder of driver files (bin, lib, lib64) that containers find read-only, by default "
     "at /usr/local/nvidia: for hosts without the NVIDIA container runtime.",
@@ -197,6 +226,7 @@ def _one_line() -> Iterator[None]:
     "--enforcement",
     type=click.Choice([each.value for each in Enforcement]),
     default=Enforcement.NONE.value,
+    callback=_read_by(Enforcement),
     show_envvar=True,
     help="What holds a container to its share: nothing, Tencent's vcuda-controller (in "
     "--driver-dir), or HAMi-core.",
@@ -243,35 +273,19 @@ def _one_line() -> Iterator[None]:
     help="What is logged, to standard error.",
 )
 @click.pass_context
-def main(  # noqa: PLR0913 -- one argument per flag
+def main(  # noqa: PLR0913 -- by name: the flags whose settings have another
     context: click.Context,
+    /,
     *,
     node_name: str | None,
-    kubeconfig: Path | None,
-    plugin_dir: Path,
-    pod_resources_socket: Path,
-    cards: Path | None,
-    recovery_quiet: str,
-    application_xids: str,
-    memory_block: str,
-    domain: str,
-    policy: str,
-    predicate: str,
-    numa: str,
-    inject: str,
-    extra_devices: str,
-    driver_dir: str,
-    cdi_dir: Path,
-    enforcement: str,
-    state_dir: Path,
-    hami_library_dir: Path,
-    cri_socket: Path,
-    http_host: str,
-    http_port: int,
+    domain: Names,
+    predicate: bool,
+    driver_dir: DriverFiles | None,
     log_level: str,
+    **flags: Any,
 ) -> None:
     """Serve this node's GPUs to its kubelet, knowing which container each call is for."""
-    context.obj = cards
+    context.obj = flags["cards"]
     if context.invoked_subcommand is not None:
         return
     if node_name is None:
@@ -287,27 +301,10 @@ def main(  # noqa: PLR0913 -- one argument per flag
         agent = Agent(
             Settings(
                 node_name=node_name,
-                kubeconfig=kubeconfig,
-                plugin_dir=plugin_dir,
-                pod_resources_socket=pod_resources_socket,
-                cards=cards,
-                memory_block=parse_memory_block(memory_block),
-                names=Names(domain),
-                policy=Policy(policy),
-                strict_predicate=predicate == "strict",
-                numa=numa == "on",
-                inject=Injection(inject),
-                extra_devices=parse_extra_devices(extra_devices),
-                driver=parse_driver_dir(driver_dir),
-                cdi_dir=cdi_dir,
-                enforcement=Enforcement(enforcement),
-                state_dir=state_dir,
-                hami_library_dir=hami_library_dir,
-                cri_socket=cri_socket,
-                http_host=http_host,
-                http_port=http_port,
-                recovery_quiet=parse_period("recovery-quiet", recovery_quiet),
-                application_xids=parse_application_xids(application_xids),
+                names=domain,
+                strict_predicate=predicate,
+                driver=driver_dir,
+                **flags,
             )
         )
         agent.start()

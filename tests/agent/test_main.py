@@ -165,22 +165,15 @@ def filled(text: str, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_setting_is_one_line_and_exit_code_2(
-    case: str, flags: dict[str, str], tmp_path: Path
+    case: str, flags: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.yaml").write_text("a: [\nb: }")
     (tmp_path / "empty.yaml").write_text("")
     change, message = BAD[case]
     flags |= {flag: filled(value, tmp_path) for flag, value in change.items()}
-    ended = subprocess.run(
-        command(flags | {"--log-level": "error"}),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert ended.returncode == 2
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, _which: None)
+    ended = CliRunner().invoke(main, words(flags | {"--log-level": "error"}))
+    assert ended.exit_code == 2
     assert ended.stdout == ""
     lines = ended.stderr.splitlines()
     assert len(lines) == 1, ended.stderr

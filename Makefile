@@ -29,10 +29,10 @@ demo: $(STAMP)
 	@$(BIN)/python -m simulator demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=auto --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --cov --cov-report=term --cov-fail-under=90
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=auto $(FAST)
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(FAST)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -2,7 +2,9 @@
 
 import functools
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,24 @@ settings.register_profile(
     "noisy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("noisy-machine")
+
+
+# Whole nodes, which run every module at once: coverage is what the tests of the modules reach,
+# and measuring it doubles the time that these take.
+UNMEASURED = tuple(Path(__file__).parent / each for each in ("situations", "simulator", "bench"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many tests run side by side: they wait for a third of their time."""
+    return max(2, (os.cpu_count() or 1) * 3 // 2)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Leave tests of whole nodes out of the coverage."""
+    for item in items:
+        if any(item.path.is_relative_to(each) for each in UNMEASURED):
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(scope="session")

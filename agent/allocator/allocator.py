@@ -6,7 +6,6 @@ need from outside arrives through Protocols. The lock covers memory only and is 
 held while something outside is asked.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, check_free, check_request, check_together, translate
-from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
+from agent.allocator.model.ledger import ContainerRef, Holding
 from agent.allocator.model.ledger_copy import Held, Knowledge, inherit
 from agent.allocator.model.offers import Offers
 from agent.allocator.model.pod_view import PodId, PodView
@@ -33,6 +32,7 @@ from agent.allocator.model.ports import (
     RecordSource,
 )
 from agent.allocator.model.tickets import Ticket, TicketBook
+from agent.allocator.node_state import NodeState
 from agent.allocator.owed_annotations import OwedAnnotations
 from agent.allocator.placement_request import Beliefs, Guidance, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
@@ -48,7 +48,7 @@ from agent.allocator.proof import (
     unshown,
     why_unproven,
 )
-from agent.allocator.reservations import Reservation, Reservations, ref_of
+from agent.allocator.reservations import Reservation, ref_of
 from agent.allocator.resolver.believed import BelievedPods
 from agent.allocator.resolver.call_context import CallContext
 from agent.allocator.resolver.observer import WITNESS_WITHIN, Observer
@@ -80,7 +80,11 @@ class _Placed:
 
 
 class Allocator:
-    """Settles every call of the kubelet for one node."""
+    """Settles every call of the kubelet for one node.
+
+    Attributes:
+        state: what it remembers; to be held by whoever reads it.
+    """
 
     def __init__(  # noqa: PLR0913 -- the collaborators of the whole node, by keyword
         self,
@@ -121,31 +125,30 @@ class Allocator:
         self._placer = Placer(book=book, links=Links(book.inventory), unhealthy=unhealthy)
         self._policy = policy
         self._strict = strict
-        self._lock = threading.Lock()
-        self._ledger = Ledger()
-        pod_index = PodIndex()
-        self._owed_annotations = OwedAnnotations(
-            ledger=self._ledger, book=book, pod_index=pod_index, writer=writer
-        )
+        self.state = NodeState()
+        self._ledger = self.state.ledger
+        self._reservations = self.state.reservations
+        self._owed_annotations = OwedAnnotations(state=self.state, book=book, writer=writer)
         self._resolver = Resolver(
-            ledger=self._ledger, pod_index=pod_index, pods=self._pods, decision_log=decision_log
+            ledger=self.state.ledger,
+            pod_index=self.state.pod_index,
+            pods=self._pods,
+            decision_log=decision_log,
         )
         self._observer = Observer(
             self._resolver,
             record=record,
             reader=PodReader(self._pods),
             decision_log=decision_log,
-            lock=self._lock,
+            lock=self.state,
         )
         self._enforcement = Enforcement(
             enforcer=enforcer,
-            ledger=self._ledger,
+            state=self.state,
             book=book,
             resolver=self._resolver,
             record=self._shared,
-            lock=self._lock,
         )
-        self._reservations = Reservations()
         self._inherited: dict[tuple[ContainerRef, Resource], frozenset[str]] = {}
         self._unshown: Mapping[tuple[ContainerRef, Resource], Holding] = {}
         self._offers = Offers(book, aligned=aligned)
@@ -164,7 +167,7 @@ class Allocator:
         try:
             must_tickets = self._book.read(resource, must)
             offered = frozenset(available)
-            with self._lock:  # what nobody holds cannot have been given back
+            with self.state:  # what nobody holds cannot have been given back
                 held = (self._ledger.held(resource) & offered) - frozenset(must)
                 ask = self._resolver.ask(resource, size, must)
             context = self._observer.look(frozenset((resource, each) for each in held), ask=ask)
@@ -197,13 +200,13 @@ class Allocator:
         asker: list[Resolution] = []
         try:
             tickets = self._book.read(resource, device_ids)
-            with self._lock:
+            with self.state:
                 promised = self._reservations.claim(resource, ids)
                 ask = self._resolver.ask(resource, size, device_ids)
             if promised is not None:
                 asker = [promised.resolution]
                 evidence = Evidence.TICKET
-                with self._lock:
+                with self.state:
                     reservation, grant = promised, self._vet(promised, resource, tickets)
             else:
                 named = frozenset((resource, each) for each in device_ids)
@@ -237,12 +240,12 @@ class Allocator:
         ids = frozenset(device_ids)
         ref: ContainerRef | None = None
         try:
-            with self._lock:
+            with self.state:
                 ref = proven(self._ledger, resource, ids)
             if ref is None:
                 ref = self._prove(resource, ids)
             if ref is not None:
-                with self._lock:
+                with self.state:
                     view = self._resolver.update().view(ref.pod)
                     check_start(self._ledger, self._book, ref, view)
                     if view is not None and (not view.running or self._reservations.unadvised(ids)):
@@ -265,7 +268,7 @@ class Allocator:
                 containers the kubelet's record says nothing (K4), a predecessor may.
         """
         context = self._observer.look()
-        with self._lock if inheriting else self._reconciling():
+        with self.state if inheriting else self._reconciling():
             there = set(self._resolver.update().live)
             if context.snapshot is not None:
                 there |= self._resolver.reconcile(context.snapshot).pods
@@ -274,7 +277,7 @@ class Allocator:
 
     def knowledge(self) -> Knowledge:
         """Return what the kubelet's record does not tell a successor."""
-        with self._lock:
+        with self.state:
             refs = self._ledger.refs()
             held = tuple(Held(ref, kind, dict(held)) for ref, kind, held in refs)
             return Knowledge(held, *self._resolver.admissions.had_their_turn())
@@ -310,7 +313,7 @@ class Allocator:
         Returns:
             Whether something has become free.
         """
-        with self._lock:
+        with self.state:
             # Asked before the record: what is booked from here on may not be in it.
             gone = self._resolver.gone()
             if not gone and not (owed and self._unbooked(self._resolver.update())):
@@ -319,7 +322,7 @@ class Allocator:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
         except Unavailable:
             return False
-        with self._lock:
+        with self.state:
             pod_index = self._resolver.update()
             unbooked = self._unbooked(pod_index)
             for each in match_entries(snapshot.pods, pod_index.views_of, self._ledger.owners):
@@ -357,7 +360,7 @@ class Allocator:
 
     def registered(self) -> None:
         """Record that the plugin has registered: a kubelet that restarted tries pods anew."""
-        with self._lock:
+        with self.state:
             self._resolver.forget_kubelet()
             self._ledger.new_kubelet()
             self._forget_half_served()
@@ -375,7 +378,7 @@ class Allocator:
         view = self._pods.believe(view)
         if view.terminal or not view.demand:
             return
-        with self._lock:
+        with self.state:
             # A pod that was served while the API was away is booked by its name alone.
             self._resolver.update()
             if not view.assigned:
@@ -383,7 +386,7 @@ class Allocator:
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
-        with self._lock:
+        with self.state:
             hidden = self._resolver.update().hidden
             return free_places(self._ledger, self._book, resource, hidden=hidden)
 
@@ -426,7 +429,7 @@ class Allocator:
     @contextmanager
     def _reconciling(self) -> Iterator[None]:
         """Hold the lock; write what the kubelet's record has changed by then."""
-        with self._lock:
+        with self.state:
             try:
                 yield
             finally:
@@ -509,7 +512,7 @@ class Allocator:
         ref = ref_of(asker[0]) if asker and not asker[0].rivals else None
         if asker:
             certain = asker[0].evidence is not Evidence.ORDER
-            with self._lock:
+            with self.state:
                 self._resolver.rejected(ref_of(asker[0]), certain=certain)
                 self._reservations.drop(asker[0].pod)
         self._decision_log.refused(call, ref, resource, size, str(error))
@@ -560,7 +563,7 @@ class Allocator:
         """Book places that were vetted, and tell the API once that is all of its pod's."""
         resolution = reservation.resolution
         holding = Holding(ids, resolution.evidence, answered=True)
-        with self._lock:
+        with self.state:
             self._resolver.answered(ref)
             self._ledger.record(ref, resolution.container.kind, resource, holding)
             self._offers.answered(self._ledger)
@@ -573,14 +576,14 @@ class Allocator:
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> ContainerRef | None:
         """Ask the kubelet's record who holds *ids*, and believe it."""
-        with self._lock:
+        with self.state:
             guessed = self._ledger.find(resource, ids)
         try:
             snapshot = self._shared.list(within=PROOF_WITHIN)
         except Unavailable as error:
             self._decision_log.unproven(guessed[0] if guessed else None, ids, str(error))
             return None
-        with self._lock:
+        with self.state:
             views_of = self._resolver.update().views_of
             found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
             if found is None:

@@ -1,7 +1,7 @@
 """What enforcement needs of the allocator: who may use what, what to make and what to sweep away.
 
 One pod after the other is given something; what is made on disk for it is not swept away
-before it is booked. the allocator's lock is not held while something is made.
+before it is booked. The state's lock is not held while something is made.
 """
 
 import threading
@@ -12,10 +12,11 @@ from dataclasses import replace
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement, entitlement, recorded
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import ContainerRef, Ledger
+from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import TicketBook, card_of
+from agent.allocator.node_state import NodeState
 from agent.allocator.resolver.observer import WITNESS_WITHIN
 from agent.allocator.resolver.resolver import Resolver
 from agent.errors import Unavailable
@@ -27,23 +28,21 @@ from contract.resource import Resource
 class Enforcement:
     """Puts an enforcer to work on what the ledger says."""
 
-    def __init__(  # noqa: PLR0913 -- its owner's collaborators, by keyword
+    def __init__(
         self,
         *,
         enforcer: Enforcer | None,
-        ledger: Ledger,
+        state: NodeState,
         book: TicketBook,
         resolver: Resolver,
         record: RecordSource,
-        lock: threading.Lock,
     ) -> None:
-        """Work for the owner of *ledger*, whose *lock* covers it."""
+        """Work on what *state* remembers."""
         self._enforcer = enforcer
-        self._ledger = ledger
+        self._state = state
         self._book = book
         self._resolver = resolver
         self._record = record
-        self._lock = lock
         self._making = threading.Lock()
         # Of init containers that nobody has recorded: what they must have got.
         self._deduced: dict[ContainerRef, Entitlement] = {}
@@ -72,12 +71,12 @@ class Enforcement:
         """
         if self._enforcer is None:
             return
-        with self._lock:
+        with self._state:
             candidates = self._candidates(ref, ids)
         about = self._enforcer.which(candidates) if len(candidates) > 1 else None
         about = about or next(iter(candidates), None)
         if about is not None and not about.core_ids:
-            with self._lock:
+            with self._state:
                 self._deduced[about.ref] = about
         self._enforcer.start(ids, about)
 
@@ -88,7 +87,7 @@ class Enforcement:
             pod_uid: its pod, by what cannot come back as a name can.
             container: its name.
         """
-        with self._lock:
+        with self._state:
             self._resolver.update()
             for pod in self._pods(pod_uid):
                 ref = ContainerRef(pod, container)
@@ -111,30 +110,30 @@ class Enforcement:
             return
         listed = {PodId(each.namespace, each.name, "") for each in snapshot.pods}
         with self._making:
-            with self._lock:
+            with self._state:
                 known = self._resolver.update().known
-                booked = {ref.pod for ref, _, _ in self._ledger.refs()}
+                booked = {ref.pod for ref, _, _ in self._state.ledger.refs()}
                 for ref in [each for each in self._deduced if each.pod not in known | booked]:
                     del self._deduced[ref]
             self._enforcer.keep(known | booked | listed)
 
     def _pods(self, runtime_uid: str) -> list[PodId]:
         """Return the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
-        known = self._resolver.pod_index.by_runtime_uid(runtime_uid)
-        booked = {ref.pod for ref, _, _ in self._ledger.refs()}
+        known = self._state.pod_index.by_runtime_uid(runtime_uid)
+        booked = {ref.pod for ref, _, _ in self._state.ledger.refs()}
         return sorted({*known, *(pod for pod in booked if pod.uid == runtime_uid)})
 
     def _candidates(self, ref: ContainerRef | None, ids: frozenset[str]) -> list[Entitlement]:
         """Return who may be starting with these core places, in the order in which they start."""
-        holders = self._ledger.find(Resource.CORE, ids)
+        holders = self._state.ledger.find(Resource.CORE, ids)
         pods = {ref.pod} if ref is not None else {each.pod for each in holders}
         if not pods:  # an init container's, handed on to one that has more
-            owners = {self._ledger.owners.get((Resource.CORE, each)) for each in ids}
+            owners = {self._state.ledger.owners.get((Resource.CORE, each)) for each in ids}
             pods = {each for each in owners if each is not None} if None not in owners else set()
         if len(pods) != 1:
             return []
         (pod,) = pods
-        view = self._resolver.pod_index.view(pod)
+        view = self._state.pod_index.view(pod)
         if view is None:
             names = [each.container for each in holders if each.pod == pod]
         else:
@@ -157,7 +156,7 @@ class Enforcement:
 
         An agent that was killed may not have come to record it, and ``List`` never shows it (K4).
         """
-        view = self._resolver.pod_index.view(ref.pod)
+        view = self._state.pod_index.view(ref.pod)
         container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
@@ -168,12 +167,12 @@ class Enforcement:
         return recorded(self._book, ref, replace(view, recorded={ref.container: made}))
 
     def _recorded(self, ref: ContainerRef) -> Entitlement | None:
-        view = self._resolver.pod_index.view(ref.pod)
+        view = self._state.pod_index.view(ref.pod)
         container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
         return recorded(self._book, ref, view)
 
     def _entitlement(self, ref: ContainerRef) -> Entitlement | None:
-        view = self._resolver.pod_index.view(ref.pod)
-        return entitlement(self._ledger, self._book, ref, view)
+        view = self._state.pod_index.view(ref.pod)
+        return entitlement(self._state.ledger, self._book, ref, view)

@@ -3,24 +3,21 @@
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.allocations import allocations_of, is_news, served_inits
-from agent.allocator.model.ledger import Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.ports import AnnotationWriter
 from agent.allocator.model.tickets import TicketBook
-from agent.allocator.resolver.pod_index import PodIndex
+from agent.allocator.node_state import NodeState
 from agent.errors import GrantError
 
 
 class OwedAnnotations:
     """Hand what is news to the annotation writer, in the order in which it was decided."""
 
-    def __init__(
-        self, *, ledger: Ledger, book: TicketBook, pod_index: PodIndex, writer: AnnotationWriter
-    ) -> None:
-        """Read off *ledger* and put into *writer*."""
-        self._ledger = ledger
+    def __init__(self, *, state: NodeState, book: TicketBook, writer: AnnotationWriter) -> None:
+        """Read off *state* and put into *writer*."""
+        self._ledger = state.ledger
         self._book = book
-        self._pod_index = pod_index
+        self._pod_index = state.pod_index
         self._writer = writer
 
     def tell_of(self, pods: AbstractSet[PodId]) -> None:

@@ -253,7 +253,7 @@ def booked(node: Node) -> dict[str, Books]:
     assert node._agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, Books] = {}
-    for ref, _, holdings in node._agent.allocator._ledger.refs():
+    for ref, _, holdings in node._agent.allocator.state.ledger.refs():
         for resource, holding in holdings.items():
             found.setdefault(ref.pod.uid, {})[ref.container, names[resource]] = holding.ids
     return found

@@ -3,9 +3,9 @@
 The kubelet and the API are asked without the lock; what they answer is read under it.
 """
 
-import threading
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from functools import partial
 
 from agent.allocator.model.pod_view import Key
@@ -34,7 +34,7 @@ class Observer:
         record: RecordSource,
         reader: PodReader,
         decision_log: DecisionLog,
-        lock: threading.Lock,
+        lock: AbstractContextManager[object],
     ) -> None:
         """Look for *resolver*.
 

@@ -34,7 +34,7 @@ def test_a_later_container_finds_the_place_that_was_planned_for_it() -> None:
     admitted(node, make_pod("y", asks(60, 1)))
     pod = admitted(node, make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
     assert (node.cards(pod, "first"), node.cards(pod, "second")) == (["GPU-1"], ["GPU-0"])
-    assert node.allocator._reservations._plans == {}  # its last container has all it asks for
+    assert node.allocator.state.reservations._plans == {}  # its last container has all it asks for
 
 
 def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:
@@ -44,7 +44,7 @@ def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> N
         "0 of 1 cards found; GPU-0: 40 of 50 cores free"
     )
     assert node.got == {}
-    assert node.allocator._reservations._plans == {}
+    assert node.allocator.state.reservations._plans == {}
 
 
 def test_a_broken_container_later_in_the_pod_is_named() -> None:
@@ -67,10 +67,10 @@ def test_what_is_planned_is_free_once_another_pod_is_known_to_be_asking() -> Non
     node.bind(begun)
     node.record.show(begun)
     node.serve(begun, begun.demand.containers[0], CORE)
-    assert begun.id in node.allocator._reservations._plans
+    assert begun.id in node.allocator.state.reservations._plans
     node.forget(begun)
     admitted(node, make_pod("b", asks(90, 4)))
-    assert node.allocator._reservations._plans == {}
+    assert node.allocator.state.reservations._plans == {}
 
 
 def test_without_a_witness_what_is_planned_for_a_pod_is_kept_from_the_next() -> None:
@@ -83,7 +83,7 @@ def test_without_a_witness_what_is_planned_for_a_pod_is_kept_from_the_next() -> 
     other = make_pod("b", asks(40, 4))
     node.bind(other)
     assert set(cards_of(node.prefer(CORE, 40))) == {"GPU-1"}
-    assert set(node.allocator._reservations._plans) == {begun.id, other.id}
+    assert set(node.allocator.state.reservations._plans) == {begun.id, other.id}
 
 
 def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew() -> None:
@@ -105,7 +105,7 @@ def test_a_new_kubelet_ends_all_plans() -> None:
     node.record.show(pod)
     node.serve(pod, pod.demand.containers[0], CORE)
     node.allocator.registered()
-    assert node.allocator._reservations._plans == {}
+    assert node.allocator.state.reservations._plans == {}
 
 
 def test_init_containers_go_where_those_after_them_fit() -> None:

@@ -237,7 +237,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     @property
     def ledger(self) -> Ledger:
-        return self.allocator._ledger
+        return self.allocator.state.ledger
 
     def booked(self) -> tuple[Held, Held]:
         """What the agent has booked: containers that last, and ordinary init containers."""

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FAST := tests/contract tests/placement tests/common tests/webhook/admission tests/agent/allocator
-PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto)
+PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
 .PHONY: help demo test test-fast check bench e2e proto format clean
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
-from agent.runtime.api import runtime_pb2 as pb
-from agent.runtime.api import runtime_pb2_grpc as rpc
 from tests.agent.fakes import short_dir
 from tests.runtime import image
+from tests.runtime.api import cri_pb2 as pb
+from tests.runtime.api import cri_pb2_grpc as rpc
 
 _START_SECONDS = 30.0
 _END_SECONDS = 20.0
@@ -87,6 +88,15 @@ class Containerd:
     images: rpc.ImageServiceStub
 
 
+class _RealNames(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    """Calls the services by the names that CRI gives them."""
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        service, method = details.method.rsplit("/", 1)
+        details = details._replace(method=f"/runtime.v1.{service.rpartition('.')[2]}/{method}")
+        return continuation(details, request)
+
+
 @contextmanager
 def containerd() -> Iterator[Containerd]:
     """Run a containerd with the test image in it.
@@ -119,7 +129,8 @@ def containerd() -> Iterator[Containerd]:
                 start_new_session=True,  # an interrupted test run ends it below, not before
             )
         options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))
-        with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        with grpc.insecure_channel(f"unix:{socket}", options=options) as plain:
+            channel = grpc.intercept_channel(plain, _RealNames())
             runtime, images = rpc.RuntimeServiceStub(channel), rpc.ImageServiceStub(channel)
             try:
                 _wait_until_ready(process, runtime, log)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.runtime.api import runtime_pb2 as pb
 from tests.agent.fakes import eventually
+from tests.runtime.api import cri_pb2 as pb
 from tests.runtime.containerd import Containerd
 from tests.runtime.image import BRIDGE, NAME
 

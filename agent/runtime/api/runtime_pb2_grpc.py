@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RuntimeServiceStub:
-    """Served by containerd and CRI-O on their socket, both services on the same.
+    """Served by containerd and CRI-O on their socket.
     """
 
     def __init__(self, channel):
@@ -35,60 +35,10 @@ class RuntimeServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Version = channel.unary_unary(
-                '/runtime.v1.RuntimeService/Version',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionResponse.FromString,
-                _registered_method=True)
-        self.Status = channel.unary_unary(
-                '/runtime.v1.RuntimeService/Status',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusResponse.FromString,
-                _registered_method=True)
-        self.RunPodSandbox = channel.unary_unary(
-                '/runtime.v1.RuntimeService/RunPodSandbox',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxResponse.FromString,
-                _registered_method=True)
-        self.StopPodSandbox = channel.unary_unary(
-                '/runtime.v1.RuntimeService/StopPodSandbox',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxResponse.FromString,
-                _registered_method=True)
-        self.RemovePodSandbox = channel.unary_unary(
-                '/runtime.v1.RuntimeService/RemovePodSandbox',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxResponse.FromString,
-                _registered_method=True)
-        self.PodSandboxStatus = channel.unary_unary(
-                '/runtime.v1.RuntimeService/PodSandboxStatus',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusResponse.FromString,
-                _registered_method=True)
         self.ListPodSandbox = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListPodSandbox',
                 request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxRequest.SerializeToString,
                 response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxResponse.FromString,
-                _registered_method=True)
-        self.CreateContainer = channel.unary_unary(
-                '/runtime.v1.RuntimeService/CreateContainer',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerResponse.FromString,
-                _registered_method=True)
-        self.StartContainer = channel.unary_unary(
-                '/runtime.v1.RuntimeService/StartContainer',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerResponse.FromString,
-                _registered_method=True)
-        self.StopContainer = channel.unary_unary(
-                '/runtime.v1.RuntimeService/StopContainer',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerResponse.FromString,
-                _registered_method=True)
-        self.RemoveContainer = channel.unary_unary(
-                '/runtime.v1.RuntimeService/RemoveContainer',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerResponse.FromString,
                 _registered_method=True)
         self.ListContainers = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListContainers',
@@ -100,78 +50,13 @@ class RuntimeServiceStub:
                 request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusRequest.SerializeToString,
                 response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusResponse.FromString,
                 _registered_method=True)
-        self.ExecSync = channel.unary_unary(
-                '/runtime.v1.RuntimeService/ExecSync',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncResponse.FromString,
-                _registered_method=True)
 
 
 class RuntimeServiceServicer:
-    """Served by containerd and CRI-O on their socket, both services on the same.
+    """Served by containerd and CRI-O on their socket.
     """
 
-    def Version(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Status(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RunPodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def StopPodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RemovePodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PodSandboxStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListPodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CreateContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def StartContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def StopContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RemoveContainer(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,69 +74,13 @@ class RuntimeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ExecSync(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Version': grpc.unary_unary_rpc_method_handler(
-                    servicer.Version,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.VersionResponse.SerializeToString,
-            ),
-            'Status': grpc.unary_unary_rpc_method_handler(
-                    servicer.Status,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StatusResponse.SerializeToString,
-            ),
-            'RunPodSandbox': grpc.unary_unary_rpc_method_handler(
-                    servicer.RunPodSandbox,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxResponse.SerializeToString,
-            ),
-            'StopPodSandbox': grpc.unary_unary_rpc_method_handler(
-                    servicer.StopPodSandbox,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxResponse.SerializeToString,
-            ),
-            'RemovePodSandbox': grpc.unary_unary_rpc_method_handler(
-                    servicer.RemovePodSandbox,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxResponse.SerializeToString,
-            ),
-            'PodSandboxStatus': grpc.unary_unary_rpc_method_handler(
-                    servicer.PodSandboxStatus,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusResponse.SerializeToString,
-            ),
             'ListPodSandbox': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPodSandbox,
                     request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxRequest.FromString,
                     response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxResponse.SerializeToString,
-            ),
-            'CreateContainer': grpc.unary_unary_rpc_method_handler(
-                    servicer.CreateContainer,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerResponse.SerializeToString,
-            ),
-            'StartContainer': grpc.unary_unary_rpc_method_handler(
-                    servicer.StartContainer,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerResponse.SerializeToString,
-            ),
-            'StopContainer': grpc.unary_unary_rpc_method_handler(
-                    servicer.StopContainer,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerResponse.SerializeToString,
-            ),
-            'RemoveContainer': grpc.unary_unary_rpc_method_handler(
-                    servicer.RemoveContainer,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerResponse.SerializeToString,
             ),
             'ListContainers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListContainers,
@@ -263,11 +92,6 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusRequest.FromString,
                     response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusResponse.SerializeToString,
             ),
-            'ExecSync': grpc.unary_unary_rpc_method_handler(
-                    servicer.ExecSync,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncResponse.SerializeToString,
-            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'runtime.v1.RuntimeService', rpc_method_handlers)
@@ -277,170 +101,8 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RuntimeService:
-    """Served by containerd and CRI-O on their socket, both services on the same.
+    """Served by containerd and CRI-O on their socket.
     """
-
-    @staticmethod
-    def Version(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/Version',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.VersionRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.VersionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Status(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/Status',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StatusRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StatusResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RunPodSandbox(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/RunPodSandbox',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.RunPodSandboxResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def StopPodSandbox(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/StopPodSandbox',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StopPodSandboxResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RemovePodSandbox(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/RemovePodSandbox',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.RemovePodSandboxResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PodSandboxStatus(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/PodSandboxStatus',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.PodSandboxStatusResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ListPodSandbox(request,
@@ -459,114 +121,6 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/ListPodSandbox',
             agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxRequest.SerializeToString,
             agent_dot_runtime_dot_api_dot_runtime__pb2.ListPodSandboxResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CreateContainer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/CreateContainer',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.CreateContainerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def StartContainer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/StartContainer',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StartContainerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def StopContainer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/StopContainer',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.StopContainerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RemoveContainer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/RemoveContainer',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.RemoveContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -621,148 +175,6 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/ContainerStatus',
             agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusRequest.SerializeToString,
             agent_dot_runtime_dot_api_dot_runtime__pb2.ContainerStatusResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ExecSync(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.RuntimeService/ExecSync',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.ExecSyncResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-
-class ImageServiceStub:
-    """Missing associated documentation comment in .proto file."""
-
-    def __init__(self, channel):
-        """Constructor.
-
-        Args:
-            channel: A grpc.Channel.
-        """
-        self.ListImages = channel.unary_unary(
-                '/runtime.v1.ImageService/ListImages',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesResponse.FromString,
-                _registered_method=True)
-        self.ImageStatus = channel.unary_unary(
-                '/runtime.v1.ImageService/ImageStatus',
-                request_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusRequest.SerializeToString,
-                response_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusResponse.FromString,
-                _registered_method=True)
-
-
-class ImageServiceServicer:
-    """Missing associated documentation comment in .proto file."""
-
-    def ListImages(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ImageStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-
-def add_ImageServiceServicer_to_server(servicer, server):
-    rpc_method_handlers = {
-            'ListImages': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListImages,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesResponse.SerializeToString,
-            ),
-            'ImageStatus': grpc.unary_unary_rpc_method_handler(
-                    servicer.ImageStatus,
-                    request_deserializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusRequest.FromString,
-                    response_serializer=agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusResponse.SerializeToString,
-            ),
-    }
-    generic_handler = grpc.method_handlers_generic_handler(
-            'runtime.v1.ImageService', rpc_method_handlers)
-    server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('runtime.v1.ImageService', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class ImageService:
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def ListImages(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.ImageService/ListImages',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.ListImagesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ImageStatus(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/runtime.v1.ImageService/ImageStatus',
-            agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusRequest.SerializeToString,
-            agent_dot_runtime_dot_api_dot_runtime__pb2.ImageStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,7 +14,11 @@ from agent.runtime.api import runtime_pb2
 
 ROOT = Path(next(iter(agent.__path__))).parent
 STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
-SOURCES = sorted(each.relative_to(ROOT) for each in ROOT.glob("agent/**/api/*.proto"))
+SOURCES = sorted(
+    each.relative_to(ROOT)
+    for folder in ("agent", "tests/runtime")
+    for each in (ROOT / folder).rglob("api/*.proto")
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +46,10 @@ def test_a_stub_is_what_make_proto_writes(generated: Path, source: Path, stub: s
 
 
 def test_every_source_has_its_stubs_and_every_stub_its_source() -> None:
-    assert len(SOURCES) == 4
+    assert len(SOURCES) == 5
     expected = {each.with_name(f"{each.stem}{stub}") for each in SOURCES for stub in STUBS}
-    assert {each.relative_to(ROOT) for each in ROOT.glob("agent/**/*_pb2*")} == expected
+    stubs = [*ROOT.glob("agent/**/*_pb2*"), *ROOT.glob("tests/**/*_pb2*")]
+    assert {each.relative_to(ROOT) for each in stubs if each.suffix != ".pyc"} == expected
 
 
 def test_the_packages_are_those_of_the_wire() -> None:

@@ -43,7 +43,6 @@ def entry(labels: dict[str, str] = LABELS, **changes: Any) -> runtime_pb2.Contai
         "state": runtime_pb2.CONTAINER_RUNNING,
         "created_at": INFO.created,
         "labels": labels,
-        "annotations": {"io.kubernetes.container.hash": "1"},
     }
     return runtime_pb2.Container(**{**fields, **changes})
 
@@ -193,12 +192,12 @@ def test_any_labels_are_read_or_passed_over(labels: dict[str, str]) -> None:
 
 
 def test_an_answer_beyond_grpcs_default_size_is_read(runtime: FakeRuntime, cri: Cri) -> None:
-    runtime.containers = [entry(id=f"{ID}0", image_ref="x" * (6 << 20)), entry()]
+    runtime.containers = [entry({"big": "x" * (6 << 20)}, id=f"{ID}0"), entry()]
     assert cri.container(ID, within=20) == INFO
 
 
 def test_an_answer_beyond_all_measure_is_refused(runtime: FakeRuntime, cri: Cri) -> None:
-    runtime.containers = [entry(image_ref="x" * (17 << 20))]
+    runtime.containers = [entry({"big": "x" * (17 << 20)})]
     with pytest.raises(Unavailable, match=r"^CRI: RESOURCE_EXHAUSTED: "):
         cri.container(ID, within=20)
 

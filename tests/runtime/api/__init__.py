@@ -1,0 +1,1 @@
+"""Generated from ``cri.proto`` by ``make proto``."""

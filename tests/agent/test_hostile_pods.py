@@ -214,7 +214,7 @@ def formatted() -> Iterator[None]:
     strict=False,
 )
 @settings(
-    patient, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    patient, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the log's handler is the same for all
 @given(drawn=_pods, restarted=st.booleans(), strict=st.booleans())
 def test_whatever_a_pod_brings_its_calls_are_served_or_refused(

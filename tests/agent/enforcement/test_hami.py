@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.answer import Answer, Mount
@@ -16,7 +16,6 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share, translate
 from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.ports import Enforcer
 from agent.allocator.model.tickets import Ticket
 from agent.allocator.placer import pick
 from agent.enforcement.hami import HamiCore
@@ -144,7 +143,7 @@ def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     assert len(core.plus(held).mounts) == 3
 
 
-@patient
+@settings(patient, max_examples=40)
 @given(st.integers(1, 8), st.integers(1, 40))
 def test_limits_stand_in_the_order_of_the_containers_cards(
     tmp_path_factory: pytest.TempPathFactory, cards: int, blocks: int
@@ -178,11 +177,6 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> Non
         "memory on 17 cards, but HAMi-core limits at most 16: ask for fewer cards, or for whole "
         "cards without memory"
     )
-
-
-def test_an_answer_follows_from_the_ids_whoever_they_are_for(node: Node) -> None:
-    first = node.core()
-    assert node.core(ContainerRef(pod_id("other"), "c9")) == first
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -225,21 +219,16 @@ def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_
 def test_the_next_pod_with_the_same_places_gets_another_file(node: Node) -> None:
     node.core()
     path = node.shared(SHARE_IDS)
-    path.write_bytes(b"mine")
     old = path.stat().st_ino
+    node.core(ContainerRef(POD, "c1"))
+    assert path.stat().st_ino == old  # the same pod's is left as it is
+    path.write_bytes(b"mine")
     with path.open("rb") as lingering:
         other = ContainerRef(pod_id("q"), "c0")
         assert node.core(other).mounts[0].host == str(path)
         assert path.read_bytes() == b""
         assert path.stat().st_ino != old
         assert lingering.read() == b"mine"
-
-
-def test_a_container_of_the_same_pod_is_answered_with_what_is_there(node: Node) -> None:
-    node.core()
-    before = node.shared(SHARE_IDS).stat().st_ino
-    node.core(ContainerRef(POD, "c1"))
-    assert node.shared(SHARE_IDS).stat().st_ino == before
 
 
 def test_a_link_in_the_shared_files_place_is_replaced_and_not_followed(
@@ -419,10 +408,3 @@ def test_a_directory_that_goes_while_its_container_starts_is_a_refusal(
     assert str(refused.value) == (
         "state-dir: the directory of this container's limits is gone: the agent's log tells more"
     )
-
-
-def test_it_is_an_enforcer(node: Node) -> None:
-    enforcer: Enforcer = node.hami
-    node.core()
-    enforcer.keep([])
-    assert list((node.state / "tickets").iterdir()) == []

@@ -109,13 +109,7 @@ def test_another_pod_finds_a_fresh_directory_and_a_lingering_container_keeps_its
     os.close(mounted)
 
 
-def test_a_pod_of_the_same_name_but_another_uid_is_another(dirs: TicketDirs) -> None:
-    made = dirs.make(IDS, A)
-    (made.files / "secret").touch()
-    assert names(dirs.make(IDS, pod_id("a", "another")).files) == []
-
-
-@pytest.mark.parametrize(("first", "second"), [("", "u"), ("u", ""), ("", "")])
+@pytest.mark.parametrize(("first", "second"), [("", "u"), ("u", "v"), ("", "")])
 def test_at_admission_a_pod_whose_uid_is_not_known_may_be_another(
     dirs: TicketDirs, first: str, second: str
 ) -> None:
@@ -187,20 +181,12 @@ def test_directories_of_pods_that_are_gone_are_removed(dirs: TicketDirs, root: P
 
 @pytest.mark.parametrize(
     ("owner", "pods", "kept"),
-    [
-        (A, [A], True),
-        (A, [pod_id("a", "")], True),
-        (A, [pod_id("a", "another")], False),
-        (A, [pod_id("a", namespace="elsewhere")], False),
-        (A, [], False),
-        (pod_id("a", ""), [A], True),
-        (pod_id("a", ""), [pod_id("a", "")], True),
-        (pod_id("a", ""), [B], False),
-    ],
+    [(A, [pod_id("a", "")], True), (A, [pod_id("a", "another")], False), (A, [], False)],
 )
 def test_an_owner_is_matched_by_uid_or_where_that_is_not_known_by_name(
     dirs: TicketDirs, owner: PodId, pods: list[PodId], kept: bool
 ) -> None:
+    """All that an owner may be is in ``test_ticket_owner``."""
     made = dirs.make(IDS, owner)
     assert dirs.keep(pods) == (() if kept else (made,))
     assert (dirs.find(IDS) is not None) is kept
@@ -222,24 +208,9 @@ def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
     assert names(root) == sorted([".gone-x", "lost+found", made.digest, "notes.txt"])
 
 
-BAD_OWNERS = {
-    "empty": b"",
-    "cut": b'{"name": "a", "namesp',
-    "not an object": b"[]",
-    "another field": b'{"namespace": "n", "name": "a", "uid": "u", "more": ""}',
-    "a field lacks": b'{"namespace": "n", "name": "a"}',
-    "a number": b'{"namespace": "n", "name": "a", "uid": 1}',
-    "nobody": b'{"namespace": "", "name": "", "uid": "u"}',
-    "no text": b"\xff\xfe",
-}
-
-
-@pytest.mark.parametrize("content", BAD_OWNERS.values(), ids=BAD_OWNERS)
-def test_an_owner_that_does_not_parse_is_nobody(
-    dirs: TicketDirs, root: Path, content: bytes
-) -> None:
+def test_an_owner_that_does_not_parse_is_nobody(dirs: TicketDirs, root: Path) -> None:
     made = dirs.make(IDS, A)
-    (root / made.digest / "owner.json").write_bytes(content)
+    (root / made.digest / "owner.json").write_bytes(b'{"name": "a", "namesp')
     assert dirs.find(IDS) is None
     assert dirs.all() == ()
     dirs.clean()
@@ -343,7 +314,7 @@ def test_what_is_written_for_a_replaced_directory_never_reaches_its_successor(
     assert names(made.files) == []
 
 
-@pytest.mark.parametrize("name", ["..", "../x", "", "A" * 20, "0" * 19, "0" * 20 + "\n"])
+@pytest.mark.parametrize("name", ["..", "../x"])
 def test_only_names_of_ours_are_opened(dirs: TicketDirs, name: str) -> None:
     with pytest.raises(EnforcementError, match="is gone"):
         dirs.open(name)
@@ -363,8 +334,10 @@ REFUSALS = {
 STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlink", "rmdir")
 
 
-@pytest.mark.parametrize("number", REFUSALS)
-@pytest.mark.parametrize("step", ["mkdir", "write", "rename"])
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [*zip(REFUSALS, ("mkdir", "write", "rename", "mkdir", "write"), strict=True)],
+)
 def test_a_disk_that_does_not_let_us_is_told_in_one_line(
     dirs: TicketDirs, root: Path, monkeypatch: pytest.MonkeyPatch, number: int, step: str
 ) -> None:
@@ -382,12 +355,6 @@ def test_a_disk_that_does_not_let_us_is_told_in_one_line(
     )
     assert dirs.all() == (kept,)  # nothing is lost
     assert dirs.make(IDS, A).owner == A
-
-
-def test_a_path_that_is_too_long_is_told(tmp_path: Path) -> None:
-    dirs = TicketDirs(tmp_path / ("x" * 300))
-    with pytest.raises(EnforcementError, match="File name too long"):
-        dirs.make(IDS, A)
 
 
 class Killed(BaseException):

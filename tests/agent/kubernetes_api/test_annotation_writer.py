@@ -3,12 +3,11 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 
-from agent.allocator.model.pod_view import is_complete, parse_pod
+from agent.allocator.model.pod_view import PodView, is_complete, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
@@ -18,6 +17,7 @@ from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.fakes import NAMES, FakeClock, asks, eventually, init, make_manifest, make_pod
+from tests.agent.threads import running
 
 PODS = "/api/v1/namespaces/default/pods"
 INDICES = {"GPU-0": 0, "GPU-1": 1}
@@ -52,23 +52,37 @@ class FakePatchApi:
         return None if uid is None else {"metadata": {"uid": uid}}
 
 
-@contextmanager
-def running(queue: PatchQueue) -> Iterator[None]:
-    """Run the queue in a thread, and end it within two seconds."""
-    thread = threading.Thread(target=queue.run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        began = time.monotonic()
-        queue.stop()
-        thread.join(10)
-        assert not thread.is_alive()
-        assert time.monotonic() - began < 2
+class Writing:
+    """A queue, and what it said of its work."""
+
+    def __init__(self, api: FakePatchApi | Api) -> None:
+        self.results: list[str] = []
+        self.clock = FakeClock()
+        self.queue = PatchQueue(
+            api=api,
+            names=NAMES,
+            indices=INDICES,
+            on_result=self.results.append,
+            clock=time.monotonic if isinstance(api, Api) else self.now,
+        )
+
+    def now(self) -> float:
+        return time.monotonic() + self.clock.now
+
+    def running(self) -> AbstractContextManager[None]:
+        return running(self.queue.run, self.queue.stop)
+
+    def wait(self, *results: str) -> None:
+        eventually(lambda: self.results == list(results), f"{results}, not {self.results}")
 
 
-def queue_to(api: FakePatchApi | Api, results: list[str]) -> PatchQueue:
-    return PatchQueue(api=api, names=NAMES, indices=INDICES, on_result=results.append)
+def of(name: str = "a") -> PodView:
+    return make_pod(name, asks(30, 8))
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.01, 30.0))
 
 
 def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containers() -> None:
@@ -95,34 +109,25 @@ def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containe
     }
 
 
-def test_an_allocation_reaches_the_pod(api: Api, server: ApiServer, admin: ApiClient) -> None:
+def test_an_allocation_reaches_the_pod_after_an_outage(
+    api: Api, server: ApiServer, admin: ApiClient
+) -> None:
     server.apply(make_manifest("a", (30, 8), annotations={"kept": "yes"}))
     view = parse_pod(admin.get(f"{PODS}/a"), NAMES)
-    results: list[str] = []
-    queue = queue_to(api, results)
-    with running(queue):
-        queue.put(view, {"c0": GOT["main"]})
-        eventually(lambda: results == ["written"], "it is written")
+    writing = Writing(api)
+    server.set_outage(Outage.UNAVAILABLE)
+    with writing.running():
+        writing.queue.put(view, {"c0": GOT["main"]})
+        eventually(lambda: len(writing.results) >= 2, "it is tried again")
+        assert writing.queue.pending() == 1
+        server.set_outage(Outage.NONE)
+        eventually(lambda: writing.results[-1] == "written", "it is written")
+    assert set(writing.results[:-1]) == {"retried"}
     written = parse_pod(admin.get(f"{PODS}/a"), NAMES)
     assert written.assigned
     assert written.recorded == {"c0": GOT["main"]}
     assert admin.get(f"{PODS}/a")["metadata"]["annotations"]["kept"] == "yes"
-    assert queue.pending() == 0
-
-
-def test_it_waits_out_an_outage(api: Api, server: ApiServer, admin: ApiClient) -> None:
-    server.apply(make_manifest("a", (30, 8)))
-    view = parse_pod(admin.get(f"{PODS}/a"), NAMES)
-    results: list[str] = []
-    queue = queue_to(api, results)
-    server.set_outage(Outage.UNAVAILABLE)
-    with running(queue):
-        queue.put(view, {"c0": GOT["main"]})
-        eventually(lambda: len(results) >= 2, "it is tried again")
-        assert queue.pending() == 1
-        server.set_outage(Outage.NONE)
-        eventually(lambda: results[-1] == "written", "it is written")
-    assert set(results[:-1]) == {"retried"}
+    assert writing.queue.pending() == 0
 
 
 @pytest.mark.parametrize("successor", [False, True])
@@ -134,66 +139,46 @@ def test_a_pod_that_is_gone_is_given_up_and_its_successor_untouched(
     admin.delete(f"{PODS}/a", grace_period_seconds=0)
     if successor:
         server.apply(make_manifest("a", (30, 8)))
-    results: list[str] = []
-    queue = queue_to(api, results)
-    with running(queue):
-        queue.put(view, {"c0": GOT["main"]})
-        eventually(lambda: results == ["dropped"], "it is given up")
-    assert queue.pending() == 0
+    writing = Writing(api)
+    with writing.running():
+        writing.queue.put(view, {"c0": GOT["main"]})
+        writing.wait("dropped")
+    assert writing.queue.pending() == 0
     if successor:
         assert not parse_pod(admin.get(f"{PODS}/a"), NAMES).assigned
 
 
-@pytest.mark.parametrize("error", [Gone("expired"), Rejected(404, "no such pod")])
-def test_a_pod_that_is_gone_is_not_tried_again(error: Exception) -> None:
-    api, results = FakePatchApi(error), list[str]()
-    queue = queue_to(api, results)
-    with running(queue):
-        queue.put(make_pod("a", asks(30, 8)), GOT)
-        queue.put(make_pod("b", asks(30, 8)), GOT)
-        eventually(lambda: results == ["dropped", "written"], "both are settled")
-    assert [name for name, _ in api.patches] == ["default/b"]
-
-
-def test_a_fault_of_ours_with_one_pod_does_not_end_the_writing_for_others() -> None:
-    api, results = FakePatchApi(KeyError("unforeseen")), list[str]()
-    queue = queue_to(api, results)
-    with running(queue):
-        queue.put(make_pod("a", asks(30, 8)), GOT)
-        queue.put(make_pod("b", asks(30, 8)), GOT)
-        eventually(lambda: results.count("written") == 2, "both are written")
-
-
-def test_a_failing_pod_does_not_hold_up_another() -> None:
-    api, results = FakePatchApi(*[Unavailable("away")] * 3), list[str]()
-    queue = queue_to(api, results)
-    with running(queue):
-        for name in "abc":
-            queue.put(make_pod(name, asks(30, 8)), GOT)
-        eventually(lambda: results.count("written") == 3, "all are written")
-    assert results[:3] == ["retried"] * 3
+@pytest.mark.parametrize(
+    ("errors", "results"),
+    [
+        ([Gone("expired")], ["dropped", "written"]),
+        ([Rejected(404, "no such pod")], ["dropped", "written"]),
+        ([KeyError("unforeseen")], ["retried", "written", "written"]),
+        ([Unavailable("away")] * 2, ["retried", "retried", "written", "written"]),
+    ],
+)
+def test_a_failing_pod_does_not_hold_up_another(
+    errors: list[Exception], results: list[str]
+) -> None:
+    api = FakePatchApi(*errors)
+    writing = Writing(api)
+    writing.queue.put(of("a"), GOT)
+    writing.queue.put(of("b"), GOT)
+    with writing.running():
+        eventually(lambda: writing.queue.pending() == 0, "both are settled")
+        eventually(lambda: sorted(writing.results) == sorted(results), "and told")
+    gone = results[0] == "dropped"
+    assert {name for name, _ in api.patches} == {"default/b"} | (set() if gone else {"default/a"})
 
 
 def test_waits_grow_between_tries() -> None:
-    api, results = FakePatchApi(*[Unavailable("away")] * 3), list[str]()
-    queue = queue_to(api, results)
-    with running(queue):
-        queue.put(make_pod("a", asks(30, 8)), GOT)
-        eventually(lambda: results[-1:] == ["written"], "it is written")
+    api = FakePatchApi(*[Unavailable("away")] * 3)
+    writing = Writing(api)
+    with writing.running():
+        writing.queue.put(of(), GOT)
+        writing.wait("retried", "retried", "retried", "written")
     gaps = [later - earlier for earlier, later in zip(api.at, api.at[1:], strict=False)]
-    assert [gap >= least for gap, least in zip(gaps, [0.1, 0.2, 0.4], strict=True)] == [True] * 3
-
-
-def test_waits_grow_to_a_bound_and_never_overflow() -> None:
-    clock = FakeClock()
-    queue = PatchQueue(
-        api=FakePatchApi(), names=NAMES, indices=INDICES, clock=clock, jitter=lambda: 0.0
-    )
-    view = make_pod("a", asks(30, 8))
-    queue.put(view, GOT)
-    for _ in range(2000):
-        queue._later(view.id)
-    assert queue._tries[view.id] == (2000, clock.now + 30.0)
+    assert [gap >= least for gap, least in zip(gaps, [0.01, 0.02, 0.04], strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -222,141 +207,128 @@ def test_the_record_of_a_pod_of_init_containers_alone_is_complete_with_the_last(
     assert is_complete(view.demand, {"first": got, "last": got})
 
 
-def test_after_a_conflict_with_another_writer_the_record_is_written_all_the_same() -> None:
-    """One 409 says nothing: the pod is read, and it is still the same pod."""
-    api, results = FakePatchApi(*[Rejected(409, "the object has been modified")] * 2), list[str]()
-    queue, view = queue_to(api, results), make_pod("a", asks(30, 8))
-    api.uids["a"] = view.id.uid
-    with running(queue):
-        queue.put(view, GOT)
-        eventually(lambda: results == ["retried", "retried", "written"], "it is written at last")
-    assert [name for name, _ in api.patches] == ["default/a"]
-
-
-@pytest.mark.parametrize("now_there", [None, "another UID"])
-def test_after_a_conflict_with_a_successor_the_record_is_dropped(now_there: str | None) -> None:
-    api, results = FakePatchApi(Rejected(409, "precondition failed: UID")), list[str]()
-    queue = queue_to(api, results)
-    if now_there is not None:
-        api.uids["a"] = now_there
-    with running(queue):
-        queue.put(make_pod("a", asks(30, 8)), GOT)
-        eventually(lambda: results == ["dropped"], "it is given up")
-    assert not api.patches
-
-
-def test_a_conflict_that_cannot_be_explained_now_is_tried_again() -> None:
-    api, results = FakePatchApi(Rejected(409, "conflict")), list[str]()
-    queue = queue_to(api, results)
-    api.away = True
-    with running(queue):
-        queue.put(make_pod("a", asks(30, 8)), GOT)
-        eventually(lambda: results == ["retried", "written"], "it is written at last")
+@pytest.mark.parametrize(
+    ("now_there", "results"),
+    [
+        ("the same", ["retried", "written"]),  # one 409 says nothing: it is still the same pod
+        ("nobody", ["dropped"]),
+        ("another", ["dropped"]),
+        ("not to be told", ["retried", "written"]),
+    ],
+)
+def test_after_a_conflict_the_record_is_written_if_it_may_still_be_the_same_pod(
+    now_there: str, results: list[str]
+) -> None:
+    api, view = FakePatchApi(Rejected(409, "the object has been modified")), of()
+    writing = Writing(api)
+    if now_there in {"the same", "another"}:
+        api.uids["a"] = view.id.uid if now_there == "the same" else "another UID"
+    api.away = now_there == "not to be told"
+    with writing.running():
+        writing.queue.put(view, GOT)
+        writing.wait(*results)
+    assert len(api.patches) == results.count("written")
 
 
 def test_what_was_dropped_is_not_taken_for_written() -> None:
     """The API server may have answered 404 from a cache that lags; the pod is there after all."""
-    api, results = FakePatchApi(Rejected(404, "not found")), list[str]()
-    queue, view = queue_to(api, results), make_pod("a", asks(30, 8))
-    with running(queue):
-        queue.put(view, GOT)
-        eventually(lambda: results == ["dropped"], "it is given up")
-        queue.put(view, GOT)
-        eventually(lambda: results == ["dropped", "written"], "queued again, it is written")
+    writing, view = Writing(FakePatchApi(Rejected(404, "not found"))), of()
+    with writing.running():
+        writing.queue.put(view, GOT)
+        writing.wait("dropped")
+        writing.queue.put(view, GOT)
+        writing.wait("dropped", "written")
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 408, 413, 422, 423])
-def test_what_may_pass_is_tried_again(status: int) -> None:
+def test_what_may_pass_is_tried_again() -> None:
     """Permissions may come after the agent, and a policy may be corrected."""
-    api, results = FakePatchApi(), list[str]()
-    api.errors = [Rejected(status, "not yet")]
-    queue = queue_to(api, results)
-    queue.put(make_pod("a", asks(30, 8)), GOT)
-    with running(queue):
-        eventually(lambda: results == ["retried", "written"], "it is written at last")
+    statuses = [400, 401, 403, 408, 413, 422, 423]
+    writing = Writing(FakePatchApi(*[Rejected(each, "not yet") for each in statuses]))
+    with writing.running():
+        writing.queue.put(of(), GOT)
+        writing.wait(*["retried"] * len(statuses), "written")
 
 
-def test_the_same_allocation_is_written_once() -> None:
-    api, results = FakePatchApi(), list[str]()
-    queue = queue_to(api, results)
-    view = make_pod("a", asks(30, 8))
-    queue.put(view, GOT)
-    queue.put(view, GOT)
-    assert queue.pending() == 1
-    with running(queue):
-        eventually(lambda: results == ["written"], "it is written")
-        queue.put(view, GOT)
-        assert queue.pending() == 0
-        queue.put(view, LESS)
-        eventually(lambda: results == ["written", "written"], "a correction is written")
-    assert len(api.patches) == 2
+def test_the_same_allocation_is_written_once_and_a_correction_after_it() -> None:
+    api, view = FakePatchApi(), of()
+    writing = Writing(api)
+    writing.queue.put(view, GOT)
+    writing.queue.put(view, GOT)
+    assert writing.queue.pending() == 1
+    with writing.running():
+        writing.wait("written")
+        writing.queue.put(view, GOT)
+        assert writing.queue.pending() == 0
+        writing.queue.put(view, LESS)
+        writing.wait("written", "written")
+    assert written_cards(api) == ["1", "0"]
+
+
+def written_cards(api: FakePatchApi) -> list[str]:
+    """The card's index in each patch."""
+    index = NAMES.predicate_gpu_idx(0)
+    return [patch["metadata"]["annotations"][index] for _, patch in api.patches]
 
 
 def test_a_record_that_somebody_has_taken_away_is_written_again() -> None:
-    clock, api, results = FakeClock(), FakePatchApi(), list[str]()
-    queue = PatchQueue(api=api, names=NAMES, indices=INDICES, on_result=results.append, clock=clock)
-    view = make_pod("a", asks(30, 8))
-    with running(queue):
-        queue.put(view, GOT)
-        eventually(lambda: results == ["written"], "it is written")
-        clock.now += 59
-        queue.put(view, GOT)  # the watch lags
-        assert queue.pending() == 0
-        clock.now += 2
-        queue.put(view, GOT)
-        eventually(lambda: results == ["written"] * 2, "it is written again")
+    writing, view = Writing(FakePatchApi()), of()
+    with writing.running():
+        writing.queue.put(view, GOT)
+        writing.wait("written")
+        writing.queue.put(view, GOT)  # the watch lags
+        assert writing.queue.pending() == 0
+        writing.clock.now += 61
+        writing.queue.put(view, GOT)
+        writing.wait("written", "written")
 
 
 def test_a_correction_that_is_taken_back_while_it_waits_is_not_written() -> None:
-    api, results = FakePatchApi(), list[str]()
-    queue, view = queue_to(api, results), make_pod("a", asks(30, 8))
-    with running(queue):
-        queue.put(view, GOT)
-        eventually(lambda: results == ["written"], "it is written")
+    api, view = FakePatchApi(), of()
+    writing = Writing(api)
+    with writing.running():
+        writing.queue.put(view, GOT)
+        writing.wait("written")
         api.errors = [Unavailable("away")] * 2
-        queue.put(view, LESS)
-        queue.put(view, GOT)
-        eventually(lambda: queue.pending() == 0, "all is written")
-    assert api.patches[-1][1]["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] == "1"
+        writing.queue.put(view, LESS)
+        writing.queue.put(view, GOT)
+        eventually(lambda: writing.queue.pending() == 0, "all is written")
+    assert written_cards(api)[-1] == "1"
 
 
 def test_a_newer_allocation_replaces_one_that_waits() -> None:
-    api, results = FakePatchApi(), list[str]()
-    queue = queue_to(api, results)
-    view = make_pod("a", asks(30, 8))
-    queue.put(view, LESS)
-    queue.put(view, GOT)
-    with running(queue):
-        eventually(lambda: results == ["written"], "one is written")
-    assert [
-        patch["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] for _, patch in api.patches
-    ] == ["1"]
+    api, view = FakePatchApi(), of()
+    writing = Writing(api)
+    writing.queue.put(view, LESS)
+    writing.queue.put(view, GOT)
+    with writing.running():
+        writing.wait("written")
+    assert written_cards(api) == ["1"]
 
 
 @pytest.mark.parametrize("errors", [[], [Unavailable("away")], [Rejected(409, "conflict")]])
 def test_an_allocation_that_comes_while_an_older_one_is_written_is_written_too(
     errors: list[Exception],
 ) -> None:
-    api, results = FakePatchApi(*errors), list[str]()
-    queue = queue_to(api, results)
-    view = make_pod("a", asks(30, 8))
+    api, view = FakePatchApi(*errors), of()
+    writing = Writing(api)
     api.go_on.clear()
-    with running(queue):
-        queue.put(view, LESS)
+    with writing.running():
+        writing.queue.put(view, LESS)
         assert api.entered.wait(10)
-        queue.put(view, GOT)
+        writing.queue.put(view, GOT)
         api.go_on.set()
-        eventually(lambda: queue.pending() == 0, "the newer one is written")
-    assert api.patches[-1][1]["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] == "1"
+        eventually(lambda: writing.queue.pending() == 0, "the newer one is written")
+    assert written_cards(api)[-1] == "1"
 
 
 def test_only_so_many_written_allocations_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_REMEMBERED", 2)
-    api, results = FakePatchApi(), list[str]()
-    queue = queue_to(api, results)
-    views = [make_pod(name, asks(30, 8)) for name in "abc"]
-    with running(queue):
+    writing, views = Writing(FakePatchApi()), [of(name) for name in "abc"]
+    with writing.running():
         for view in views:
-            queue.put(view, GOT)
-        eventually(lambda: len(results) == 3, "all are written")
-        assert len(queue._written) == 2
+            writing.queue.put(view, GOT)
+        writing.wait(*["written"] * 3)
+        writing.queue.put(views[2], GOT)
+        assert writing.queue.pending() == 0
+        writing.queue.put(views[0], GOT)
+        writing.wait(*["written"] * 4)

@@ -4,7 +4,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -38,19 +38,13 @@ def talks_to(scripted: Scripted, tmp_path: Path) -> Api:
 # --- credentials ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{}", "[]", "nonsense: [", "kind: Config", '{"clusters": 7}', "\x00"]
-)
-def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [None, "", "[]", "nonsense: [", '{"clusters": 7}', "\x00"])
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "kubeconfig"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with pytest.raises(SettingsError, match=rf"^kubeconfig: cannot use {path}: "):
         Api(path)
-
-
-def test_an_absent_kubeconfig_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=rf"^kubeconfig: cannot use {tmp_path}/none: "):
-        Api(tmp_path / "none")
 
 
 def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,23 +85,25 @@ def test_a_pod_is_got_raw_and_an_absent_one_is_none(api: Api, server: ApiServer)
     assert api.get_pod("default", "nobody") is None
 
 
-def test_a_patch_merges_annotations(api: Api, server: ApiServer, admin: ApiClient) -> None:
-    server.apply(make_manifest("a", annotations={"kept": "1"}))
-    api.patch_pod("default", "a", {"metadata": {"annotations": {"new": "2"}}})
-    assert admin.get(f"{PODS}/a")["metadata"]["annotations"] == {"kept": "1", "new": "2"}
+UID_OF_ANOTHER = {"metadata": {"uid": "another"}}
 
 
-def test_a_patch_of_a_successor_is_a_conflict(api: Api, server: ApiServer) -> None:
+@pytest.mark.parametrize(
+    ("call", "status", "message"),
+    [
+        (lambda api: api.patch_pod("default", "a", UID_OF_ANOTHER), 409, ".*"),
+        (lambda api: api.patch_pod("default", "b", {}), 404, 'pods "b" not found'),
+        (lambda api: api.patch_node("n2", {}), 404, 'nodes "n2" not found'),
+        (lambda api: api.patch_event("default", "a.1", {}), 404, 'events "a.1" not found'),
+    ],
+)
+def test_a_patch_of_what_is_gone_or_a_successor_is_rejected(
+    api: Api, server: ApiServer, call: Callable[[Api], None], status: int, message: str
+) -> None:
     server.apply(make_manifest("a"))
-    with pytest.raises(Rejected) as refused:
-        api.patch_pod("default", "a", {"metadata": {"uid": "another"}})
-    assert refused.value.status == 409
-
-
-def test_a_patch_of_a_pod_that_is_gone_is_rejected_with_its_message(api: Api) -> None:
-    with pytest.raises(Rejected, match=r'^pods "a" not found$') as refused:
-        api.patch_pod("default", "a", {"metadata": {"annotations": {}}})
-    assert refused.value.status == 404
+    with pytest.raises(Rejected, match=f"^{message}$") as refused:
+        call(api)
+    assert refused.value.status == status
 
 
 @pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
@@ -118,6 +114,9 @@ def test_an_outage_is_unavailable_and_passes(api: Api, server: ApiServer, outage
         lambda: api.list_pods("n1"),
         lambda: api.get_pod("default", "a"),
         lambda: api.patch_pod("default", "a", {}),
+        lambda: api.patch_node("n1", {}),
+        lambda: api.create_event("default", _event()),
+        lambda: api.patch_event("default", "a.1", {"count": 2}),
         lambda: next(api.watch_pods("n1", "1")),
     ):
         with pytest.raises(Unavailable, match=r"^API server: "):
@@ -150,7 +149,7 @@ def test_every_status_is_translated(
         talks_to.patch_pod("default", "a", {})
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"7", b"{}"])
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}"])
 def test_an_error_without_a_status_body_is_told_by_its_reason(
     talks_to: Api, scripted: Scripted, body: bytes
 ) -> None:
@@ -165,9 +164,7 @@ def test_a_forbidden_get_is_unavailable_not_absent(talks_to: Api, scripted: Scri
         talks_to.get_pod("default", "a")
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b"null", b"{}", b'{"metadata": {}}', b'{"metadata": 7}']
-)
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"metadata": {}}', b'{"metadata": 7}'])
 def test_an_answer_that_is_no_list_is_unavailable(
     talks_to: Api, scripted: Scripted, body: bytes
 ) -> None:
@@ -215,21 +212,6 @@ def test_an_event_is_created_once_and_then_patched(api: Api, admin: ApiClient) -
     api.patch_event("default", "a.1", {"count": 2})
     (event,) = admin.get("/api/v1/namespaces/default/events")["items"]
     assert (event["count"], event["message"]) == (2, "no card fits")
-
-
-def test_a_patch_of_an_event_that_has_expired_is_rejected(api: Api) -> None:
-    with pytest.raises(Rejected, match="not found") as refused:
-        api.patch_event("default", "a.1", {"count": 2})
-    assert refused.value.status == 404
-
-
-@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
-def test_in_an_outage_no_event_is_written(api: Api, server: ApiServer, outage: Outage) -> None:
-    server.set_outage(outage)
-    with pytest.raises(Unavailable, match=r"^API server: "):
-        api.create_event("default", _event())
-    with pytest.raises(Unavailable, match=r"^API server: "):
-        api.patch_event("default", "a.1", {"count": 2})
 
 
 # --- watch ----------------------------------------------------------------------------
@@ -281,9 +263,6 @@ def test_a_patched_node_keeps_what_the_patch_does_not_name(
     for key in ("a", "b"):
         api.patch_node("n1", {"metadata": {"annotations": {key: "1"}}})
     assert admin.get("/api/v1/nodes/n1")["metadata"]["annotations"] == {"a": "1", "b": "1"}
-    with pytest.raises(Rejected) as refused:
-        api.patch_node("n2", {"metadata": {"annotations": {"a": "1"}}})
-    assert refused.value.status == 404
 
 
 def test_closing_ends_a_watch_at_once(api: Api) -> None:
@@ -294,14 +273,9 @@ def test_closing_ends_a_watch_at_once(api: Api) -> None:
     api.close()
     assert watching.ended()
     assert time.monotonic() - began < 2
-
-
-def test_a_watch_begun_after_closing_ends_at_once(api: Api) -> None:
-    _, version = api.list_pods("n1")
-    api.close()
-    watching = Watching(api, version)
-    assert watching.ended()
-    assert not watching.seen
+    late = Watching(api, version)
+    assert late.ended()
+    assert not late.seen
 
 
 def test_closing_twice_or_without_a_watch_is_nothing(api: Api) -> None:

@@ -1,7 +1,5 @@
 """The pod cache: list, watch, list again; single look-ups; what does not parse is told."""
 
-import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,35 +9,55 @@ import pytest
 
 from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
-from agent.kubernetes_api import client as api_module
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
 from simulator.api.faults import Outage
-from simulator.api.resources import PODS as PODS_RESOURCE
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.fakes import NAMES, FakeClock, eventually, make_manifest
+from tests.agent.threads import running
 
 PODS = "/api/v1/namespaces/default/pods"
 RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})
 
 
+class Prompt(threading.Event):
+    """A stop that nobody waits for in real time: it notes each pause, and ends after some."""
+
+    def __init__(self, most: int = 1000) -> None:
+        super().__init__()
+        self.most = most
+        self.pauses: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout or 0.0)
+        if len(self.pauses) == self.most:
+            self.set()
+        return self.is_set()
+
+
 class FakePodApi:
-    """A ``PodApi``: each list and watch is scripted, then there is nothing."""
+    """A ``PodApi``: each list and watch is scripted, then it is over.
+
+    A step that can be called happens before the next one; so a test can do something in between.
+    """
 
     def __init__(self, *steps: object) -> None:
         self.steps = list(steps)
         self.pods: dict[tuple[str, str], Json] = {}
         self.gets: list[tuple[str, str]] = []
         self.watched_from: list[str] = []
-        self.over = threading.Event()
+        self.over = Prompt()
 
     def _next(self) -> object:
         if not self.steps:
             self.over.set()
             raise Unavailable("nothing more")
         step = self.steps.pop(0)
+        if callable(step):
+            step()
+            return self._next()
         if isinstance(step, Exception):
             raise step
         return step
@@ -61,23 +79,6 @@ class FakePodApi:
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         self.gets.append((namespace, name))
         return self.pods.get((namespace, name))
-
-
-@contextmanager
-def running(cache: PodCache, wake: Callable[[], None] = lambda: None) -> Iterator[threading.Event]:
-    """Run the cache in a thread, and end it within two seconds."""
-    stop = threading.Event()
-    thread = threading.Thread(target=cache.run, args=(stop,), daemon=True)
-    thread.start()
-    try:
-        yield stop
-    finally:
-        began = time.monotonic()
-        stop.set()
-        wake()
-        thread.join(10)
-        assert not thread.is_alive()
-        assert time.monotonic() - began < 2
 
 
 def cache_of(api: FakePodApi | Api, clock: Callable[[], float] = time.monotonic) -> PodCache:
@@ -114,25 +115,14 @@ class EndlessApi(FakePodApi):
         yield from self.brings
 
 
-class Stepwise(threading.Event):
-    """A stop that nobody waits for in real time: it notes each pause, and ends after some."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most = most
-        self.pauses: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.pauses.append(timeout or 0.0)
-        if len(self.pauses) == self.most:
-            self.set()
-        return self.is_set()
-
-
-def paused(api: FakePodApi, most: int, jitter: float = 0.0) -> list[float]:
+def paused(
+    api: FakePodApi, most: int, jitter: float = 0.0, clock: FakeClock | None = None
+) -> list[float]:
     """Run a cache on a clock that stands still until it has paused so often."""
-    stop = Stepwise(most)
-    PodCache(api=api, node="n1", names=NAMES, clock=FakeClock(), jitter=lambda: jitter).run(stop)
+    stop = Prompt(most)
+    PodCache(
+        api=api, node="n1", names=NAMES, clock=clock or FakeClock(), jitter=lambda: jitter
+    ).run(stop)
     return stop.pauses[:most]
 
 
@@ -160,13 +150,25 @@ def test_agents_that_lose_the_api_server_together_do_not_come_back_together() ->
 # --- against the simulated API server -------------------------------------------------
 
 
+@contextmanager
+def watching(cache: PodCache, api: Api) -> Iterator[None]:
+    stop = threading.Event()
+
+    def end() -> None:
+        stop.set()
+        api.close()
+
+    with running(lambda: cache.run(stop), end):
+        yield
+
+
 def test_pods_are_listed_then_watched(api: Api, server: ApiServer, admin: ApiClient) -> None:
     server.apply(make_manifest("before", (30, 8)), make_manifest("elsewhere", (30, 8), node="n2"))
     cache = cache_of(api)
     seen: list[PodView] = []
     cache.subscribe(seen.append)
     assert not cache.synced.is_set()
-    with running(cache, api.close):
+    with watching(cache, api):
         assert cache.synced.wait(10)
         assert known(cache) == {"before"}
         server.apply(make_manifest("after", (30, 8)))
@@ -183,35 +185,12 @@ def test_pods_are_listed_then_watched(api: Api, server: ApiServer, admin: ApiCli
     ]
 
 
-def test_an_expired_watch_is_followed_by_a_new_list(
-    api: Api,
-    server: ApiServer,
-    admin: ApiClient,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The watch lags, the server ends it, and what it would go on from is forgotten."""
-    monkeypatch.setattr(api_module, "_WATCH_SECONDS", 1)
-    caplog.set_level(logging.INFO, "agent.kubernetes_api.pods")
-    server.apply(make_manifest("old", (30, 8)))
-    cache = cache_of(api)
-    with running(cache, api.close):
-        assert cache.synced.wait(10)
-        server.delay_watches(PODS_RESOURCE, 60)
-        admin.delete(f"{PODS}/old", grace_period_seconds=0)
-        server.apply(make_manifest("new", (30, 8)))
-        server.expire_history()
-        eventually(lambda: "watch expired, listing again" in caplog.text, "410")
-        server.delay_watches(PODS_RESOURCE, 0)
-        eventually(lambda: known(cache) == {"new"}, "the cache has caught up")
-
-
 def test_an_outage_passes_and_what_is_known_stays(
     api: Api, server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.apply(make_manifest("a", (30, 8)))
     cache = cache_of(api)
-    with running(cache, api.close):
+    with watching(cache, api):
         assert cache.synced.wait(10)
         server.set_outage(Outage.UNAVAILABLE)
         eventually(lambda: "no pods from the API server" in caplog.text, "the outage is noticed")
@@ -225,20 +204,8 @@ def test_it_stops_promptly_in_the_middle_of_an_outage(
     api: Api, server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.set_outage(Outage.REFUSED)
-    with running(cache_of(api), api.close):
+    with watching(cache_of(api), api):
         eventually(lambda: caplog.text.count("no pods") >= 2, "it waits to try again")
-
-
-def test_a_pod_that_the_watch_is_behind_with_is_fetched(api: Api, server: ApiServer) -> None:
-    cache = cache_of(api)
-    with running(cache, api.close):
-        assert cache.synced.wait(10)
-        server.delay_watches(PODS_RESOURCE, 60)
-        server.apply(make_manifest("a", (30, 8)))
-        view = cache.fetch("default", "a")
-        assert view is not None
-        assert known(cache) == {"a"}
-        server.delay_watches(PODS_RESOURCE, 0)
 
 
 # --- with scripts ---------------------------------------------------------------------
@@ -253,9 +220,8 @@ def test_a_watch_goes_on_from_its_last_bookmark() -> None:
         [("ADDED", {"metadata": {"name": "bare", "uid": "u"}})],
     )
     cache = cache_of(api)
-    with running(cache):
-        assert api.over.wait(10)
-        assert known(cache) == {"bare"}
+    cache.run(api.over)
+    assert known(cache) == {"bare"}
     assert api.watched_from == ["3", "9", "11", "11"]
 
 
@@ -263,45 +229,26 @@ def test_a_watch_goes_on_from_its_last_bookmark() -> None:
 def test_a_watch_that_ends_at_once_each_time_does_not_become_a_storm_of_lists(
     error: Exception,
 ) -> None:
-    at: list[float] = []
-
-    class Refusing(FakePodApi):
-        def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-            at.append(time.monotonic())
-            return [], "3"
-
-        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-            raise error
-
-    with running(cache_of(Refusing())):
-        eventually(lambda: len(at) >= 4, "it keeps trying")
-    gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
-    assert [gap >= least for gap, least in zip(gaps, [0.2, 0.4, 0.8], strict=False)] == [True] * 3
+    api = FakePodApi(*[([], "3"), [error]] * 4)
+    assert paused(api, 3) == [0.2, 0.4, 0.8]
 
 
 def test_a_watch_that_went_well_for_long_is_opened_again_soon() -> None:
-    clock, at = FakeClock(), list[float]()
+    clock = FakeClock()
 
-    class Long(FakePodApi):
-        def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-            at.append(time.monotonic())
-            return [], "3"
+    def long() -> None:
+        clock.now += 60
 
-        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-            clock.now += 60
-            raise Unavailable("cut")
-
-    with running(cache_of(Long(), clock)):
-        eventually(lambda: len(at) >= 6, "without growing waits", within=10)
+    api = FakePodApi(*[([], "3"), long, [Unavailable("cut")]] * 4)
+    assert paused(api, 3, clock=clock) == [0.2] * 3
 
 
 @pytest.mark.parametrize("error", [Gone("too old"), Unavailable("cut"), Rejected(403, "no")])
 def test_whatever_ends_a_watch_it_is_listed_again(error: Exception) -> None:
     api = FakePodApi(([entry("a")], "3"), [error], ([entry("b")], "7"), [])
     cache = cache_of(api)
-    with running(cache):
-        assert api.over.wait(10)
-        assert known(cache) == {"b"}
+    cache.run(api.over)
+    assert known(cache) == {"b"}
     assert api.watched_from == ["3", "7", "7"]
 
 
@@ -314,8 +261,7 @@ def test_a_list_tells_only_of_what_has_changed() -> None:
     cache = cache_of(api)
     seen: list[str] = []
     cache.subscribe(lambda view: seen.append(view.id.name))
-    with running(cache):
-        assert api.over.wait(10)
+    cache.run(api.over)
     assert seen == ["a", "b", "b", "c"]
 
 
@@ -328,8 +274,7 @@ def test_a_successor_stands_beside_its_predecessor_until_that_is_gone() -> None:
     cache = cache_of(api)
     seen: list[set[str]] = []
     cache.subscribe(lambda _view: seen.append({view.id.uid for view in cache.views()}))
-    with running(cache):
-        assert api.over.wait(10)
+    cache.run(api.over)
     assert seen == [{"one"}, {"one", "two"}]
     assert {view.id.uid for view in cache.views()} == {"two"}
 
@@ -358,8 +303,7 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     api = FakePodApi(([obj], "3"))
     cache = cache_of(api)
-    with running(cache):
-        assert api.over.wait(10)
+    cache.run(api.over)
     (view,) = cache.views()
     assert view.position[0] == 1_767_225_600_000_000_000  # it stands where it was created
     ignored = [each for each in caplog.records if each.getMessage() == "annotation ignored"]
@@ -399,8 +343,7 @@ def test_a_name_that_came_back_is_asked_for_at_once() -> None:
     api.pods["default", "a"] = entry("a", "one")
     cache = cache_of(api, clock)
     assert cache.fetch("default", "a") is not None
-    with running(cache):  # the list tells that it is gone
-        assert api.over.wait(10)
+    cache.run(api.over)
     assert not cache.views()
     api.pods["default", "a"] = entry("a", "two")
     found = cache.fetch("default", "a")
@@ -418,17 +361,10 @@ def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
 
 
 def test_a_watch_that_ends_after_the_stop_is_not_opened_again() -> None:
-    stop = threading.Event()
-
-    class Stopping(FakePodApi):
-        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-            self.watched_from.append(resource_version)
-            stop.set()
-            yield "ADDED", entry("a")
-
-    api = Stopping(([], "3"))
+    api = FakePodApi(([], "3"))
+    api.steps += [api.over.set, [("ADDED", entry("a"))]]
     cache = cache_of(api)
-    cache.run(stop)
+    cache.run(api.over)
     assert known(cache) == {"a"}
     assert api.watched_from == ["3"]
 
@@ -439,29 +375,22 @@ def test_a_watch_that_ends_after_the_stop_is_not_opened_again() -> None:
 def test_a_fetch_that_finds_a_name_given_to_another_pod_forgets_the_one_before() -> None:
     api = FakePodApi(([entry("a", "one"), entry("b")], "3"))
     cache = cache_of(api)
-    with running(cache):
-        assert api.over.wait(10)
-        api.pods["default", "a"] = entry("a", "two")
-        seen: list[str] = []
-        cache.subscribe(lambda view: seen.append(view.id.uid))
-        found = cache.fetch("default", "a")
-        assert found is not None
-        assert found.id.uid == "two"
-        assert {view.id.uid for view in cache.views()} == {"two", "uid-b"}
-        assert seen == ["two"]
+    cache.run(api.over)
+    api.pods["default", "a"] = entry("a", "two")
+    seen: list[str] = []
+    cache.subscribe(lambda view: seen.append(view.id.uid))
+    found = cache.fetch("default", "a")
+    assert found is not None
+    assert found.id.uid == "two"
+    assert {view.id.uid for view in cache.views()} == {"two", "uid-b"}
+    assert seen == ["two"]
 
 
 def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_over() -> None:
     """Until it tells that the pod is gone; from then on its UID means nothing any more."""
-    behind = threading.Event()
-
-    class Behind(FakePodApi):
-        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-            assert behind.wait(10)
-            yield from super().watch_pods(node, resource_version)
-
-    api = Behind(
+    api = FakePodApi(
         ([entry("a", "one")], "3"),
+        lambda: cache.fetch("default", "a"),
         [
             ("MODIFIED", entry("a", "one", gpu_assigned="true")),
             ("DELETED", entry("a", "one")),
@@ -472,47 +401,36 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     cache = cache_of(api)
     seen: list[tuple[str, bool]] = []
     cache.subscribe(lambda view: seen.append((view.id.uid, view.assigned)))
-    with running(cache):
-        assert cache.synced.wait(10)
-        cache.fetch("default", "a")
-        behind.set()
-        assert api.over.wait(10)
+    cache.run(api.over)
     assert seen == [("one", False), ("two", False), ("two", True)]
     assert {view.id.uid for view in cache.views()} == {"two"}
 
 
 def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     """A list at version 0 may be behind as well: then it is the watch that tells."""
-    gone = threading.Event()
-
-    class Expiring(FakePodApi):
-        def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-            assert gone.wait(10)
-            yield from super().watch_pods(node, resource_version)
-
-    api = Expiring(([entry("a", "one")], "3"), [Gone("")], ([entry("a", "one")], "7"))
+    api = FakePodApi(
+        ([entry("a", "one")], "3"),
+        lambda: cache.fetch("default", "a"),
+        [Gone("")],
+        ([entry("a", "one")], "7"),
+    )
     api.pods["default", "a"] = entry("a", "two")
     cache = cache_of(api)
-    with running(cache):
-        assert cache.synced.wait(10)
-        cache.fetch("default", "a")
-        gone.set()
-        assert api.over.wait(10)
-        assert {view.id.uid for view in cache.views()} == {"one"}
+    cache.run(api.over)
+    assert {view.id.uid for view in cache.views()} == {"one"}
 
 
 def test_a_fetch_of_a_pod_as_it_is_known_changes_nothing_and_tells_nobody() -> None:
     api = FakePodApi(([entry("a")], "3"))
     api.pods["default", "a"] = entry("a")
     cache = cache_of(api)
-    with running(cache):
-        assert api.over.wait(10)
-        views, seen = cache.views(), list[PodView]()
-        cache.subscribe(seen.append)
-        found = cache.fetch("default", "a")
-        assert found == views[0]
-        assert cache.views() is views
-        assert seen == []
+    cache.run(api.over)
+    views, seen = cache.views(), list[PodView]()
+    cache.subscribe(seen.append)
+    found = cache.fetch("default", "a")
+    assert found == views[0]
+    assert cache.views() is views
+    assert seen == []
 
 
 def test_views_are_the_same_object_until_something_changes() -> None:
@@ -527,8 +445,7 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     assert cache.views() is before
     given: list[object] = []
     cache.subscribe(lambda _view: given.append(cache.views()))
-    with running(cache):
-        assert api.over.wait(10)
+    cache.run(api.over)
     assert len(given) == 2  # not for the change of what nobody reads
     assert given[0] is not given[1]
     assert cache.views() == ()
@@ -551,9 +468,8 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
             raise KeyError("GPU-LOST")
 
     cache.subscribe(take)
-    with running(cache):
-        assert api.over.wait(10)
-        assert known(cache) == {"a", "c", "d"}
+    cache.run(api.over)
+    assert known(cache) == {"a", "c", "d"}
     passed_over = [each for each in caplog.records if each.msg == "pod passed over"]
     assert [vars(each)["pod"] for each in passed_over] == [
         "default/b",

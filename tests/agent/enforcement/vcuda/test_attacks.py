@@ -22,7 +22,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.config import decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
-from tests.agent.builders import BLOCK, ids
+from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     ID_A2,
@@ -33,7 +33,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     POD_B,
     UID_A,
     UID_B,
-    Child,
     Site,
     entitlement,
     stub,
@@ -64,11 +63,22 @@ def dir_b(site: Site) -> Path:
     return site.admit(entitlement(POD_B, core_ids=IDS_B, blocks=8))
 
 
-def attacker(site: Site, ticket_dir: Path) -> Child:
-    """A process in the container of pod ``b`` that talks to a socket."""
-    child = site.child(ticket_dir)
-    site.put(ID_B, POD_B, child.pid)
-    return child
+def in_b(site: Site) -> None:
+    """Move this very process into the container of pod ``b``."""
+    site.put(ID_B, POD_B, ME)
+
+
+def in_a(site: Site) -> None:
+    site.put(ID_A, POD_A, ME)
+
+
+def code_of(site: Site, ticket_dir: Path, **claims: str) -> str:
+    """Register; gives ``OK``, or the code it was refused with."""
+    try:
+        site.register(ticket_dir, **claims)
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return "OK"
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -88,74 +98,69 @@ def served(site: Site, ticket_dir: Path) -> None:
     assert decode_pids((ticket_dir / "pids.config").read_bytes()) == (ME,)
 
 
+FORGED: list[dict[str, str]] = [
+    {"pod_uid": UID_A},
+    {"pod_uid": UID_A, "container_name": "main"},
+    {"pod_uid": UID_A, "container_id": ID_A},
+    {"container_id": ID_A},
+    {"container_id": f"crio-{ID_A}"},
+    {"container_id": f"../{ID_A}"},
+    {"container_id": "."},
+    {"container_id": "/etc"},
+    {"container_name": "../x"},
+    {"container_name": "vcuda.sock"},
+    {"container_name": "main\u2028"},
+    {"pod_uid": f"{UID_B}/../{UID_A}"},
+    {"bus_id": "0000:00:00.0"},
+]
+
+
 def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
     site: Site, dir_a: Path, dir_b: Path
 ) -> None:
     served(site, dir_a)
     before = content(dir_a), content(dir_b)
-    child = attacker(site, dir_b)
-    forged: list[dict[str, str]] = [
-        {"pod_uid": UID_A},
-        {"pod_uid": UID_A, "container_name": "main"},
-        {"pod_uid": UID_A, "container_id": ID_A},
-        {"container_id": ID_A},
-        {"container_id": f"crio-{ID_A}"},
-        {"container_id": f"../../{dir_a.parent.name}/files/{ID_A}"},
-        {"container_id": "."},
-        {"container_id": "/etc"},
-        {"container_name": "../" + dir_a.parent.name},
-        {"container_name": "vcuda.sock"},
-        {"container_name": "main\u2028"},
-        {"pod_uid": f"{UID_B}/../{UID_A}"},
-        {"bus_id": "0000:00:00.0"},
-    ]
-    for claims in forged:
-        assert child.register(**claims) == "PERMISSION_DENIED", claims
+    in_b(site)
+    for claims in FORGED:
+        assert code_of(site, dir_b, **claims) == "PERMISSION_DENIED", claims
+    for claims in ({}, *FORGED[:4], {"pod_uid": UID_B}):  # and at the other's socket
+        assert code_of(site, dir_a, **claims) == "PERMISSION_DENIED", claims
     assert (content(dir_a), content(dir_b)) == before
-    assert child.register(pod_uid=UID_B, container_name="main") == "OK"
+    assert code_of(site, dir_b, pod_uid=UID_B, container_name="main") == "OK"
     assert content(dir_a) == before[0]
 
 
-def test_a_container_that_got_hold_of_anothers_socket_is_refused(
+def test_what_another_process_says_of_itself_is_of_no_use(
     site: Site, dir_a: Path, dir_b: Path
 ) -> None:
-    served(site, dir_a)
-    before = content(dir_a)
-    child = attacker(site, dir_a)
-    for claims in ({}, {"pod_uid": UID_A, "container_id": ID_A}, {"pod_uid": UID_B}):
-        assert child.register(**claims) == "PERMISSION_DENIED"
-    assert content(dir_a) == before
-    assert not (dir_b / ID_A).exists()
-    assert not (dir_a / ID_B).exists()
-
-
-def test_a_process_of_the_host_is_refused(site: Site, dir_a: Path) -> None:
     child = site.child(dir_a)
     (site.proc / str(child.pid)).mkdir()
-    (site.proc / str(child.pid) / "cgroup").write_text("0::/system.slice/sshd.service\n")
-    assert child.register(pod_uid=UID_A, container_id=ID_A) == "PERMISSION_DENIED"
+    for cgroup in (
+        "/system.slice/sshd.service",  # a process of the host
+        f"/kubepods/pod{UID_B}/{ID_B}/kubepods/pod{UID_A}/{ID_A}",  # named like another's inside
+    ):
+        (site.proc / str(child.pid) / "cgroup").write_text(f"0::{cgroup}\n")
+        assert child.register(pod_uid=UID_A, container_id=ID_A) == "PERMISSION_DENIED"
 
 
-def test_a_cgroup_made_inside_the_own_one_and_named_like_anothers_is_of_no_use(
-    site: Site, dir_a: Path, dir_b: Path
-) -> None:
-    child = attacker(site, dir_a)
-    uid = UID_B.replace("-", "_")
-    (site.proc / str(child.pid) / "cgroup").write_text(
-        f"0::/kubepods.slice/kubepods-pod{uid}.slice/cri-containerd-{ID_B}.scope"
-        f"/kubepods/pod{UID_A}/{ID_A}\n"
-    )
-    assert child.register(pod_uid=UID_A, container_id=ID_A) == "PERMISSION_DENIED"
-
-
-@pytest.mark.parametrize("name", [ID_A, "main", "vcuda.config", "pids.config", ".pids.config.new"])
-@pytest.mark.parametrize("target", ["another's directory", "another's file", "itself", "nowhere"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        (ID_A, "another's directory"),
+        ("main", "another's directory"),
+        ("vcuda.config", "another's file"),
+        (".pids.config.new", "another's file"),
+        ("pids.config", "itself"),
+        (ID_A, "nowhere"),
+    ],
+)
 def test_links_laid_into_a_ticket_lead_nowhere(
     site: Site, dir_a: Path, dir_b: Path, name: str, target: str
 ) -> None:
     """They cannot be laid from a container, whose mount is read-only; still they are no use."""
-    child = attacker(site, dir_b)
-    assert child.register(container_name="main") == "OK"
+    in_b(site)
+    site.register(dir_b, container_name="main")
+    in_a(site)
     before = content(dir_b)
     aims = {
         "another's directory": dir_b / ID_B,
@@ -168,12 +173,13 @@ def test_links_laid_into_a_ticket_lead_nowhere(
     (dir_a / name).symlink_to(aims[target])
     with contextlib.suppress(grpc.RpcError):
         site.register(dir_a, container_name="main")
-    assert content(dir_b) == before
-    site.vcuda.start(IDS_A, entitlement())
-    assert content(dir_b) == before
-    site.restart()
-    assert content(dir_b) == before
-    site.vcuda.keep([POD_B])
+    for act in (
+        lambda: site.vcuda.start(IDS_A, entitlement()),
+        site.restart,
+        lambda: site.vcuda.keep([POD_B]),
+    ):
+        assert content(dir_b) == before
+        act()
     assert content(dir_b) == before
     assert not dir_a.exists()
 
@@ -184,9 +190,8 @@ def test_an_id_that_is_used_again_by_another_pod_gets_that_pods_limits_alone(
     served(site, dir_a)
     before = content(dir_a)
     site.run(ID_A, POD_B)  # the runtime gives the ID out again
-    child = site.child(dir_b)
-    site.put(ID_A, POD_B, child.pid)
-    assert child.register(container_id=ID_A) == "OK"
+    site.put(ID_A, POD_B, ME)
+    site.register(dir_b, container_id=ID_A)
     assert decode((dir_b / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_B
     assert content(dir_a) == before
     assert not any("pods" in name for name in content(dir_b))
@@ -298,24 +303,15 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_stops_nobody(site: Site, dir_a: Path, dir_b: Path, data: bytes) -> None:
-    for ticket_dir in (dir_a, dir_b):
-        with _connect(ticket_dir) as connection, contextlib.suppress(OSError):
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(4096):
-                pass
-    served(site, dir_a)
-
-
-def test_huge_messages_and_names_are_refused(site: Site, dir_a: Path) -> None:
-    for claims in ({"pod_uid": "x" * 1_000_000}, {"container_id": "y" * 30_000}):
-        with pytest.raises(grpc.RpcError):
-            site.register(dir_a, **claims)
-    with stub(dir_a) as client, pytest.raises(grpc.RpcError):
-        client.RegisterVDevice(api.VDeviceRequest(), timeout=5, metadata=[("x-a", "b" * 40_000)])
-    served(site, dir_a)
+def test_garbage_stops_nobody(site: Site, dir_a: Path, dir_b: Path) -> None:
+    for data in GARBAGE.values():
+        for ticket_dir in (dir_a, dir_b):
+            with _connect(ticket_dir) as connection, contextlib.suppress(OSError):
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+        served(site, dir_a)
 
 
 def test_thousands_of_connections_keep_nobody_but_their_own_socket_waiting(
@@ -344,15 +340,15 @@ def test_thousands_of_connections_keep_nobody_but_their_own_socket_waiting(
     try:
         eventually(lambda: made > 100, "the flood has begun")
         began = time.monotonic()
-        for _ in range(5):
+        for _ in range(3):
             served(site, dir_a)
         assert time.monotonic() - began < 10
     finally:
         stop.set()
         for thread in threads:
             thread.join(20)
-    child = attacker(site, dir_b)
-    eventually(lambda: child.register() == "OK", "and its socket is open again", within=40)
+    in_b(site)
+    eventually(lambda: code_of(site, dir_b) == "OK", "and its socket is open again", within=40)
 
 
 def _connect_now(ticket_dir: Path) -> socket.socket:
@@ -366,7 +362,7 @@ def _connect_now(ticket_dir: Path) -> socket.socket:
     return made
 
 
-def test_two_thousand_connections_one_after_the_other_leave_nothing_behind(
+def test_hundreds_of_connections_one_after_the_other_leave_nothing_behind(
     folder: Path,
 ) -> None:
     generous = Limits(burst=10_000, per_second=10_000, check=0.1)
@@ -376,7 +372,7 @@ def test_two_thousand_connections_one_after_the_other_leave_nothing_behind(
         ticket_dir = site.admit(entitlement(blocks=4))
         served(site, ticket_dir)
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- descriptors, not files
-        for _ in range(2000):
+        for _ in range(300):
             _connect(ticket_dir).close()
         # While the socket's queue is full a client finds it busy, and tries again as gRPC does.
         with stub(ticket_dir) as client:
@@ -387,25 +383,12 @@ def test_two_thousand_connections_one_after_the_other_leave_nothing_behind(
         )
 
 
-def test_silent_peers_at_every_socket_of_one_pod_stop_no_other(site: Site, dir_a: Path) -> None:
-    mine = [
-        site.admit(entitlement(POD_B, core_ids=ids("GPU-1", [number]), blocks=1))
-        for number in range(40)
-    ]
-    with contextlib.ExitStack() as silent:
-        for ticket_dir in mine:
-            for _ in range(10):
-                silent.enter_context(_connect(ticket_dir))
-        began = time.monotonic()
-        served(site, dir_a)
-        assert time.monotonic() - began < 5
-
-
 def test_two_containers_that_race_each_find_their_own(site: Site, dir_a: Path, dir_b: Path) -> None:
-    first, second = site.child(dir_a), attacker(site, dir_b)
+    first, second = site.child(dir_a), site.child(dir_b)
     site.put(ID_A, POD_A, first.pid)
+    site.put(ID_B, POD_B, second.pid)
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(20):
+        for _ in range(10):
             answers = [
                 pool.submit(first.register, container_name="main"),
                 pool.submit(second.register, container_name="main"),
@@ -439,7 +422,7 @@ def test_places_that_change_hands_while_their_holders_register(site: Site, dir_a
     thread = threading.Thread(target=hammer)
     thread.start()
     try:
-        for number in range(10):
+        for number in range(6):
             pod, other = ((POD_B, ID_A), (POD_A, ID_A2))[number % 2]
             given = entitlement(pod, blocks=4)
             site.entitled.clear()

@@ -4,41 +4,33 @@ import contextlib
 import errno
 import selectors
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.links import Link, connect
-from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear, relays
+from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear
 
 
-@pytest.fixture
-def make(folder: Path) -> Iterator[Callable[..., RelaySite]]:
-    with relays(folder) as build:
-        yield build
-
-
-@pytest.fixture
-def site(make: Callable[..., RelaySite]) -> RelaySite:
-    return make()
-
-
-def test_a_peer_that_stops_talking_still_hears_the_answer(site: RelaySite) -> None:
-    site.ticket(T1)
-    site.upstream.hold.clear()
-    with site.connect(T1) as connection:
+def test_a_peer_that_stops_talking_still_hears_the_answer(relay_site: RelaySite) -> None:
+    relay_site.ticket(T1)
+    relay_site.upstream.hold.clear()
+    with relay_site.connect(T1) as connection:
         connection.sendall(b"question")
         connection.shutdown(socket.SHUT_WR)
-        site.upstream.hold.set()
+        relay_site.upstream.hold.set()
         assert hear(connection, 100) == b"question"
 
 
 def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., RelaySite]) -> None:
-    site = make(Limits(bytes=100_000))
-    site.ticket(T1)
-    with site.connect(T1) as talker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    relay_site = make(Limits(bytes=100_000))
+    relay_site.ticket(T1)
+    with (
+        relay_site.connect(T1) as talker,
+        contextlib.suppress(BrokenPipeError, ConnectionResetError),
+    ):
         for _ in range(1000):
             talker.sendall(b"x" * 1000)
             talker.settimeout(0)
@@ -50,16 +42,16 @@ def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., RelaySite]) ->
 
 def test_a_peer_that_does_not_listen_holds_nobody_up(make: Callable[..., RelaySite]) -> None:
     """What it is sent stays with the sender: the relay keeps one piece of it."""
-    site = make(Limits(bytes=64 << 20, seconds=60))
-    site.ticket(T1)
-    site.ticket(T2)
-    with site.connect(T1) as deaf:
+    relay_site = make(Limits(bytes=64 << 20, seconds=60))
+    relay_site.ticket(T1)
+    relay_site.ticket(T2)
+    with relay_site.connect(T1) as deaf:
         deaf.settimeout(0.2)
         with contextlib.suppress(TimeoutError):
             while True:
                 deaf.send(b"x" * 65536)
-        with site.connect(T2) as other:
-            assert site.peer(other)
+        with relay_site.connect(T2) as other:
+            assert relay_site.peer(other)
 
 
 class FullSelector(selectors.DefaultSelector):

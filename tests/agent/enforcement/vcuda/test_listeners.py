@@ -5,30 +5,20 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.agent.enforcement.vcuda.relay_site import T1, RelaySite, hear, relays
+from tests.agent.enforcement.vcuda.relay_site import T1, RelaySite, hear
 from tests.agent.fakes import eventually
 
 
-@pytest.fixture
-def make(folder: Path) -> Iterator[Callable[..., RelaySite]]:
-    with relays(folder) as build:
-        yield build
-
-
-@pytest.fixture
-def site(make: Callable[..., RelaySite]) -> RelaySite:
-    return make()
-
-
-def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(site: RelaySite) -> None:
+def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
+    relay_site: RelaySite,
+) -> None:
     before = os.umask(0o777)
     try:
-        path = site.ticket(T1) / "vcuda.sock"
+        path = relay_site.ticket(T1) / "vcuda.sock"
     finally:
         os.umask(before)
     status = path.lstat()
@@ -37,12 +27,12 @@ def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(site: Rela
     assert [each.name for each in path.parent.iterdir()] == ["vcuda.sock"]
 
 
-def test_a_path_longer_than_a_sockets_is_listened_at(site: RelaySite) -> None:
+def test_a_path_longer_than_a_sockets_is_listened_at(relay_site: RelaySite) -> None:
     """The container's own path to it is short: /etc/vcuda/vcuda.sock."""
-    long = site.folder / ("x" * 120)
+    long = relay_site.folder / ("x" * 120)
     long.mkdir()
     folder = os.open(long, os.O_RDONLY | os.O_DIRECTORY)
-    site.relay.open(T1, os.dup(folder))
+    relay_site.relay.open(T1, os.dup(folder))
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
@@ -51,22 +41,22 @@ def test_a_path_longer_than_a_sockets_is_listened_at(site: RelaySite) -> None:
     os.close(folder)
 
 
-def test_a_socket_left_by_an_agent_that_was_killed_is_replaced(site: RelaySite) -> None:
-    path = site.folder / T1
+def test_a_socket_left_by_an_agent_that_was_killed_is_replaced(relay_site: RelaySite) -> None:
+    path = relay_site.folder / T1
     path.mkdir()
     for name in ("vcuda.sock", ".vcuda.sock.new"):
         dead = socket.socket(socket.AF_UNIX)
         dead.bind(str(path / name))
         dead.close()
-    site.ticket(T1)
-    with site.connect(T1) as connection:
-        assert site.peer(connection)
+    relay_site.ticket(T1)
+    with relay_site.connect(T1) as connection:
+        assert relay_site.peer(connection)
     assert [each.name for each in path.iterdir()] == ["vcuda.sock"]
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced by a file", "replaced by a link"])
-def test_a_socket_that_vanished_is_made_again(site: RelaySite, how: str) -> None:
-    path = site.ticket(T1) / "vcuda.sock"
+def test_a_socket_that_vanished_is_made_again(relay_site: RelaySite, how: str) -> None:
+    path = relay_site.ticket(T1) / "vcuda.sock"
     before = path.lstat().st_ino, path.lstat().st_ctime_ns
     path.unlink()
     if how == "replaced by a file":
@@ -81,35 +71,37 @@ def test_a_socket_that_vanished_is_made_again(site: RelaySite, how: str) -> None
         return False
 
     eventually(anew, "the socket is there again")
-    with site.connect(T1) as connection:
-        assert site.peer(connection)
+    with relay_site.connect(T1) as connection:
+        assert relay_site.peer(connection)
 
 
-def test_opening_again_keeps_the_socket_and_mends_it(site: RelaySite) -> None:
-    path = site.ticket(T1)
-    (ticket_socket,) = site.relay.ticket_sockets()
+def test_opening_again_keeps_the_socket_and_mends_it(relay_site: RelaySite) -> None:
+    path = relay_site.ticket(T1)
+    (ticket_socket,) = relay_site.relay.ticket_sockets()
     (path / "vcuda.sock").unlink()
-    site.ticket(T1)
-    assert site.relay.ticket_sockets() == (ticket_socket,)
-    with site.connect(T1) as connection:
-        assert site.peer(connection)
+    relay_site.ticket(T1)
+    assert relay_site.relay.ticket_sockets() == (ticket_socket,)
+    with relay_site.connect(T1) as connection:
+        assert relay_site.peer(connection)
 
 
-def test_a_directory_that_cannot_be_listened_in_is_told(site: RelaySite, folder: Path) -> None:
+def test_a_directory_that_cannot_be_listened_in_is_told(
+    relay_site: RelaySite, folder: Path
+) -> None:
     file = folder / "file"
     file.touch()
     taken = os.open(file, os.O_RDONLY)
     with pytest.raises(NotADirectoryError):
-        site.relay.open(T1, taken)
-    assert site.relay.ticket_sockets() == ()
+        relay_site.relay.open(T1, taken)
+    assert relay_site.relay.ticket_sockets() == ()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(taken)
 
 
 def test_a_socket_that_cannot_be_mended_is_tried_again(
-    site: RelaySite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    relay_site: RelaySite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = site.ticket(T1)
+    path = relay_site.ticket(T1)
 
     def fails(_folder: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
@@ -124,10 +116,10 @@ def test_a_socket_that_cannot_be_mended_is_tried_again(
 
 
 def test_opening_again_what_cannot_be_listened_at_is_told(
-    site: RelaySite, monkeypatch: pytest.MonkeyPatch
+    relay_site: RelaySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container that starts must not go without, only because it has had a socket before."""
-    path = site.ticket(T1)
+    path = relay_site.ticket(T1)
 
     def fails(_folder: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
@@ -136,19 +128,19 @@ def test_opening_again_what_cannot_be_listened_at_is_told(
         patch.setattr("agent.enforcement.vcuda.listeners.listen", fails)
         (path / "vcuda.sock").unlink()
         with pytest.raises(OSError, match="no space"):
-            site.ticket(T1)
-    site.ticket(T1)
+            relay_site.ticket(T1)
+    relay_site.ticket(T1)
     assert (path / "vcuda.sock").exists()
 
 
-def test_opening_again_a_directory_that_is_gone_is_told(site: RelaySite) -> None:
-    path = site.ticket(T1)
+def test_opening_again_a_directory_that_is_gone_is_told(relay_site: RelaySite) -> None:
+    path = relay_site.ticket(T1)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     kept = os.dup(folder)
     (path / "vcuda.sock").unlink()
     path.rmdir()
     with pytest.raises(FileNotFoundError):
-        site.relay.open(T1, folder)
+        relay_site.relay.open(T1, folder)
     with pytest.raises(FileNotFoundError):  # nor is it by one that never was listened at
-        site.relay.open(T1, kept)
-    assert site.relay.ticket_sockets() == ()
+        relay_site.relay.open(T1, kept)
+    assert relay_site.relay.ticket_sockets() == ()

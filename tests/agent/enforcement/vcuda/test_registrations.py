@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -11,13 +11,12 @@ import pytest
 
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.claims import Forbidden
-from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
-from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
+    CONFIG,
     ID_A,
     ID_A2,
     IDS_A,
@@ -26,39 +25,13 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     UID_A,
     Site,
     entitlement,
+    limits,
+    listed,
+    pids,
 )
 from tests.agent.fakes import eventually
 
 ME = os.getpid()
-
-
-@pytest.fixture
-def site(folder: Path) -> Iterator[Site]:
-    with Site(folder) as running:
-        yield running
-
-
-@pytest.fixture
-def ticket_dir(site: Site) -> Path:
-    """The directory of a container that runs, with this process in it."""
-    site.run()
-    site.put(ID_A, POD_A, ME, 7, 5)
-    return site.admit(entitlement())
-
-
-def limits(folder: Path) -> VcudaConfig:
-    return decode((folder / "vcuda.config").read_bytes())
-
-
-def pids(folder: Path) -> tuple[int, ...]:
-    return decode_pids((folder / "pids.config").read_bytes())
-
-
-def listed(folder: Path, *expected: int) -> Callable[[], bool]:
-    return lambda: pids(folder) == expected
-
-
-CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
 
 
 def test_processes_are_listed_anew(site: Site, ticket_dir: Path) -> None:
@@ -69,9 +42,6 @@ def test_processes_are_listed_anew(site: Site, ticket_dir: Path) -> None:
 
 
 def test_more_processes_than_are_read_are_cut(site: Site, ticket_dir: Path) -> None:
-    site.put(ID_A, POD_A, ME)
-    (site.mount / "kubepods.slice").rename(site.mount / "moved")
-    (site.mount / "moved").rename(site.mount / "kubepods.slice")
     procs = next(site.mount.rglob("cgroup.procs"))
     procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
     site.register(ticket_dir)

@@ -5,95 +5,85 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from agent.enforcement.vcuda.limits import Limits
-from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear, of_pid, relays
+from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear, of_pid
 from tests.agent.fakes import eventually
 
 
-@pytest.fixture
-def make(folder: Path) -> Iterator[Callable[..., RelaySite]]:
-    with relays(folder) as build:
-        yield build
-
-
-@pytest.fixture
-def site(make: Callable[..., RelaySite]) -> RelaySite:
-    return make()
-
-
-def test_bytes_go_both_ways_and_the_peer_is_known_by_its_connection(site: RelaySite) -> None:
-    site.ticket(T1)
-    with site.connect(T1) as connection:
-        name = site.peer(connection)
-        peer = site.relay.peer(f"unix-abstract:{name}")
+def test_bytes_go_both_ways_and_the_peer_is_known_by_its_connection(relay_site: RelaySite) -> None:
+    relay_site.ticket(T1)
+    with relay_site.connect(T1) as connection:
+        name = relay_site.peer(connection)
+        peer = relay_site.relay.peer(f"unix-abstract:{name}")
         assert peer is not None
         assert peer.pid == os.getpid()
         assert peer.container == of_pid(os.getpid())
         assert peer.ticket_socket.digest == T1
-    eventually(lambda: site.relay.peer(name) is None, "the peer is forgotten")
-    eventually(lambda: site.upstream.open == 0, "the connection ends on the far side, too")
+    eventually(lambda: relay_site.relay.peer(name) is None, "the peer is forgotten")
+    eventually(lambda: relay_site.upstream.open == 0, "the connection ends on the far side, too")
 
 
-def test_nobody_is_known_by_a_name_that_is_not_the_relays(site: RelaySite) -> None:
+def test_nobody_is_known_by_a_name_that_is_not_the_relays(relay_site: RelaySite) -> None:
     for name in ("", "unix:", "unix:/x", "unix-abstract:gpu-turnstile-1", "ipv4:127.0.0.1:5"):
-        assert site.relay.peer(name) is None
+        assert relay_site.relay.peer(name) is None
 
 
-def test_names_are_never_used_twice_and_sockets_are_told_apart(site: RelaySite) -> None:
+def test_names_are_never_used_twice_and_sockets_are_told_apart(relay_site: RelaySite) -> None:
     for digest in (T1, T2):
-        site.ticket(digest)
+        relay_site.ticket(digest)
     seen = set()
     for number in range(20):
         digest = (T1, T2)[number % 2]
-        with site.connect(digest) as connection:
-            name = site.peer(connection)
-            peer = site.relay.peer(name)
+        with relay_site.connect(digest) as connection:
+            name = relay_site.peer(connection)
+            peer = relay_site.relay.peer(name)
             assert peer is not None
             assert peer.ticket_socket.digest == digest
             seen.add(name)
     assert len(seen) == 20
 
 
-def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(site: RelaySite) -> None:
-    old = site.ticket(T1)
-    (ticket_socket,) = site.relay.ticket_sockets()
-    with site.connect(T1) as lingering:
-        site.peer(lingering)
-        old.rename(site.folder / "old")
-        site.ticket(T1)
+def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
+    relay_site: RelaySite,
+) -> None:
+    old = relay_site.ticket(T1)
+    (ticket_socket,) = relay_site.relay.ticket_sockets()
+    with relay_site.connect(T1) as lingering:
+        relay_site.peer(lingering)
+        old.rename(relay_site.folder / "old")
+        relay_site.ticket(T1)
         assert ended(lingering)
-    (other,) = site.relay.ticket_sockets()
+    (other,) = relay_site.relay.ticket_sockets()
     assert other is not ticket_socket
     with pytest.raises(FileNotFoundError), ticket_socket.folder():
         pytest.fail("it is closed")
     with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as late:
-        late.connect(str(site.folder / "old" / "vcuda.sock"))
+        late.connect(str(relay_site.folder / "old" / "vcuda.sock"))
 
 
-def test_a_socket_whose_directory_was_removed_is_closed(site: RelaySite) -> None:
-    path = site.ticket(T1)
+def test_a_socket_whose_directory_was_removed_is_closed(relay_site: RelaySite) -> None:
+    path = relay_site.ticket(T1)
     (path / "vcuda.sock").unlink()
     path.rmdir()
-    eventually(lambda: site.relay.ticket_sockets() == (), "the ticket's socket is closed")
+    eventually(lambda: relay_site.relay.ticket_sockets() == (), "the ticket's socket is closed")
 
 
-def test_a_closed_socket_is_not_listened_at(site: RelaySite) -> None:
-    site.ticket(T1)
-    site.ticket(T2)
-    with site.connect(T1) as connection:
-        site.peer(connection)
-        site.relay.close(T1)
-        site.relay.close("there is none")
+def test_a_closed_socket_is_not_listened_at(relay_site: RelaySite) -> None:
+    relay_site.ticket(T1)
+    relay_site.ticket(T2)
+    with relay_site.connect(T1) as connection:
+        relay_site.peer(connection)
+        relay_site.relay.close(T1)
+        relay_site.relay.close("there is none")
         assert ended(connection)
     with pytest.raises(ConnectionRefusedError):
-        site.connect(T1)
-    with site.connect(T2) as connection:
-        assert site.peer(connection)
+        relay_site.connect(T1)
+    with relay_site.connect(T2) as connection:
+        assert relay_site.peer(connection)
 
 
 # --- what peers may use up ---------------------------------------------------------------
@@ -102,95 +92,79 @@ def test_a_closed_socket_is_not_listened_at(site: RelaySite) -> None:
 def test_a_socket_serves_so_many_and_the_next_waits_its_turn(
     make: Callable[..., RelaySite],
 ) -> None:
-    site = make(Limits(socket=2, check=0.05))
-    site.ticket(T1)
-    site.ticket(T2)
-    first, second, third = (site.connect(T1) for _ in range(3))
+    relay_site = make(Limits(socket=2, check=0.05))
+    relay_site.ticket(T1)
+    relay_site.ticket(T2)
+    first, second, third = (relay_site.connect(T1) for _ in range(3))
     for each in (first, second, third):
         each.sendall(b"x")
     assert hear(first, 1) == hear(second, 1) == b"x"
     third.settimeout(0.2)
     with pytest.raises(TimeoutError):
         third.recv(1)
-    with site.connect(T2) as other:  # of another socket nobody waits
-        assert site.peer(other)
+    with relay_site.connect(T2) as other:  # of another socket nobody waits
+        assert relay_site.peer(other)
     first.close()
     third.settimeout(20)
     assert hear(third, 1) == b"x"
     for each in (second, third):
         each.close()
-    assert site.upstream.most <= 3
-
-
-def test_overall_only_so_many_are_served(make: Callable[..., RelaySite]) -> None:
-    site = make(Limits(overall=1, check=0.05))
-    site.ticket(T1)
-    site.ticket(T2)
-    first = site.connect(T1)
-    site.peer(first)
-    with site.connect(T2) as second:
-        second.sendall(b"x")
-        second.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            second.recv(1)
-        first.close()
-        second.settimeout(20)
-        assert hear(second, 1) == b"x"
+    assert relay_site.upstream.most <= 3
 
 
 def test_a_peer_that_says_nothing_is_let_go(make: Callable[..., RelaySite]) -> None:
-    site = make(Limits(seconds=0.2))
-    site.ticket(T1)
-    with site.connect(T1) as slow:
+    relay_site = make(Limits(seconds=0.2))
+    relay_site.ticket(T1)
+    with relay_site.connect(T1) as slow:
         assert ended(slow)
-    eventually(lambda: site.upstream.open == 0, "the far side is told")
+    eventually(lambda: relay_site.upstream.open == 0, "the far side is told")
 
 
 def test_peers_that_come_too_often_wait_and_are_served(make: Callable[..., RelaySite]) -> None:
-    site = make(Limits(burst=3, per_second=50, check=0.05))
-    site.ticket(T1)
+    relay_site = make(Limits(burst=3, per_second=50, check=0.05))
+    relay_site.ticket(T1)
     began = time.monotonic()
     for _ in range(8):
-        with site.connect(T1) as connection:
-            site.peer(connection)
+        with relay_site.connect(T1) as connection:
+            relay_site.peer(connection)
     assert time.monotonic() - began > 0.06
 
 
 def test_a_server_that_is_not_there_ends_the_visit(make: Callable[..., RelaySite]) -> None:
-    site = make()
-    site.ticket(T1)
-    (site.folder / "up.sock").unlink()
-    with site.connect(T1) as connection:
+    relay_site = make()
+    relay_site.ticket(T1)
+    (relay_site.folder / "up.sock").unlink()
+    with relay_site.connect(T1) as connection:
         assert ended(connection)
-    with site.connect(T1) as connection:
+    with relay_site.connect(T1) as connection:
         assert ended(connection)
 
 
 def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -> None:
-    site = make()
-    site.ticket(T1)
-    with site.connect(T1) as connection:
-        site.peer(connection)
-        site.relay.stop()
+    relay_site = make()
+    relay_site.ticket(T1)
+    with relay_site.connect(T1) as connection:
+        relay_site.peer(connection)
+        relay_site.relay.stop()
         assert ended(connection)
-    site.thread.join(10)
+    relay_site.thread.join(10)
     with pytest.raises(ConnectionRefusedError):
-        site.connect(T1)
-    folder = os.open(site.folder, os.O_RDONLY)
-    site.relay.open(T2, folder)  # too late: nothing is listened at
+        relay_site.connect(T1)
+    folder = os.open(relay_site.folder, os.O_RDONLY)
+    relay_site.relay.open(T2, folder)  # too late: nothing is listened at
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(folder)
-    site.relay.stop()
+    relay_site.relay.stop()
 
 
 def test_hundreds_of_sockets_are_served_by_one_thread(make: Callable[..., RelaySite]) -> None:
-    site = make(Limits(check=5))
-    digests = [f"{number:020x}" for number in range(300)]
+    relay_site = make(Limits(check=5))
+    digests = [f"{number:020x}" for number in range(60)]
     for digest in digests:
-        site.ticket(digest)
+        relay_site.ticket(digest)
     for digest in digests[::10]:
-        with site.connect(digest) as connection:
-            peer = site.relay.peer(site.peer(connection))
+        with relay_site.connect(digest) as connection:
+            peer = relay_site.relay.peer(relay_site.peer(connection))
             assert peer is not None
             assert peer.ticket_socket.digest == digest
 
@@ -198,8 +172,8 @@ def test_hundreds_of_sockets_are_served_by_one_thread(make: Callable[..., RelayS
 def test_a_relay_out_of_descriptors_serves_once_it_has_some(
     make: Callable[..., RelaySite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = make(Limits(per_second=100, check=0.05))
-    real, failed, relay = socket.socket.accept, threading.Event(), site.thread
+    relay_site = make(Limits(per_second=100, check=0.05))
+    real, failed, relay = socket.socket.accept, threading.Event(), relay_site.thread
 
     def accept(listener: socket.socket) -> object:
         if threading.current_thread() is not relay or failed.is_set():
@@ -208,9 +182,9 @@ def test_a_relay_out_of_descriptors_serves_once_it_has_some(
         raise OSError(errno.EMFILE, "too many open files")
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    site.ticket(T1)
-    with site.connect(T1) as connection:
-        assert site.peer(connection)
+    relay_site.ticket(T1)
+    with relay_site.connect(T1) as connection:
+        assert relay_site.peer(connection)
     assert failed.is_set()
 
 
@@ -218,17 +192,17 @@ def test_the_sockets_of_one_pod_share_its_budget_and_others_are_served(
     make: Callable[..., RelaySite],
 ) -> None:
     """A pod of a hundred containers would else take every descriptor of the agent."""
-    site = make(Limits(socket=4, pod=6, overall=100, seconds=60, check=0.05))
+    relay_site = make(Limits(socket=4, pod=6, overall=100, seconds=60, check=0.05))
     ticket_sockets = [f"{number:020}" for number in range(10)]
     for digest in ticket_sockets:
-        site.ticket(digest, "greedy")
-    site.ticket(T1, "modest")
-    idle = [site.connect(digest) for digest in ticket_sockets for _ in range(4)]
+        relay_site.ticket(digest, "greedy")
+    relay_site.ticket(T1, "modest")
+    idle = [relay_site.connect(digest) for digest in ticket_sockets for _ in range(4)]
     try:
-        with site.connect(T1) as connection:
-            site.peer(connection)
-        eventually(lambda: site.upstream.open == 6, "the budget is used")
-        assert site.upstream.most <= 7
+        with relay_site.connect(T1) as connection:
+            relay_site.peer(connection)
+        eventually(lambda: relay_site.upstream.open == 6, "the budget is used")
+        assert relay_site.upstream.most <= 7
     finally:
         for each in idle:
             each.close()
@@ -238,19 +212,19 @@ def test_who_has_least_is_served_though_others_hold_all_connections(
     make: Callable[..., RelaySite],
 ) -> None:
     """The pods that hold most give up their oldest connection, not those that just begin."""
-    site = make(Limits(socket=4, pod=4, overall=8, seconds=60, check=0.05))
+    relay_site = make(Limits(socket=4, pod=4, overall=8, seconds=60, check=0.05))
     ticket_sockets = {f"{number:020}": f"idle-{number}" for number in range(4)}
     for digest, pod in ticket_sockets.items():
-        site.ticket(digest, pod)
-    idle = [site.connect(digest) for digest in ticket_sockets for _ in range(4)]
+        relay_site.ticket(digest, pod)
+    idle = [relay_site.connect(digest) for digest in ticket_sockets for _ in range(4)]
     try:
-        eventually(lambda: site.upstream.open == 8, "all connections are taken")
+        eventually(lambda: relay_site.upstream.open == 8, "all connections are taken")
         for number in range(3):
             digest = f"{100 + number:020}"
-            site.ticket(digest, f"late-{number}")
-            with site.connect(digest) as connection:
-                site.peer(connection)
-        eventually(lambda: site.upstream.open <= 8, "no more than that stay")
+            relay_site.ticket(digest, f"late-{number}")
+            with relay_site.connect(digest) as connection:
+                relay_site.peer(connection)
+        eventually(lambda: relay_site.upstream.open <= 8, "no more than that stay")
     finally:
         for each in idle:
             each.close()
@@ -260,17 +234,17 @@ def test_connections_leave_descriptors_to_the_rest_of_the_agent(
     make: Callable[..., RelaySite],
 ) -> None:
     """Five ticket sockets cost ten descriptors; of thirty left a connection costs three."""
-    site = make(Limits(socket=4, pod=8, files=60, reserve=20, seconds=60, check=0.05))
+    relay_site = make(Limits(socket=4, pod=8, files=60, reserve=20, seconds=60, check=0.05))
     ticket_sockets = [f"{number:020}" for number in range(5)]
     for digest in ticket_sockets:
-        site.ticket(digest, digest)
-    idle = [site.connect(digest) for digest in ticket_sockets for _ in range(4)]
+        relay_site.ticket(digest, digest)
+    idle = [relay_site.connect(digest) for digest in ticket_sockets for _ in range(4)]
     try:
-        eventually(lambda: site.upstream.open == 10, "as many as there are descriptors for")
+        eventually(lambda: relay_site.upstream.open == 10, "as many as there are descriptors for")
         for each in idle:
             each.close()
-        eventually(lambda: site.upstream.open == 0, "all are gone")
-        assert site.upstream.most <= 11
+        eventually(lambda: relay_site.upstream.open == 0, "all are gone")
+        assert relay_site.upstream.most <= 11
     finally:
         for each in idle:
             each.close()

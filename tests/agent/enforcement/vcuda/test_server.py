@@ -1,43 +1,14 @@
-"""What a container is told over gRPC, and what it is not."""
+"""What a container is told over gRPC, and what it is not; answers are in ``test_manager``."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.claims import Claims, NotYet
 from agent.enforcement.vcuda.server import VcudaServer
-from tests.agent.enforcement.vcuda.vcuda_site import (
-    ID_A,
-    POD_A,
-    Site,
-    entitlement,
-)
-
-ME = os.getpid()
-
-
-@pytest.fixture
-def site(folder: Path) -> Iterator[Site]:
-    with Site(folder) as running:
-        yield running
-
-
-@pytest.fixture
-def ticket_dir(site: Site) -> Path:
-    """The directory of a container that runs, with this process in it."""
-    site.run()
-    site.put(ID_A, POD_A, ME, 7, 5)
-    return site.admit(entitlement())
-
-
-def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]:
-    with pytest.raises(grpc.RpcError) as error:
-        site.register(ticket_dir, **claims)
-    return error.value.code().name, error.value.details()
+from tests.agent.enforcement.vcuda.vcuda_site import Site, stub
 
 
 def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
@@ -50,16 +21,8 @@ def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
 
 
 def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:
-    assert _code(site, ticket_dir, pod_uid="x" * 20_000)[0] == "RESOURCE_EXHAUSTED"
+    with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
+        site.register(ticket_dir, pod_uid="x" * 20_000)
+    with stub(ticket_dir) as client, pytest.raises(grpc.RpcError):
+        client.RegisterVDevice(api.VDeviceRequest(), timeout=5, metadata=[("x-a", "b" * 40_000)])
     site.register(ticket_dir)
-
-
-def test_what_is_not_foreseen_tells_a_container_nothing(
-    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def breaks(*_: object) -> None:
-        raise RuntimeError("/var/lib/secret")
-
-    monkeypatch.setattr(TicketDirs, "write", breaks)
-    assert _code(site, ticket_dir) == ("INTERNAL", "internal error")
-    assert site.results == ["failed"]

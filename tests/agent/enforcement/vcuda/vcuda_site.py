@@ -23,6 +23,7 @@ from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
+from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import Unavailable
@@ -73,6 +74,22 @@ class FakeRuntime:
         if self.down:
             raise Unavailable("CRI: UNAVAILABLE: does not answer")
         return self.ended.get(pod_uid, set())
+
+
+CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
+"""The limits of :func:`entitlement`."""
+
+
+def limits(folder: Path) -> VcudaConfig:
+    return decode((folder / "vcuda.config").read_bytes())
+
+
+def pids(folder: Path) -> tuple[int, ...]:
+    return decode_pids((folder / "pids.config").read_bytes())
+
+
+def listed(folder: Path, *expected: int) -> Callable[[], bool]:
+    return lambda: pids(folder) == expected
 
 
 class Site:

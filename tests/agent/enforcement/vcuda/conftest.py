@@ -1,0 +1,35 @@
+"""A node with vcuda, and the relay alone."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.enforcement.vcuda.relay_site import RelaySite, relays
+from tests.agent.enforcement.vcuda.vcuda_site import ID_A, POD_A, Site, entitlement
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    with Site(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def ticket_dir(site: Site) -> Path:
+    """The directory of a container that runs, with this process in it."""
+    site.run()
+    site.put(ID_A, POD_A, os.getpid(), 7, 5)
+    return site.admit(entitlement())
+
+
+@pytest.fixture
+def make(folder: Path) -> Iterator[Callable[..., RelaySite]]:
+    with relays(folder) as build:
+        yield build
+
+
+@pytest.fixture
+def relay_site(make: Callable[..., RelaySite]) -> RelaySite:
+    return make()

@@ -45,110 +45,60 @@ def v2(path: str, init: str = "/init.scope") -> ContainerCgroup | None:
     return find_container([Membership("", path)], [Membership("", init)])
 
 
-@pytest.mark.parametrize(
-    ("path", "uid", "directory"),
-    [
-        pytest.param(f"{FS}/{ID}", UID, f"{FS}/{ID}", id="cgroupfs"),
-        pytest.param(
-            f"/kubepods/pod{UID}/{ID}", UID, f"/kubepods/pod{UID}/{ID}", id="cgroupfs-guaranteed"
-        ),
-        pytest.param(
-            f"/kubepods/pod{STATIC}/{ID}",
-            STATIC,
-            f"/kubepods/pod{STATIC}/{ID}",
-            id="cgroupfs-static-pod",
-        ),
-        pytest.param(f"{FS}/crio-{ID}", UID, f"{FS}/crio-{ID}", id="cgroupfs-crio"),
-        pytest.param(
-            f"/a/prefix{FS}/{ID}", UID, f"/a/prefix{FS}/{ID}", id="cgroupfs-below-a-cgroup-root"
-        ),
-        pytest.param(
-            f"{SLICE}/cri-containerd-{ID}.scope",
-            UID,
-            f"{SLICE}/cri-containerd-{ID}.scope",
-            id="systemd-containerd",
-        ),
-        pytest.param(
-            f"{SLICE}/crio-{ID}.scope", UID, f"{SLICE}/crio-{ID}.scope", id="systemd-crio"
-        ),
-        pytest.param(
-            f"{SLICE}/crio-{ID}.scope/container",
-            UID,
-            f"{SLICE}/crio-{ID}.scope",
-            id="systemd-crio-with-its-own-cgroup-inside",
-        ),
-        pytest.param(
-            f"{SLICE}/docker-{ID}.scope", UID, f"{SLICE}/docker-{ID}.scope", id="systemd-docker"
-        ),
-        pytest.param(
-            f"/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{ID}.scope",
-            STATIC,
-            f"/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{ID}.scope",
-            id="systemd-static-pod",
-        ),
-        pytest.param(
-            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
-            f"/kubelet-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
-            UID,
-            "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"
-            f"/kubelet-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
-            id="systemd-below-a-cgroup-root",
-        ),
-        pytest.param(
-            f"{MIXED}:cri-containerd:{ID}",
-            UID,
-            f"{MIXED}:cri-containerd:{ID}",
-            id="kubelet-systemd-containerd-cgroupfs",
-        ),
-        pytest.param(
-            f"/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}/inner",
-            UID,
-            f"/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}",
-            id="kubelet-systemd-containerd-cgroupfs-at-the-top",
-        ),
-        pytest.param(
-            f"/../../pod{UID}/{ID}", UID, f"/../../pod{UID}/{ID}", id="another-namespace-cgroupfs"
-        ),
-        pytest.param(
-            f"/../../kubepods-burstable-pod{SLICE_UID}.slice/crio-{ID}.scope/container",
-            UID,
-            f"/../../kubepods-burstable-pod{SLICE_UID}.slice/crio-{ID}.scope",
-            id="another-namespace-systemd",
-        ),
-        pytest.param(
-            f"/../cri-containerd-{ID}.scope",
-            None,
-            f"/../cri-containerd-{ID}.scope",
-            id="another-namespace-of-the-same-pod",
-        ),
-        pytest.param(f"/k8s.io/{ID}", None, f"/k8s.io/{ID}", id="no-pod"),
-        pytest.param(
-            f"/kubepods/pod_123-456/crio-{ID}",
-            None,
-            f"/kubepods/pod_123-456/crio-{ID}",
-            id="a-pod-without-a-usual-uid",
-        ),
-        pytest.param(
-            f"{FS}/{ID}/kubepods/pod{OTHER_UID}/{OTHER}", UID, f"{FS}/{ID}", id="posing-cgroupfs"
-        ),
-        pytest.param(
-            f"{SLICE}/crio-{ID}.scope/kubepods.slice/kubepods-pod{STATIC}.slice/crio-{OTHER}.scope",
-            UID,
-            f"{SLICE}/crio-{ID}.scope",
-            id="posing-systemd",
-        ),
-        pytest.param(
-            f"/docker/{ID}/kubepods/pod{OTHER_UID}/{OTHER}",
-            None,
-            f"/docker/{ID}",
-            id="posing-from-outside-kubernetes",
-        ),
-        pytest.param(f"{FS}/{ID}/x (deleted)", UID, f"{FS}/{ID}", id="an-inner-one-is-gone"),
-        pytest.param(f"{FS}/{ID}/\udcff\u2028a:b", UID, f"{FS}/{ID}", id="odd-names-inside"),
-    ],
-)
-def test_a_container_is_found(path: str, uid: str | None, directory: str) -> None:
-    assert v2(path) == ContainerCgroup(ID, uid, (Membership("", directory),))
+ROOTED = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet"
+FOUND: dict[str, tuple[str | None, str, str]] = {  # the pod, its container's directory, more inside
+    "cgroupfs": (UID, f"{FS}/{ID}", ""),
+    "cgroupfs, guaranteed": (UID, f"/kubepods/pod{UID}/{ID}", ""),
+    "cgroupfs, static pod": (STATIC, f"/kubepods/pod{STATIC}/{ID}", ""),
+    "cgroupfs, crio": (UID, f"{FS}/crio-{ID}", ""),
+    "cgroupfs below a cgroup root": (UID, f"/a/prefix{FS}/{ID}", ""),
+    "systemd, containerd": (UID, f"{SLICE}/cri-containerd-{ID}.scope", ""),
+    "systemd, crio": (UID, f"{SLICE}/crio-{ID}.scope", ""),
+    "systemd, crio with its own cgroup inside": (UID, f"{SLICE}/crio-{ID}.scope", "/container"),
+    "systemd, static pod": (
+        STATIC,
+        f"/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{ID}.scope",
+        "",
+    ),
+    "systemd below a cgroup root": (
+        UID,
+        f"{ROOTED}-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
+        "",
+    ),
+    "kubelet systemd, containerd cgroupfs": (UID, f"{MIXED}:cri-containerd:{ID}", ""),
+    "the same at the top": (
+        UID,
+        f"/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}",
+        "/inner",
+    ),
+    "another namespace, cgroupfs": (UID, f"/../../pod{UID}/{ID}", ""),
+    "another namespace, systemd": (
+        UID,
+        f"/../../kubepods-burstable-pod{SLICE_UID}.slice/crio-{ID}.scope",
+        "/container",
+    ),
+    "another namespace of the same pod": (None, f"/../cri-containerd-{ID}.scope", ""),
+    "no pod": (None, f"/k8s.io/{ID}", ""),
+    "a pod without a usual UID": (None, f"/kubepods/pod_123-456/crio-{ID}", ""),
+    "posing, cgroupfs": (UID, f"{FS}/{ID}", f"/kubepods/pod{OTHER_UID}/{OTHER}"),
+    "posing, systemd": (
+        UID,
+        f"{SLICE}/crio-{ID}.scope",
+        f"/kubepods.slice/kubepods-pod{STATIC}.slice/crio-{OTHER}.scope",
+    ),
+    "posing from outside Kubernetes": (
+        None,
+        f"/docker/{ID}",
+        f"/kubepods/pod{OTHER_UID}/{OTHER}",
+    ),
+    "an inner one is gone": (UID, f"{FS}/{ID}", "/x (deleted)"),
+    "odd names inside": (UID, f"{FS}/{ID}", "/\udcff\u2028a:b"),
+}
+
+
+@pytest.mark.parametrize(("uid", "directory", "inside"), FOUND.values(), ids=FOUND)
+def test_a_container_is_found(uid: str | None, directory: str, inside: str) -> None:
+    assert v2(directory + inside) == ContainerCgroup(ID, uid, (Membership("", directory),))
 
 
 @pytest.mark.parametrize(

@@ -384,19 +384,18 @@ def test_hundreds_of_connections_one_after_the_other_leave_nothing_behind(
 
 
 def test_two_containers_that_race_each_find_their_own(site: Site, dir_a: Path, dir_b: Path) -> None:
-    first, second = site.child(dir_a), site.child(dir_b)
-    site.put(ID_A, POD_A, first.pid)
+    second = site.child(dir_b)
     site.put(ID_B, POD_B, second.pid)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(10):
             answers = [
-                pool.submit(first.register, container_name="main"),
+                pool.submit(code_of, site, dir_a, container_name="main"),
                 pool.submit(second.register, container_name="main"),
             ]
             assert [each.result(30) for each in answers] == ["OK", "OK"]
             assert decode((dir_a / "vcuda.config").read_bytes()).pod_uid == UID_A
             assert decode((dir_b / "vcuda.config").read_bytes()).pod_uid == UID_B
-            assert decode_pids((dir_a / "pids.config").read_bytes()) == (first.pid,)
+            assert decode_pids((dir_a / "pids.config").read_bytes()) == (ME,)
             assert decode_pids((dir_b / "pids.config").read_bytes()) == (second.pid,)
 
 

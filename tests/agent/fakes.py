@@ -390,6 +390,18 @@ class Node:
         for view in views:
             self.pods.add(view)
 
+    def begin(self, view: PodView) -> PodView:
+        """Have the kubelet come to a pod: it is bound, and listed with nothing."""
+        self.bind(view)
+        self.record.show(view)
+        return view
+
+    def admitted(self, view: PodView, order: Sequence[Resource] = CORE_FIRST) -> PodView:
+        """Have a pod bound and admitted."""
+        self.bind(view)
+        self.admit(view, order)
+        return view
+
     def forget(self, view: PodView) -> None:
         """Have a pod gone: from the API, from ``List``, its devices free again."""
         self.pods.remove(view)

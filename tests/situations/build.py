@@ -44,6 +44,11 @@ def sidecar(name: str = "sidecar", cores: int = 10, memory: int = 4) -> Json:
     return gpu(name, cores, memory, restartPolicy="Always")
 
 
+def plain(name: str = "plain") -> Json:
+    """A container that asks for no GPU."""
+    return {"name": name, "image": "registry.example/log:1", "resources": {}}
+
+
 def a_pod(
     name: str,
     *containers: Json,

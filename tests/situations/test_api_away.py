@@ -35,7 +35,6 @@ from simulator.manifests import write_yaml
 from tests.agent.fakes import Scripted, eventually, short_dir
 from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
 
-OUTAGES = [Outage.REFUSED, Outage.UNAVAILABLE]
 BLOCK = 256 << 20
 
 
@@ -226,10 +225,7 @@ def big(name: str, at: int) -> Json:
     )
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(
-    site: Site, outage: Outage
-) -> None:
+def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site: Site) -> None:
     with site.agent() as agent:
         bound = [
             site.create(big("first", at=3)),
@@ -237,7 +233,7 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(
             site.create(a_pod("third", gpu("c0", 10, 6), at=1)),
         ]
         eventually(lambda: len(agent._pods.views()) == 3, "the agent knows the pods")
-        site.server.set_outage(outage)
+        site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(*bound)
         site.outlast()
         assert agent.pending() == 3
@@ -251,10 +247,7 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(
     assert annotations[NAMES.predicate_gpu_idx(0)] == annotations[NAMES.predicate_gpu_idx(1)] == "0"
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(
-    site: Site, outage: Outage
-) -> None:
+def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Site) -> None:
     """Two that the watch was behind with, a static one without a mirror, and one that is known."""
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
@@ -264,7 +257,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(
             site.create(a_pod("late", gpu("c0", 10, 6), gpu("c1", 10, 4), at=3)),
             site.create(a_pod("later", gpu("c0", 10, 3), at=2)),
         ]
-        site.server.set_outage(outage)
+        site.server.set_outage(Outage.REFUSED)
         site.admit(late[0])
         static = a_pod("static", gpu("c0", 10, 5), stamped=False)
         del static["metadata"]["uid"]
@@ -286,15 +279,12 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(
         site.check_record(each, Evidence.RECORD)
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(
-    site: Site, outage: Outage
-) -> None:
+def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: Site) -> None:
     """The one before has written nothing: all of it comes from the kubelet's record."""
     with site.agent() as agent:
         before = site.create(a_pod("before", gpu("c0", 10, 2), gpu("c1", 20, 4), at=3))
         eventually(agent._pods.views, "the agent knows the pod")
-        site.server.set_outage(outage)
+        site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(before)
         site.outlast()
     arriving = [
@@ -333,10 +323,7 @@ def test_an_unknown_pod_with_init_containers_is_not_refused_and_is_right_in_the_
     site.check_record(pod, Evidence.WITNESS, Evidence.RECORD, without="init")
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(
-    site: Site, outage: Outage
-) -> None:
+def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(site: Site) -> None:
     """404 and 409; the successor of the same name gets its own record, once it is served."""
     with site.agent() as agent:
         gone, replaced, staying = (
@@ -344,7 +331,7 @@ def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(
             for name, memory in (("gone", 2), ("replaced", 3), ("staying", 4))
         )
         eventually(lambda: len(agent._pods.views()) == 3, "the agent knows the pods")
-        site.server.set_outage(outage)
+        site.server.set_outage(Outage.REFUSED)
         site.admit(gone, replaced, staying)
         site.outlast()
         site.remove("gone")
@@ -397,13 +384,12 @@ def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
     }
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_it_stops_promptly_with_everything_unwritten(site: Site, outage: Outage) -> None:
+def test_it_stops_promptly_with_everything_unwritten(site: Site) -> None:
     """``Site.agent`` asserts it: all threads have ended, within the time they are given."""
     with site.agent() as agent:
         bound = site.create(a_pod("bound", gpu("c0", 10, 2)))
         eventually(agent._pods.views, "the agent knows the pod")
-        site.server.set_outage(outage)
+        site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(bound)
         site.outlast()
         assert agent.pending() == 1

@@ -34,7 +34,7 @@ from tests.situations.build import (
     wait_for,
 )
 
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def places_by_resource(node: Node, uid: str, container: str) -> dict[str, set[str]]:
@@ -218,13 +218,12 @@ def draw(name: str, random: Random) -> Json:
     return a_pod(name, *mains, init=early)
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_pods_of_every_shape_are_served_on_one_card_each(policy: Policy) -> None:
+def test_pods_of_every_shape_are_served_on_one_card_each() -> None:
     """Alone on their cards: nothing excuses a refusal."""
     silent = forced = 0
-    for part in range(4):
+    for part, policy in enumerate(Policy):
         with a_node(seed=part, cards=4, memory="32Gi", policy=policy) as node:
-            for number in range(12):
+            for number in range(10):
                 pod = draw(f"p-{number}", Random(f"{policy}/{part}/{number}"))
                 uid = uid_of(pod)
                 node.admit([pod])
@@ -239,8 +238,8 @@ def test_pods_of_every_shape_are_served_on_one_card_each(policy: Policy) -> None
             assert node.diary.counts["corrected"] == 0
             assert node.diary.counts["prefer by order"] == 0
             assert node.diary.counts["allocate by order"] == 0
-    assert silent > 20
-    assert forced > 20
+    assert silent > 5
+    assert forced > 5
 
 
 def not_held(node: Node, uid: str) -> bool:
@@ -259,17 +258,16 @@ def cards_of_chain(node: Node, uid: str) -> set[str]:
     return {i.partition("::")[0] for each in held if each.container in handed for i in each.ids}
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_burst_of_every_shape_is_named_rightly(seed: int) -> None:
+def test_a_burst_of_every_shape_is_named_rightly() -> None:
     """On crowded cards some are refused, each because no card fits."""
-    random = Random(seed)
-    pods = [draw(f"p-{number}", random) for number in range(40)]
-    with a_node(seed=seed, cards=12, memory="8Gi") as node:
+    random = Random(0)
+    pods = [draw(f"p-{number}", random) for number in range(20)]
+    with a_node(cards=5) as node:
         node.bind(*pods)
         node.settle()
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
         served = [uid_of(each) for each in pods if not said_to(node, uid_of(each))]
-        assert len(served) > 20
+        assert 8 < len(served) < len(pods)
         assert_right(node, *served)
         assert_sound(node)
         refused = {each.reason.partition(":")[0] for each in node.diary.refusals}
@@ -281,7 +279,7 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
     """Some of these the kubelet makes impossible; nobody is named wrongly, nothing is lost."""
     excuses = ("no card fits ", "a share of ", "memory on GPU-")
     served = 0
-    for number in range(16):
+    for number in range(8):
         random = Random(f"mixed/{number}")
         sizes = [(random.choice((5, 40, 100, 200)), random.choice((2, 8))) for _ in range(4)]
         early = [gpu("i0", *sizes[0]), gpu("i1", *sizes[1])]
@@ -303,7 +301,7 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
             assert node.differences() == []
             assert node.double_grants() == 0
             assert node.diary.counts["corrected"] == 0
-    assert served > 5
+    assert 2 < served < 8
 
 
 def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:

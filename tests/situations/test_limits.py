@@ -57,7 +57,7 @@ def _starts(node: Node) -> Counter[tuple[str, str]]:
 
 def test_in_a_burst_everybody_finds_its_own_limits() -> None:
     with a_limited_node() as node:
-        node.bind(*crowd(80, seed=1))
+        node.bind(*crowd(25, seed=1))
         node.settle()
         assert node.diary.refusals == []
         assert_own_limits(node)
@@ -65,7 +65,7 @@ def test_in_a_burst_everybody_finds_its_own_limits() -> None:
 
 def test_what_was_made_for_pods_that_are_gone_is_removed_and_nothing_else() -> None:
     with a_limited_node() as node:
-        pods = crowd(20, seed=2)
+        pods = crowd(10, seed=2)
         node.bind(*pods)
         node.settle()
         before = directories(node)
@@ -94,14 +94,14 @@ def _settled_without(node: Node, pods: list[Json]) -> set[str]:
 @pytest.mark.parametrize("wiped", [False, True], ids=["disk kept", "disk wiped"])
 def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool) -> None:
     with a_limited_node() as node:
-        node.bind(*crowd(25, seed=4, prefix="a"))
-        wait_for(lambda: len(node.admissions()) > 20)
+        node.bind(*crowd(10, seed=4, prefix="a"))
+        wait_for(lambda: len(node.admissions()) > 8)
         node.kill_agent()
         if wiped:
             shutil.rmtree(node.state / "tickets")
         node.start_agent()
         node.wait_until_offered()
-        node.bind(*crowd(25, seed=5, prefix="b"))
+        node.bind(*crowd(10, seed=5, prefix="b"))
         node.settle()
         if wiped:  # what runs has what it had mounted; what starts again finds it made anew
             restart_all(node)
@@ -110,18 +110,18 @@ def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool)
 
 def test_a_kubelet_that_restarts_brings_nobody_anothers_limits() -> None:
     with a_limited_node() as node:
-        node.bind(*crowd(25, seed=6, prefix="a"))
-        wait_for(lambda: len(node.admissions()) > 20)
+        node.bind(*crowd(10, seed=6, prefix="a"))
+        wait_for(lambda: len(node.admissions()) > 8)
         node.restart_kubelet()
         node.wait_until_offered()
-        node.bind(*crowd(25, seed=7, prefix="b"))
+        node.bind(*crowd(10, seed=7, prefix="b"))
         node.settle()
         assert_own_limits(node)
 
 
 def test_places_that_are_given_to_another_pod_bring_it_a_fresh_directory() -> None:
     with a_limited_node() as node:
-        for number in range(12):
+        for number in range(4):
             pod = a_pod(f"p-{number}", gpu("main", 99, number % 3 + 1), at=number)
             node.admit([pod])
             assert_own_limits(node)

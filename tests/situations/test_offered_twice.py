@@ -36,6 +36,9 @@ PLACES = {NAMES.core: 100, NAMES.memory: 32}
 ENDS = "which is unexpected"
 
 
+each_resource = pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
+
+
 class Forgetfulness:
     """A kubelet's hook that makes it forget what some of its Allocate calls give out.
 
@@ -104,8 +107,8 @@ def forgetful_node(**options: Any) -> Iterator[tuple[Node, Forgetfulness]]:
             hook.monitor.close()
 
 
-@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
-@pytest.mark.parametrize("seed", range(3))
+@each_resource
+@pytest.mark.parametrize("seed", range(2))
 def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
     seed: int, resource: str
 ) -> None:
@@ -122,8 +125,8 @@ def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
         assert_sound(node)
 
 
-@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
-@pytest.mark.parametrize("seed", range(3))
+@each_resource
+@pytest.mark.parametrize("seed", range(2))
 def test_another_container_of_the_same_pod_does_not_get_them_either(
     seed: int, resource: str
 ) -> None:
@@ -139,13 +142,10 @@ def test_another_container_of_the_same_pod_does_not_get_them_either(
         assert_sound(node)
 
 
-@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
-@pytest.mark.parametrize("seed", range(3))
-def test_an_agent_that_remembers_nothing_does_not_give_them_out_either(
-    seed: int, resource: str
-) -> None:
+@each_resource
+def test_an_agent_that_remembers_nothing_does_not_give_them_out_either(resource: str) -> None:
     """What the kubelet's list of free devices forgets, its record still shows."""
-    with forgetful_node(seed=seed) as (node, hook):
+    with forgetful_node() as (node, hook):
         hook.forget(node, "holder", "c0", resource)
         node.admit([a_pod("holder", gpu("c0", 30, 8))])
         node.restart_agent()
@@ -155,7 +155,7 @@ def test_an_agent_that_remembers_nothing_does_not_give_them_out_either(
         assert_sound(node)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(seed: int) -> None:
     """Exactly as many seem free as are asked for, so the kubelet asks for no preference."""
     with forgetful_node(seed=seed, kubelet={"preferred_when_exact": False}) as (node, hook):
@@ -177,8 +177,8 @@ def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(se
         assert_sound(node)
 
 
-@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
-@pytest.mark.parametrize("seed", range(3))
+@each_resource
+@pytest.mark.parametrize("seed", range(2))
 def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
     seed: int, resource: str
 ) -> None:
@@ -227,10 +227,9 @@ def test_what_no_longer_fits_is_refused_although_the_kubelet_offers_enough() -> 
         assert_sound(node)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_node_that_forgets_all_the_time_gives_nothing_out_twice(seed: int) -> None:
+def test_a_node_that_forgets_all_the_time_gives_nothing_out_twice() -> None:
     """Pods come and go; of every second one the kubelet forgets what it gives it."""
-    with forgetful_node(seed=seed, cards=2) as (node, hook):
+    with forgetful_node(cards=2) as (node, hook):
         uids: list[str] = []
         for number in range(12):
             name = f"p{number:02}"

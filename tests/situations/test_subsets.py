@@ -67,11 +67,10 @@ def end(node: Node, uid: str) -> None:
     node.sweep()
 
 
-every_seed = pytest.mark.parametrize("seed", range(4))
+every_seed = pytest.mark.parametrize("seed", [1, 2])  # cores or memory asked for first
 
 
-@every_seed
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize(("seed", "policy"), list(enumerate(Policy)))
 def test_a_share_goes_where_the_hint_wants_it_and_the_next_pod_anywhere(
     seed: int, policy: Policy
 ) -> None:
@@ -229,8 +228,7 @@ def test_an_exact_fit_on_one_card_is_right_whichever_resource_comes_first(seed: 
         assert_sound(node)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_burst_with_a_hint_for_every_pod_is_named_rightly(seed: int) -> None:
+def test_a_burst_with_a_hint_for_every_pod_is_named_rightly() -> None:
     """A topology manager that spreads pods over the nodes: many subsets, many sizes."""
 
     def hint(pod_uid: str, container: str) -> Collection[int]:
@@ -240,7 +238,7 @@ def test_a_burst_with_a_hint_for_every_pod_is_named_rightly(seed: int) -> None:
         a_pod(f"p{number:02}", gpu("c0", 10, 2 + number % 3), gpu("c1", 10, 4), at=number)
         for number in range(14)
     ]
-    with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}, numa=True) as node:
+    with a_node(cards=4, kubelet={"numa_hint": hint}, numa=True) as node:
         node.bind(*pods)
         node.settle()
         for each in pods:

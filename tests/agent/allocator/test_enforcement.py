@@ -27,9 +27,7 @@ def node(enforcer: FakeEnforcer) -> Node:
 
 
 def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
-    pod = make_pod("p", asks(30, 4))
-    node.bind(pod)
-    node.record.show(pod)
+    node.begin(make_pod("p", asks(30, 4)))
     answer = node.allocator.allocate(CORE, node.prefer(CORE, 30))
     assert answer == Answer(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
@@ -39,9 +37,7 @@ def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
 def test_what_cannot_be_made_is_refused_and_nothing_is_booked(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", asks(30, 4))
-    node.bind(pod)
-    node.record.show(pod)
+    node.begin(make_pod("p", asks(30, 4)))
     chosen = node.prefer(CORE, 30)
     enforcer.error = EnforcementError("state-dir: no space left on device")
     with pytest.raises(EnforcementError, match="no space left"):
@@ -60,8 +56,7 @@ def test_after_the_disk_has_room_again_the_next_pod_is_served(
         node.admit(first)
     node.forget(first)
     enforcer.error = None
-    node.bind(second)
-    node.admit(second)
+    node.admitted(second)
     assert [ref.pod for ref, _, _ in enforcer.made] == [second.id, second.id]
 
 
@@ -70,11 +65,9 @@ def test_nothing_is_made_for_places_that_another_container_holds(
 ) -> None:
     """What lies on disk for the live container must not be touched (fact K15)."""
     holder, other = make_pod("a", asks(30, 4)), make_pod("b", asks(30, 4))
-    node.bind(holder)
-    node.admit(holder)
+    node.admitted(holder)
     held = node.got[holder.id, "main", CORE]
-    node.bind(other)
-    node.record.show(other)
+    node.begin(other)
     before = list(enforcer.made)
     with pytest.raises(Exception, match="held by another container"):
         node.allocator.allocate(CORE, held)
@@ -84,9 +77,7 @@ def test_nothing_is_made_for_places_that_another_container_holds(
 def test_a_start_tells_what_the_proven_container_may_use(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", asks(30, 4), wishes=Wishes(core_limit=80))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(30, 4), wishes=Wishes(core_limit=80)))
     node.start(pod)
     ((ids, about),) = enforcer.started
     assert ids == frozenset(node.got[pod.id, "main", CORE])
@@ -99,9 +90,7 @@ def test_a_start_tells_what_the_proven_container_may_use(
 def test_whole_cards_without_a_memory_request_have_no_memory_limit(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", asks(100, 0))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(100, 0)))
     node.start(pod)
     ((_, about),) = enforcer.started
     assert about is not None
@@ -112,9 +101,7 @@ def test_whole_cards_without_a_memory_request_have_no_memory_limit(
 def test_an_init_container_is_whom_its_places_were_given_to(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", init(40, 4), asks(10, 1))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", init(40, 4), asks(10, 1)))
     node.start(pod, "init")
     ((_, about),) = enforcer.started
     assert about is not None
@@ -130,9 +117,7 @@ def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(
 
 
 def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: FakeEnforcer) -> None:
-    pod = make_pod("p", asks(30, 4))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(30, 4)))
     enforcer.error = EnforcementError("state-dir: read-only")
     with pytest.raises(EnforcementError):
         node.start(pod)
@@ -142,9 +127,7 @@ def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: Fa
 
 
 def test_the_memory_places_of_a_start_make_nothing(node: Node, enforcer: FakeEnforcer) -> None:
-    pod = make_pod("p", asks(30, 4))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(30, 4)))
     node.allocator.prestart(MEMORY, node.got[pod.id, "main", MEMORY])
     assert enforcer.started == []
 
@@ -171,9 +154,7 @@ def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
 
 def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer) -> None:
     """Between making and booking nobody else shows the pod: the watch is behind."""
-    pod = make_pod("p", asks(100, 0))
-    node.bind(pod)
-    node.record.show(pod)
+    pod = node.begin(make_pod("p", asks(100, 0)))
     chosen = node.prefer(CORE, 100)
     node.pods.remove(pod)
     node.record.hide(pod)
@@ -185,9 +166,7 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
 
 
 def test_a_container_is_entitled_to_what_it_was_given_and_no_other_is(node: Node) -> None:
-    pod = make_pod("p", asks(30, 4))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(30, 4)))
     about = node.allocator.entitled(pod.id.uid, "main")
     assert about is not None
     assert about.core_ids == frozenset(node.got[pod.id, "main", CORE])
@@ -197,9 +176,7 @@ def test_a_container_is_entitled_to_what_it_was_given_and_no_other_is(node: Node
 
 def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
     node = Node(1)
-    pod = make_pod("p", asks(30, 4))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(30, 4)))
     node.start(pod)
     node.allocator.sweep()
     assert node.record.asked  # by the calls, not by the sweep
@@ -209,9 +186,7 @@ def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """An init container hands its places on, and nothing but the places is told (K7, K10)."""
-    pod = make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8)))
     same = {frozenset(node.got[pod.id, name, CORE]) for name in ("a", "b", "main")}
     assert len(same) == 1
     for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
@@ -227,9 +202,7 @@ def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
 def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", init(30, 4), asks(30, 8))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
     recorded = {
         "init": Allocation(("GPU-0",), 30, 4, Evidence.TICKET),
         "main": Allocation(("GPU-0",), 30, 8, Evidence.TICKET),
@@ -249,9 +222,7 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record
 def test_an_init_container_that_nobody_has_recorded_is_known_by_whom_it_handed_its_places_on_to(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", init(10, 4), asks(30, 8))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", init(10, 4), asks(30, 8)))
     node.restart_agent()
     node.allocator.rebuild()
     node.start(pod, "init")
@@ -265,9 +236,7 @@ def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """The agent was killed after it answered and before it wrote the record."""
-    pod = make_pod("p", init(30, 4), asks(30, 8))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
     node.restart_agent()
     node.allocator.rebuild()
     node.start(pod, "init")
@@ -282,9 +251,7 @@ def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
 def test_once_its_pod_runs_no_init_container_that_nobody_has_recorded_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = make_pod("p", init(30, 4), asks(30, 8))
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
     node.pods.add(replace(pod, running=True))
     node.restart_agent()
     node.allocator.rebuild()
@@ -310,9 +277,7 @@ def test_a_record_that_makes_no_sense_entitles_to_nothing(
 
 
 def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
-    pod = make_pod("p", asks(30, 4), runtime_uid="of-its-manifest")
-    node.bind(pod)
-    node.admit(pod)
+    pod = node.admitted(make_pod("p", asks(30, 4), runtime_uid="of-its-manifest"))
     about = node.allocator.entitled("of-its-manifest", "main")
     assert about is not None
     assert (about.ref, about.runtime_uid) == (ContainerRef(pod.id, "main"), "of-its-manifest")

@@ -8,19 +8,24 @@ from agent.allocator.model.pod_view import PodView
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.wishes import Wishes
+from placement.search import Plan
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, cards_of, init, make_pod
 
 
 def admitted(node: Node, view: PodView) -> PodView:
-    node.bind(view)
-    node.admit(view)
+    node.admitted(view)
     return view
+
+
+def plan(node: Node, view: PodView) -> Plan | None:
+    """What is meant for the later containers of a pod."""
+    return node.allocator.state.reservations.plan(view.id)
 
 
 def refusal(node: Node, view: PodView) -> str:
     with pytest.raises(PlacementError) as caught:
-        admitted(node, view)
+        node.admitted(view)
     return str(caught.value)
 
 
@@ -30,21 +35,22 @@ def refusal(node: Node, view: PodView) -> str:
 def test_a_later_container_finds_the_place_that_was_planned_for_it() -> None:
     """Placed alone, the first would take the fuller card, and the second fit nowhere."""
     node = Node()
-    admitted(node, make_pod("x", asks(50, 20)))
-    admitted(node, make_pod("y", asks(60, 1)))
-    pod = admitted(node, make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
+    node.admitted(make_pod("x", asks(50, 20)))
+    node.admitted(make_pod("y", asks(60, 1)))
+    pod = node.admitted(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
     assert (node.cards(pod, "first"), node.cards(pod, "second")) == (["GPU-1"], ["GPU-0"])
-    assert node.allocator.state.reservations._plans == {}  # its last container has all it asks for
+    assert plan(node, pod) is None  # its last container has all it asks for
 
 
 def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:
     node = Node(1)
-    assert refusal(node, make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))) == (
+    pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
+    assert refusal(node, pod) == (
         "no card fits 50 cores and 4 memory blocks of container second, with first placed: "
         "0 of 1 cards found; GPU-0: 40 of 50 cores free"
     )
     assert node.got == {}
-    assert node.allocator.state.reservations._plans == {}
+    assert plan(node, pod) is None
 
 
 def test_a_broken_container_later_in_the_pod_is_named() -> None:
@@ -63,34 +69,29 @@ def test_a_pod_that_is_only_guessed_is_not_refused_for_a_later_container() -> No
 
 def test_what_is_planned_is_free_once_another_pod_is_known_to_be_asking() -> None:
     node = Node(1)
-    begun = make_pod("a", asks(30, 4, "first"), asks(60, 4, "second"))
-    node.bind(begun)
-    node.record.show(begun)
+    begun = node.begin(make_pod("a", asks(30, 4, "first"), asks(60, 4, "second")))
     node.serve(begun, begun.demand.containers[0], CORE)
-    assert begun.id in node.allocator.state.reservations._plans
+    assert plan(node, begun)
     node.forget(begun)
-    admitted(node, make_pod("b", asks(90, 4)))
-    assert node.allocator.state.reservations._plans == {}
+    node.admitted(make_pod("b", asks(90, 4)))
+    assert plan(node, begun) is None
 
 
 def test_without_a_witness_what_is_planned_for_a_pod_is_kept_from_the_next() -> None:
     node = Node()
-    begun = make_pod("a", asks(30, 4, "first"), asks(60, 4, "second"))
-    node.bind(begun)
-    node.record.show(begun)
+    begun = node.begin(make_pod("a", asks(30, 4, "first"), asks(60, 4, "second")))
     node.serve(begun, begun.demand.containers[0], CORE)
     node.record.away = "hanging"
     other = make_pod("b", asks(40, 4))
     node.bind(other)
     assert set(cards_of(node.prefer(CORE, 40))) == {"GPU-1"}
-    assert set(node.allocator.state.reservations._plans) == {begun.id, other.id}
+    assert plan(node, begun)
+    assert plan(node, other)
 
 
 def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew() -> None:
     node = Node()
-    pod = make_pod("p", asks(30, 4, "first"), asks(50, 4, "second"))
-    node.bind(pod)
-    node.record.show(pod)
+    pod = node.begin(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
     for resource in (CORE, MEMORY):
         node.serve(pod, pod.demand.containers[0], resource)
     assert node.cards(pod, "first") == ["GPU-0"]
@@ -100,18 +101,16 @@ def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew()
 
 def test_a_new_kubelet_ends_all_plans() -> None:
     node = Node()
-    pod = make_pod("p", asks(30, 4, "first"), asks(50, 4, "second"))
-    node.bind(pod)
-    node.record.show(pod)
+    pod = node.begin(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
     node.serve(pod, pod.demand.containers[0], CORE)
     node.allocator.registered()
-    assert node.allocator.state.reservations._plans == {}
+    assert plan(node, pod) is None
 
 
 def test_init_containers_go_where_those_after_them_fit() -> None:
     node = Node()
-    admitted(node, make_pod("x", asks(50, 4)))
-    pod = admitted(node, make_pod("p", init(10, 1), asks(80, 4)))
+    node.admitted(make_pod("x", asks(50, 4)))
+    pod = node.admitted(make_pod("p", init(10, 1), asks(80, 4)))
     assert node.cards(pod) == ["GPU-1"]
 
 
@@ -122,7 +121,7 @@ def test_wishes_are_followed_or_named() -> None:
     node = Node(3)
     node.ill["GPU-1"] = "Xid 79"
     wish = Wishes(nouse_uuids=("GPU-0",))
-    pod = admitted(node, replace(make_pod("a", asks(50, 4)), wishes=wish))
+    pod = node.admitted(replace(make_pod("a", asks(50, 4)), wishes=wish))
     assert node.cards(pod) == ["GPU-2"]
     assert refusal(node, replace(make_pod("b", asks(60, 4)), wishes=wish)) == (
         "no card fits 60 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: excluded by "
@@ -132,26 +131,26 @@ def test_wishes_are_followed_or_named() -> None:
 
 def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
     node = Node()
-    admitted(node, make_pod("x", asks(20, 4)))
+    node.admitted(make_pod("x", asks(20, 4)))
     wish = Wishes(policy="spread")
-    spread = admitted(node, replace(make_pod("a", asks(20, 4)), wishes=wish))
-    packed = admitted(node, make_pod("b", asks(20, 4)))
+    spread = node.admitted(replace(make_pod("a", asks(20, 4)), wishes=wish))
+    packed = node.admitted(make_pod("b", asks(20, 4)))
     assert (node.cards(spread), node.cards(packed)) == (["GPU-1"], ["GPU-0"])
 
 
 def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_told() -> None:
     node = Node(3)
-    chosen = admitted(node, replace(make_pod("a", asks(50, 4)), chosen={0: (2,)}))
+    chosen = node.admitted(replace(make_pod("a", asks(50, 4)), chosen={0: (2,)}))
     assert node.cards(chosen) == ["GPU-2"]
     assert node.decision_log.replacements == []
-    other = admitted(node, replace(make_pod("b", asks(60, 4)), chosen={0: (2,)}))
+    other = node.admitted(replace(make_pod("b", asks(60, 4)), chosen={0: (2,)}))
     assert node.cards(other) == ["GPU-0"]
     assert node.decision_log.replacements == [("main", ("GPU-2",), ("GPU-0",))]
 
 
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
-    admitted(node, make_pod("x", asks(60, 4)))
+    node.admitted(make_pod("x", asks(60, 4)))
     pod = replace(make_pod("p", asks(50, 4)), chosen={0: (0,)})
     assert refusal(node, pod) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: 40 of 50 cores "
@@ -161,4 +160,4 @@ def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     node.record.hide(pod)
     nowhere = replace(make_pod("q", asks(50, 4)), chosen={0: (9,)})
     with pytest.raises(Refusal, match="a scheduler chose card 9 by predicate-gpu-idx-0"):
-        admitted(node, nowhere)
+        node.admitted(nowhere)

@@ -91,10 +91,6 @@ def test_who_holds_others_is_not(held: Mapping[Resource, frozenset[str]]) -> Non
     assert _holder(listed("p", c0=held), views=[view("p")]) is None
 
 
-def test_nobody_is_listed() -> None:
-    assert _holder() is None
-
-
 def test_a_holder_of_which_the_api_has_not_told_is_known_by_its_name() -> None:
     assert _holder(listed("p", c0=HELD)) == (ContainerRef(pod_id("p", ""), "c0"), HELD)
 

@@ -582,9 +582,9 @@ class WithoutWitness(AgentAndKubelet):
 
 
 TestAgentAndKubelet = AgentAndKubelet.TestCase
-TestAgentAndKubelet.settings = settings(patient, max_examples=100, stateful_step_count=40)
+TestAgentAndKubelet.settings = settings(patient, max_examples=40, stateful_step_count=40)
 TestWithoutWitness = WithoutWitness.TestCase
-TestWithoutWitness.settings = settings(patient, max_examples=50, stateful_step_count=40)
+TestWithoutWitness.settings = settings(patient, max_examples=25, stateful_step_count=40)
 
 
 def test_what_an_ended_pod_held_is_free_though_the_api_still_shows_the_pod() -> None:

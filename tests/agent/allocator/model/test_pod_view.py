@@ -67,12 +67,6 @@ def test_a_stamped_pod_is_read() -> None:
     assert view.faults == ()
 
 
-def test_a_pod_is_named_as_kubectl_users_do_and_found_by_namespace_and_name() -> None:
-    pod = PodId("ns", "p", "u")
-    assert str(pod) == "ns/p"
-    assert pod.key == ("ns", "p")
-
-
 @pytest.mark.parametrize(
     ("phase", "terminal"),
     [

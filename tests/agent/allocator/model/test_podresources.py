@@ -1,7 +1,6 @@
 import itertools
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from contract.resource import Resource
 from simulator.node.identify import identify
 from tests.agent.builders import (
     CORE,
-    MEMORY,
     container,
     ids,
     listed,
@@ -41,19 +39,6 @@ def _found(
     ]
 
 
-def test_what_a_container_holds_is_told_by_resource() -> None:
-    entry = listed("p", c0={CORE: A, MEMORY: B}, c1={CORE: B}, c2=None)
-    assert entry.key == ("default", "p")
-    assert entry.held("c0", CORE) == A
-    assert entry.held("c1", MEMORY) == frozenset()
-    assert entry.held("c2", CORE) == frozenset()
-    assert entry.held("other", CORE) == frozenset()
-    assert entry.all_held() == {
-        *((CORE, each) for each in A | B),
-        *((MEMORY, each) for each in B),
-    }
-
-
 def test_an_entry_is_the_one_pod_of_its_name() -> None:
     pod, entry = view("p"), listed("p", c0=None)
     assert identify(snapshot(entry), [pod, view("q")], {}) == (MatchedPod(pod.id, entry, pod),)
@@ -69,12 +54,6 @@ def test_an_entry_that_only_the_kubelet_knows_has_a_name_and_no_uid() -> None:
 def test_a_pod_of_the_same_name_in_another_namespace_is_another_pod() -> None:
     entry = ListedPod("other", "p", ())
     assert identify(snapshot(entry), [view("p")], {})[0].view is None
-
-
-def test_a_pod_that_holds_its_own_places_is_itself() -> None:
-    assert _found([listed("p", c0={CORE: A})], [view("p", uid="u1")], _owners(u1=A)) == [
-        ("u1", listed("p", c0={CORE: A}), True)
-    ]
 
 
 def test_places_the_ledger_does_not_know_leave_the_one_pod_of_the_name() -> None:
@@ -204,11 +183,6 @@ def test_the_order_in_which_pods_are_known_does_not_matter(
     assert identify(snapshot(*entries), views, owners) == identify(
         snapshot(*entries), shuffled, owners
     )
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_an_empty_list_identifies_nobody(known: bool) -> None:
-    assert identify(snapshot(), [view("p")] if known else [], {}) == ()
 
 
 # --- which pod of a name an entry can be ------------------------------------------------

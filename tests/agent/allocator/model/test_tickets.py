@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import Ticket, TicketBook, per_card, summarize
+from agent.allocator.model.tickets import Ticket, TicketBook, summarize
 from agent.errors import GrantError, SettingsError
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.cards import Inventory
-from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, demand, patient
+from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, patient
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,6 @@ def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
     except GrantError:
         return
     assert str(ticket) == device_id
-
-
-def test_each_resource_knows_the_other() -> None:
-    assert CORE.other is MEMORY
-    assert MEMORY.other is CORE
-
-
-def test_a_demand_counts_by_resource() -> None:
-    asked = demand(50, 4)
-    assert count_of(asked, CORE) == 50
-    assert count_of(asked, MEMORY) == 4
 
 
 def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
@@ -139,12 +128,6 @@ def test_the_order_of_the_ids_does_not_matter(
     expected = [Ticket(f"GPU-{index}", place) for index, place in sorted(places)]
     assert node.read(MEMORY, device_ids) == expected
     assert node.read(MEMORY, reversed(device_ids)) == expected
-
-
-def test_places_are_counted_by_card() -> None:
-    counted = per_card([Ticket("b", 1), Ticket("a", 1), Ticket("b", 2)])
-    assert counted == {"b": 2, "a": 1}
-    assert list(counted) == ["b", "a"]
 
 
 @pytest.mark.parametrize(

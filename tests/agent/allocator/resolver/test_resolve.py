@@ -1,7 +1,7 @@
 """Which container is asking; docs/kubelet-facts.md has the facts K1 to K8."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -42,222 +42,218 @@ def _served(*got: Got) -> Served:
     return lambda pod, name, resource: (pod.name, name, resource) in got
 
 
-def _resolve(
-    ask: Ask,
-    views: Sequence[PodView],
-    entries: Sequence[MatchedPod] | None = None,
-    *,
-    got: Collection[Got] = (),
-    passed: Collection[PodId] = (),
-    over: Collection[PodId] = (),
-    refused: Collection[PodId] = (),
-    newcomers: Collection[PodId] = (),
-    found: Collection[PodId] = (),
-) -> tuple[str, str, Evidence]:
-    answer = resolve(
-        ask,
-        views=views,
-        served=_served(*got),
-        listed=entries,
-        past=Past(
-            passed=frozenset(passed),
-            over=frozenset(over),
-            refused=frozenset(refused),
-            newcomers=frozenset(newcomers),
-            found=frozenset(found),
-        ),
-    )
-    return answer.pod.name, answer.container.name, answer.evidence
+Shown = Mapping[str, Mapping[Resource, frozenset[str]] | None]
+"""Container -> what it holds."""
+
+
+def _entries(
+    views: Sequence[PodView], shown: Mapping[str, Shown] | None
+) -> list[MatchedPod] | None:
+    """What ``List`` shows by pod name; of a pod without a view only the kubelet knows."""
+    known = {each.id.name: each for each in views}
+    if shown is None:
+        return None
+    return [
+        identified(known.get(name, pod_id(name, "")), listed(name, **containers))
+        for name, containers in shown.items()
+    ]
 
 
 def _refusal(
     ask: Ask,
     views: Sequence[PodView],
-    entries: Sequence[MatchedPod] | None = None,
-    got: Collection[Got] = (),
+    shown: Mapping[str, Shown] | None = None,
 ) -> str:
     with pytest.raises(ResolutionError) as caught:
-        resolve(ask, views=views, served=_served(*got), listed=entries)
+        resolve(ask, views=views, served=_served(), listed=_entries(views, shown))
     return str(caught.value)
 
 
-# --- witness -------------------------------------------------------------------------
+WITNESS, ORDER = Evidence.WITNESS, Evidence.ORDER
+CORES, MEM = Ask(CORE, 50), Ask(MEMORY, 4)
+FULL = {CORE: SOME, MEMORY: BLOCKS}
+BEGUN = {CORE: SOME}
+LACKS: Shown = {"c0": None}
+RECORD = Allocation(("GPU-0",), 50, 4, WITNESS)
 
 
-def test_the_one_pod_that_lacks_is_asking() -> None:
-    done, asking = view("a"), view("b")
-    entries = [
-        identified(done, listed("a", c0={CORE: SOME, MEMORY: BLOCKS})),
-        identified(asking, listed("b", c0=None)),
-    ]
-    assert _resolve(Ask(CORE, 50), [done, asking], entries) == ("b", "c0", Evidence.WITNESS)
+@dataclass(frozen=True)
+class Case:
+    """Who is known, what ``List`` shows, and who is asking.
+
+    Attributes:
+        pods: as the API shows them.
+        shown: pod name -> containers; ``None`` where there is no witness.
+        asking: pod and container, with a space between.
+        evidence: by which that is settled.
+        ask: 50 cores unless told.
+        got: what the agent's own record has.
+        past: by name of a field of ``Past``: the names of pods.
+    """
+
+    pods: Sequence[PodView]
+    shown: Mapping[str, Shown] | None
+    asking: str
+    evidence: Evidence
+    ask: Ask = CORES
+    got: Sequence[Got] = ()
+    past: Mapping[str, str] = field(default_factory=dict)
 
 
-def test_a_pod_the_kubelet_has_not_come_to_is_not_listed_and_not_asking() -> None:
-    first_in_line, asking = view("a", at=1), view("b", at=2)
-    entries = [identified(asking, listed("b", c0=None))]
-    assert _resolve(Ask(CORE, 50), [first_in_line, asking], entries) == (
-        "b",
-        "c0",
-        Evidence.WITNESS,
-    )
-
-
-def test_the_containers_of_a_pod_come_in_order() -> None:
-    pod = view("p", container("c0"), container("c1"), container("c2"))
-    got = {CORE: SOME, MEMORY: BLOCKS}
-    assert _resolve(Ask(CORE, 50), [pod], [identified(pod, listed("p", c0=got, c1=None))]) == (
-        "p",
-        "c1",
-        Evidence.WITNESS,
-    )
-
-
-@pytest.mark.parametrize(
-    ("first", "asked", "size"), [(CORE, MEMORY, 4), (MEMORY, CORE, 50)], ids=str
+A, B = view("a", at=1), view("b", at=2)
+TWO = view("p", container("c0"), container("c1"))
+SIDE = view("p", container("side", kind=SIDECAR), container("c0"))
+CARD = view("p", container("c0", 100, 0), container("c1"))
+WITH_INIT = view("p", container("init", kind=INIT), container("c0"))
+OTHER_INIT = view("p", container("init", 30, 2, kind=INIT), container("c0"))
+INIT_GOT = [("p", "init", CORE), ("p", "init", MEMORY)]
+SERVED = view(
+    "a",
+    container("init", kind=INIT),
+    container("c0"),
+    at=9,
+    recorded={"init": RECORD, "c0": RECORD},
 )
-def test_a_containers_resources_come_in_any_order(
-    first: Resource, asked: Resource, size: int
-) -> None:
-    pod = view("p", container("c0"), container("c1"))
-    entries = [identified(pod, listed("p", c0={first: BLOCKS}, c1=None))]
-    assert _resolve(Ask(asked, size), [pod], entries) == ("p", "c0", Evidence.WITNESS)
+BOTH = {"a": LACKS, "b": LACKS}
+B_BEGUN = {"a": LACKS, "b": {"c0": BEGUN}}
+SMALL, TINY = view("b", container("c0", 10, 4)), view("b", container("c0", 10, 1))
+
+ASKING = {
+    "the one that lacks": Case([A, B], {"a": {"c0": FULL}, "b": LACKS}, "b c0", WITNESS),
+    "one not listed has not had its turn": Case([A, B], {"b": LACKS}, "b c0", WITNESS),
+    "containers come in order": Case([TWO], {"p": {"c0": FULL, "c1": None}}, "p c1", WITNESS),
+    "the other resource, cores first": Case(
+        [TWO], {"p": {"c0": BEGUN, "c1": None}}, "p c0", WITNESS, MEM
+    ),
+    "the other resource, memory first": Case(
+        [TWO], {"p": {"c0": {MEMORY: BLOCKS}, "c1": None}}, "p c0", WITNESS
+    ),
+    "List goes before what the agent believes": Case(
+        [TWO],
+        {"p": {"c0": None, "c1": None}},
+        "p c0",
+        WITNESS,
+        got=[("p", "c0", CORE), ("p", "c0", MEMORY)],
+    ),
+    "a sidecar": Case([SIDE], {"p": {"side": None, "c0": None}}, "p side", WITNESS),
+    "after a sidecar": Case([SIDE], {"p": {"side": FULL}}, "p c0", WITNESS),
+    "an ended pod is not": Case([view("a", terminal=True), B], BOTH, "b c0", WITNESS),
+    "one of another size is not": Case([A, SMALL], BOTH, "a c0", WITNESS),
+    "whole cards without memory: cores": Case(
+        [CARD], {"p": {"c0": {CORE: SOME | MORE}, "c1": None}}, "p c1", WITNESS
+    ),
+    "whole cards without memory: memory": Case(
+        [CARD], {"p": {"c0": {CORE: SOME | MORE}, "c1": None}}, "p c1", WITNESS, MEM
+    ),
+    # K8: List keeps rejected pods
+    "one had its turn": Case([A, B], BOTH, "a c0", WITNESS, past={"passed": "b"}),
+    "of several the newest": Case([A, B], BOTH, "b c0", ORDER),
+    "all had their turn": Case([A, B], BOTH, "b c0", ORDER, past={"passed": "ab"}),
+    "the only one had its turn": Case([A], {"a": LACKS}, "a c0", WITNESS, past={"passed": "a"}),
+    "begun, another had its turn": Case(
+        [A, B], B_BEGUN, "b c0", WITNESS, MEM, past={"passed": "a"}
+    ),
+    "begun, or another": Case([A, B], B_BEGUN, "b c0", ORDER, MEM),
+    "begun, though it had its turn": Case(
+        [A, B], B_BEGUN, "b c0", ORDER, MEM, past={"passed": "b"}
+    ),
+    "a newcomer before one that has begun": Case(
+        [A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"newcomers": "a"}
+    ),
+    "begun and over (K21)": Case([A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"over": "b"}),
+    "a newcomer that cannot be asking": Case(
+        [A, TINY], {"a": {"c0": BEGUN}, "b": LACKS}, "a c0", WITNESS, MEM, past={"newcomers": "b"}
+    ),
+    "refused, whatever it holds": Case(
+        [A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"refused": "b", "passed": "a"}
+    ),
+    "a complete record is served (K4)": Case(
+        [SERVED, B], {"a": {"c0": FULL}, "b": LACKS}, "b c0", WITNESS
+    ),
+    # K4, K7: init containers
+    "an init container comes first": Case([WITH_INIT], {"p": LACKS}, "p init", WITNESS),
+    "init: the agent's record, cores": Case(
+        [WITH_INIT], {"p": LACKS}, "p init", WITNESS, got=INIT_GOT[1:]
+    ),
+    "init: the agent's record, memory": Case(
+        [WITH_INIT], {"p": LACKS}, "p init", WITNESS, MEM, got=INIT_GOT[:1]
+    ),
+    "after an init container": Case([WITH_INIT], {"p": LACKS}, "p c0", WITNESS, got=INIT_GOT),
+    "init served before the start": Case([OTHER_INIT], {"p": LACKS}, "p c0", WITNESS),
+    "init not served before": Case([OTHER_INIT], {"p": LACKS}, "p init", WITNESS, Ask(CORE, 30)),
+    "found at the start: two may be": Case(
+        [WITH_INIT], {"p": LACKS}, "p init", ORDER, past={"found": "p"}
+    ),
+    "found at the start: size tells": Case(
+        [OTHER_INIT], {"p": LACKS}, "p c0", WITNESS, MEM, past={"found": "p"}
+    ),
+    "found at the start: answered since": Case(
+        [WITH_INIT], {"p": LACKS}, "p c0", WITNESS, got=INIT_GOT, past={"found": "p"}
+    ),
+    "a later container has begun": Case([OTHER_INIT], {"p": {"c0": BEGUN}}, "p c0", WITNESS, MEM),
+    "handed on places": Case([A, B], BOTH, "a c0", WITNESS, Ask(CORE, 50, A.id)),
+    "blind: handed on places": Case([A, B], None, "b c0", ORDER, Ask(CORE, 50, B.id)),
+    # no witness
+    "blind: the first in line": Case([B, A], None, "a c0", ORDER),
+    "blind: even a single pod is a guess": Case([A], None, "a c0", ORDER),
+    "blind: in progress, other resource": Case(
+        [A, B], None, "b c0", ORDER, MEM, got=[("b", "c0", CORE)]
+    ),
+    "blind: in progress, next container": Case(
+        [A, view("b", container("c0"), container("c1"), at=2)],
+        None,
+        "b c1",
+        ORDER,
+        got=[("b", "c0", CORE), ("b", "c0", MEMORY)],
+    ),
+    "blind: in progress, another size": Case(
+        [A, SMALL], None, "a c0", ORDER, got=[("b", "c0", MEMORY)]
+    ),
+    "blind: an ended one is not": Case([view("a", at=1, terminal=True), B], None, "b c0", ORDER),
+    "blind: a served one is not": Case(
+        [A, B], None, "b c0", ORDER, got=[("a", "c0", CORE), ("a", "c0", MEMORY)]
+    ),
+    "blind: a recorded one is not": Case(
+        [view("a", at=1, recorded={"c0": RECORD}), B], None, "b c0", ORDER
+    ),
+    # pods only the kubelet knows
+    "a known pod before an unknown": Case([B], BOTH, "b c0", ORDER),
+    "the unknown one had its turn": Case([B], BOTH, "b c0", WITNESS, past={"passed": "a"}),
+    "the unknown one is over": Case([B], BOTH, "b c0", WITNESS, past={"over": "a"}),
+    "the known one is a newcomer": Case([B], BOTH, "b c0", WITNESS, past={"newcomers": "b"}),
+    "a known one begun, an unknown": Case([B], B_BEGUN, "b c0", ORDER, MEM),
+    "unknown: the first that lacks": Case(
+        [], {"a": {"c0": FULL, "c1": None, "c2": None}}, "a c1", ORDER, Ask(CORE, 30)
+    ),
+    "unknown: handed on places": Case([], BOTH, "b c0", ORDER, Ask(CORE, 50, pod_id("b", ""))),
+}
 
 
-def test_what_the_agent_believes_does_not_count_where_the_kubelet_can_speak() -> None:
-    """An Allocate whose pod was rejected afterwards, or a wrong guess: List knows better."""
-    pod = view("p", container("c0"), container("c1"))
-    entries = [identified(pod, listed("p", c0=None, c1=None))]
-    got = [("p", "c0", CORE), ("p", "c0", MEMORY)]
-    assert _resolve(Ask(CORE, 50), [pod], entries, got=got) == ("p", "c0", Evidence.WITNESS)
-
-
-def test_a_sidecar_is_listed_and_counts_like_any_container() -> None:
-    pod = view("p", container("side", kind=SIDECAR), container("c0"))
-    empty, served = listed("p", side=None, c0=None), listed("p", side={CORE: SOME, MEMORY: BLOCKS})
-    assert _resolve(Ask(CORE, 50), [pod], [identified(pod, empty)])[1] == "side"
-    assert _resolve(Ask(CORE, 50), [pod], [identified(pod, served)])[1] == "c0"
-
-
-def test_a_terminal_pod_that_is_still_listed_is_not_asking() -> None:
-    failed, asking = view("a", terminal=True), view("b")
-    entries = [
-        identified(failed, listed("a", c0=None)),
-        identified(asking, listed("b", c0=None)),
-    ]
-    assert _resolve(Ask(CORE, 50), [failed, asking], entries) == ("b", "c0", Evidence.WITNESS)
-
-
-def test_a_pod_of_another_size_is_not_asking() -> None:
-    small, large = view("a", container("c0", 10, 4)), view("b", container("c0", 50, 4))
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in (small, large)]
-    assert _resolve(Ask(CORE, 50), [small, large], entries) == ("b", "c0", Evidence.WITNESS)
-
-
-def test_whole_cards_without_memory_are_asked_for_once() -> None:
-    pod = view("p", container("c0", 100, 0), container("c1"))
-    entries = [identified(pod, listed("p", c0={CORE: SOME | MORE}, c1=None))]
-    assert _resolve(Ask(CORE, 50), [pod], entries) == ("p", "c1", Evidence.WITNESS)
-    assert _resolve(Ask(MEMORY, 4), [pod], entries) == ("p", "c1", Evidence.WITNESS)
-
-
-# --- K8: List keeps rejected pods ----------------------------------------------------
-
-
-def test_pods_that_had_their_turn_are_left_out() -> None:
-    rejected, asking = view("a", at=1), view("b", at=2)
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in (rejected, asking)]
-    assert _resolve(Ask(CORE, 50), [rejected, asking], entries, passed=[rejected.id]) == (
-        "b",
-        "c0",
-        Evidence.WITNESS,
+@pytest.mark.parametrize("case", ASKING.values(), ids=ASKING)
+def test_who_is_asking(case: Case) -> None:
+    entries = _entries(case.pods, case.shown)
+    ids_of = {each.pod.name: each.pod for each in entries or ()}
+    past = {
+        name: frozenset(ids_of.get(each, pod_id(each)) for each in pods)
+        for name, pods in case.past.items()
+    }
+    found = resolve(
+        case.ask,
+        views=case.pods,
+        served=_served(*case.got),
+        listed=entries,
+        past=Past(**past),
     )
-
-
-def test_of_several_that_lack_the_newest_is_asking_and_the_evidence_says_that_it_was_order() -> (
-    None
-):
-    """A pod is listed when its turn comes: the older ones were rejected (K8)."""
-    one, other = view("a", at=2), view("b", at=1)
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in (one, other)]
-    assert _resolve(Ask(CORE, 50), [one, other], entries) == ("a", "c0", Evidence.ORDER)
-
-
-def test_without_a_witness_the_first_in_line_is_asking() -> None:
-    one, other = view("a", at=2), view("b", at=1)
-    assert _resolve(Ask(CORE, 50), [one, other], None) == ("b", "c0", Evidence.ORDER)
-
-
-def test_when_all_had_their_turn_one_of_them_is_asking_all_the_same() -> None:
-    """A wrong guess may have put the pod that is really asking among those passed over."""
-    one, other = view("a", at=2), view("b", at=1)
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in (one, other)]
-    passed = [one.id, other.id]
-    assert _resolve(Ask(CORE, 50), [one, other], entries, passed=passed) == (
-        "a",
-        "c0",
-        Evidence.ORDER,
-    )
-    assert _resolve(Ask(CORE, 50), [one], entries[:1], passed=passed)[2] is Evidence.WITNESS
-
-
-def test_a_pod_that_holds_something_and_lacks_the_rest_is_being_admitted_right_now() -> None:
-    first_in_line, begun = view("a", at=1), view("b", at=2)
-    entries = [
-        identified(first_in_line, listed("a", c0=None)),
-        identified(begun, listed("b", c0={CORE: SOME})),
-    ]
-    ask, views = Ask(MEMORY, 4), [first_in_line, begun]
-    assert _resolve(ask, views, entries, passed=[first_in_line.id]) == (
-        "b",
-        "c0",
-        Evidence.WITNESS,
-    )
-    assert _resolve(ask, views, entries) == ("b", "c0", Evidence.ORDER)
-    assert _resolve(ask, views, entries, passed=[begun.id])[0] == "b"
-
-
-def test_once_a_newer_pod_is_listed_one_that_had_begun_is_over() -> None:
-    """The kubelet lists a pod when it begins to admit it, and admits one at a time (K1, K3)."""
-    begun, newer = view("b", at=2), view("a", at=1)
-    entries = [
-        identified(begun, listed("b", c0={CORE: SOME})),
-        identified(newer, listed("a", c0=None)),
-    ]
-    ask, views = Ask(MEMORY, 4), [begun, newer]
-    found = _resolve(ask, views, entries, newcomers=[newer.id])
-    assert found == ("a", "c0", Evidence.WITNESS)
-    found = _resolve(ask, views, entries, over=[begun.id])
-    assert found == ("a", "c0", Evidence.WITNESS)
-
-
-def test_a_newer_pod_that_cannot_be_asking_leaves_it_to_the_others() -> None:
-    begun, newer = view("b", at=2), view("a", container("c0", 10, 1), at=1)
-    entries = [
-        identified(begun, listed("b", c0={CORE: SOME})),
-        identified(newer, listed("a", c0=None)),
-    ]
-    found = _resolve(Ask(MEMORY, 4), [begun, newer], entries, newcomers=[newer.id])
-    assert found == ("b", "c0", Evidence.WITNESS)
-
-
-def test_a_pod_that_was_refused_is_not_asking_whatever_it_holds() -> None:
-    refused, other = view("r", at=1), view("o", at=2)
-    entries = [
-        identified(refused, listed("r", c0={CORE: SOME})),
-        identified(other, listed("o", c0=None)),
-    ]
-    ask, views = Ask(MEMORY, 4), [refused, other]
-    found = _resolve(ask, views, entries, refused=[refused.id], passed=[other.id])
-    assert found == ("o", "c0", Evidence.WITNESS)
+    assert f"{found.pod.name} {found.container.name}" == case.asking
+    assert found.evidence is case.evidence
 
 
 def test_of_several_that_may_be_asking_the_others_are_told() -> None:
     pods = [view("a", at=1), view("b", at=2), view("c", at=3)]
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in pods]
-    found = resolve(Ask(CORE, 50), views=pods, served=_served(), listed=entries)
+    entries = _entries(pods, {each.id.name: LACKS for each in pods})
+    found = resolve(CORES, views=pods, served=_served(), listed=entries)
     assert [each.pod.name for each in (found, *found.rivals)] == ["c", "b", "a"]
-    blind = resolve(Ask(CORE, 50), views=pods, served=_served(), listed=None)
+    blind = resolve(CORES, views=pods, served=_served(), listed=None)
     assert [each.pod.name for each in (blind, *blind.rivals)] == ["a", "b", "c"]
 
 
@@ -302,109 +298,6 @@ def test_whoever_is_named_asks_for_it_and_is_not_refused_and_a_newcomer_goes_fir
         assert named <= newcomers
 
 
-def test_a_pod_whose_record_is_complete_is_not_waiting_for_its_init_containers() -> None:
-    """An agent that has restarted has no record of init containers, and List omits them (K4)."""
-    recorded = {name: Allocation(("GPU-0",), 50, 4, Evidence.WITNESS) for name in ("init", "c0")}
-    running = view("a", container("init", kind=INIT), container("c0"), at=1, recorded=recorded)
-    asking = view("b", at=2)
-    entries = [
-        identified(running, listed("a", c0={CORE: SOME, MEMORY: BLOCKS})),
-        identified(asking, listed("b", c0=None)),
-    ]
-    assert _resolve(Ask(CORE, 50), [running, asking], entries)[0] == "b"
-
-
-# --- K4, K7: init containers ---------------------------------------------------------
-
-
-def test_an_init_container_comes_before_the_listed_ones() -> None:
-    pod = view("p", container("init", 50, 4, kind=INIT), container("c0", 50, 4))
-    entries = [identified(pod, listed("p", c0=None))]
-    assert _resolve(Ask(CORE, 50), [pod], entries) == ("p", "init", Evidence.WITNESS)
-
-
-def test_of_an_init_container_the_agents_own_record_speaks() -> None:
-    pod = view("p", container("init", 50, 4, kind=INIT), container("c0", 50, 4))
-    entries = [identified(pod, listed("p", c0=None))]
-    got = [("p", "init", CORE), ("p", "init", MEMORY)]
-    assert _resolve(Ask(CORE, 50), [pod], entries, got=got[1:])[1] == "init"
-    assert _resolve(Ask(MEMORY, 4), [pod], entries, got=got[:1])[1] == "init"
-    assert _resolve(Ask(CORE, 50), [pod], entries, got=got)[1] == "c0"
-
-
-def test_an_init_container_without_a_record_may_have_been_served_before_the_agent_started() -> None:
-    pod = view("p", container("init", 30, 2, kind=INIT), container("c0", 50, 4))
-    entries = [identified(pod, listed("p", c0=None))]
-    assert _resolve(Ask(CORE, 50), [pod], entries) == ("p", "c0", Evidence.WITNESS)
-    assert _resolve(Ask(CORE, 30), [pod], entries) == ("p", "init", Evidence.WITNESS)
-
-
-def test_of_a_pod_found_at_the_start_any_container_behind_its_init_container_may_be_asking() -> (
-    None
-):
-    pod = view("p", container("init", 50, 2, kind=INIT), container("c0", 50, 4))
-    entries = [identified(pod, listed("p", c0=None))]
-    found = [pod.id]
-    assert _resolve(Ask(CORE, 50), [pod], entries) == ("p", "init", Evidence.WITNESS)
-    assert _resolve(Ask(CORE, 50), [pod], entries, found=found) == ("p", "init", Evidence.ORDER)
-    assert _resolve(Ask(MEMORY, 4), [pod], entries, found=found) == ("p", "c0", Evidence.WITNESS)
-    got = [("p", "init", CORE), ("p", "init", MEMORY)]
-    assert _resolve(Ask(CORE, 50), [pod], entries, got=got, found=found) == (
-        "p",
-        "c0",
-        Evidence.WITNESS,
-    )
-
-
-def test_init_containers_are_not_asking_once_a_later_container_holds_something() -> None:
-    pod = view("p", container("init", 30, 4, kind=INIT), container("c0", 50, 4))
-    entries = [identified(pod, listed("p", c0={CORE: SOME}))]
-    assert _refusal(Ask(CORE, 30), [pod], entries)
-    assert _resolve(Ask(MEMORY, 4), [pod], entries)[1] == "c0"
-
-
-def test_places_to_be_handed_on_name_their_pod() -> None:
-    first_in_line, owner = view("a", at=1), view("b", at=2)
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in (first_in_line, owner)]
-    ask = Ask(CORE, 50, owner.id)
-    assert _resolve(ask, [first_in_line, owner], entries) == ("b", "c0", Evidence.WITNESS)
-    assert _resolve(ask, [first_in_line, owner]) == ("b", "c0", Evidence.ORDER)
-
-
-# --- order: no witness ---------------------------------------------------------------
-
-
-def test_without_a_witness_the_first_in_line_is_asking_and_the_evidence_says_so() -> None:
-    pods = [view("a", at=2), view("b", at=1), view("c", at=3)]
-    assert _resolve(Ask(CORE, 50), pods) == ("b", "c0", Evidence.ORDER)
-
-
-def test_without_a_witness_even_a_single_pod_is_order() -> None:
-    assert _resolve(Ask(CORE, 50), [view("a")])[2] is Evidence.ORDER
-
-
-def test_a_pod_in_progress_goes_first() -> None:
-    pods = [view("a", at=1), view("b", container("c0"), container("c1"), at=2)]
-    assert _resolve(Ask(MEMORY, 4), pods, got=[("b", "c0", CORE)])[:2] == ("b", "c0")
-    got = [("b", "c0", CORE), ("b", "c0", MEMORY)]
-    assert _resolve(Ask(CORE, 50), pods, got=got)[:2] == ("b", "c1")
-
-
-def test_a_size_that_contradicts_the_pod_in_progress_goes_to_another() -> None:
-    pods = [view("a", container("c0", 50, 4), at=1), view("b", container("c0", 10, 8), at=2)]
-    assert _resolve(Ask(CORE, 50), pods, got=[("b", "c0", MEMORY)])[:2] == ("a", "c0")
-
-
-@pytest.mark.parametrize("what", ["terminal", "served", "recorded"])
-def test_who_is_not_waiting_is_not_asking(what: str) -> None:
-    record = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)}
-    first = view(
-        "a", at=1, terminal=what == "terminal", recorded=record if what == "recorded" else None
-    )
-    got = [("a", "c0", CORE), ("a", "c0", MEMORY)] if what == "served" else []
-    assert _resolve(Ask(CORE, 50), [first, view("b", at=2)], got=got)[0] == "b"
-
-
 def test_order_is_bind_then_admission_then_creation_then_uid() -> None:
     in_line = [
         view("h", at=1, bound="1", admitted="1", created=1, uid="1"),
@@ -416,82 +309,35 @@ def test_order_is_bind_then_admission_then_creation_then_uid() -> None:
     ]
     for place, first in enumerate(in_line):
         left = in_line[place:]
-        assert _resolve(Ask(CORE, 50), left[::-1])[0] == first.id.name
+        found = resolve(CORES, views=left[::-1], served=_served(), listed=None)
+        assert found.pod == first.id
 
 
 def test_pods_alike_in_everything_but_their_name_are_taken_by_name() -> None:
     pods = [view("b", uid=""), view("a", uid="")]
-    assert _resolve(Ask(CORE, 50), pods)[0] == "a"
-    assert _resolve(Ask(CORE, 50), pods[::-1])[0] == "a"
+    for views in (pods, pods[::-1]):
+        assert resolve(CORES, views=views, served=_served(), listed=None).pod.name == "a"
 
 
-# --- pods only the kubelet knows -----------------------------------------------------
-
-
-def test_a_known_pod_that_fits_goes_before_one_only_the_kubelet_knows_but_may_not_be_it() -> None:
-    known, unknown = view("b", at=9), pod_id("a", "")
-    entries = [
-        identified(unknown, listed("a", c0=None)),
-        identified(known, listed("b", c0=None)),
-    ]
-    ask = Ask(CORE, 50)
-    assert _resolve(ask, [known], entries) == ("b", "c0", Evidence.ORDER)
-    it = ("b", "c0", Evidence.WITNESS)
-    assert _resolve(ask, [known], entries, passed=[unknown]) == it
-    assert _resolve(ask, [known], entries, over=[unknown]) == it
-    assert _resolve(ask, [known], entries, newcomers=[known.id]) == it
-
-
-def test_a_known_pod_that_has_begun_may_have_been_rejected_before_an_unknown_one_came() -> None:
-    known = view("b", at=9)
-    entries = [
-        identified(pod_id("a", ""), listed("a", c0=None)),
-        identified(known, listed("b", c0={CORE: SOME})),
-    ]
-    assert _resolve(Ask(MEMORY, 4), [known], entries) == ("b", "c0", Evidence.ORDER)
-
-
-def test_a_pod_only_the_kubelet_knows_is_asking_when_no_known_pod_fits() -> None:
-    known = view("b", container("c0", 10, 4))
-    entries = [
-        identified(pod_id("a", ""), listed("a", c0=None)),
-        identified(known, listed("b", c0=None)),
-    ]
-    found = resolve(Ask(CORE, 50), views=[known], served=_served(), listed=entries)
-    assert found == Resolution(
-        pod_id("a", ""), ContainerDemand("c0", MAIN, 0, Demand(50, 1)), Evidence.ORDER
-    )
-
-
-def test_of_an_unknown_pod_the_container_that_has_begun_is_asking() -> None:
-    entry = listed("a", c0=None, c1={MEMORY: BLOCKS}, c2=None)
-    entries = [identified(pod_id("a", ""), entry)]
-    found = resolve(Ask(CORE, 50), views=[], served=_served(), listed=entries)
-    assert found.container == ContainerDemand("c1", MAIN, 0, Demand(50, 4))
-
-
-def test_of_an_unknown_pod_the_first_container_with_nothing_is_asking() -> None:
-    entry = listed("a", c0={CORE: SOME, MEMORY: BLOCKS}, c1=None, c2=None)
-    entries = [identified(pod_id("a", ""), entry)]
-    assert _resolve(Ask(CORE, 30), [], entries) == ("a", "c1", Evidence.ORDER)
-
-
-def test_memory_asked_for_first_by_an_unknown_pod_is_seated_as_a_shares() -> None:
-    entries = [identified(pod_id("a", ""), listed("a", c0=None))]
-    found = resolve(Ask(MEMORY, 4), views=[], served=_served(), listed=entries)
-    assert found.container.demand == Demand(1, 4)
-
-
-def test_an_unknown_pod_that_has_everything_is_not_asking() -> None:
-    entries = [identified(pod_id("a", ""), listed("a", c0={CORE: SOME, MEMORY: BLOCKS}))]
-    assert _refusal(Ask(CORE, 50), [], entries) == (
-        "50 places of core were asked for, but no waiting container asks for that; waiting: none"
-    )
-
-
-def test_places_of_an_unknown_pods_own_are_asked_for_by_it_alone() -> None:
-    entries = [identified(pod_id(name, ""), listed(name, c0=None)) for name in ("a", "b")]
-    assert _resolve(Ask(CORE, 50, pod_id("b", "")), [], entries)[0] == "b"
+@pytest.mark.parametrize(
+    ("ask", "shown", "expected"),
+    [
+        (CORES, {"a": LACKS, "b": LACKS}, ContainerDemand("c0", MAIN, 0, Demand(50, 1))),
+        (
+            CORES,
+            {"a": {"c0": None, "c1": {MEMORY: BLOCKS}, "c2": None}},
+            ContainerDemand("c1", MAIN, 0, Demand(50, 4)),
+        ),
+        (MEM, {"a": LACKS}, ContainerDemand("c0", MAIN, 0, Demand(1, 4))),
+    ],
+    ids=["no known pod fits", "the container that has begun", "memory first: a share"],
+)
+def test_what_a_pod_asks_for_that_only_the_kubelet_knows(
+    ask: Ask, shown: Mapping[str, Shown], expected: ContainerDemand
+) -> None:
+    entries = _entries([SMALL], shown)
+    found = resolve(ask, views=[SMALL], served=_served(), listed=entries)
+    assert found == Resolution(pod_id("a", ""), expected, ORDER)
 
 
 # --- nothing fits --------------------------------------------------------------------
@@ -509,9 +355,8 @@ def test_a_refusal_says_what_was_asked_for_and_what_waits() -> None:
         "default/a container init (cores 20, memory 1); "
         "default/b container c0 (cores 10, memory 4)"
     )
-    assert _refusal(Ask(CORE, 50), pods) == expected
-    entries = [identified(each, listed(each.id.name, c0=None)) for each in pods]
-    assert _refusal(Ask(CORE, 50), pods, entries) == expected
+    assert _refusal(CORES, pods) == expected
+    assert _refusal(CORES, pods, {each.id.name: LACKS for each in pods}) == expected
 
 
 def test_a_refusal_names_five_and_counts_the_rest() -> None:
@@ -524,9 +369,16 @@ def test_a_refusal_names_five_and_counts_the_rest() -> None:
 
 
 def test_a_refusal_where_nobody_waits_says_none() -> None:
-    assert _refusal(Ask(MEMORY, 1), []) == (
-        "1 places of memory were asked for, but no waiting container asks for that; waiting: none"
-    )
+    """Nor does a pod that only the kubelet knows and that has everything."""
+    for shown in (None, {"a": {"c0": FULL}}):
+        assert _refusal(Ask(MEMORY, 1), [], shown) == (
+            "1 places of memory were asked for, but no waiting container asks for that; "
+            "waiting: none"
+        )
+
+
+def test_init_containers_are_not_asking_once_a_later_container_holds_something() -> None:
+    assert _refusal(Ask(CORE, 30), [OTHER_INIT], {"p": {"c0": BEGUN}})
 
 
 # --- which containers may come next --------------------------------------------------
@@ -701,5 +553,7 @@ def test_a_pod_admitted_alone_is_followed_through_all_its_calls(
         for resource in (MEMORY, CORE) if memory_first else (CORE, MEMORY):
             entries = [identified(pod, listed("p", **held))]
             ask = Ask(resource, count_of(each.demand, resource))
-            assert _resolve(ask, [*beside, pod], entries) == ("p", each.name, Evidence.WITNESS)
+            found = resolve(ask, views=[*beside, pod], served=_served(), listed=entries)
+            assert (found.pod, found.container) == (pod.id, each)
+            assert found.evidence is WITNESS
             held[each.name][resource] = SOME

@@ -80,6 +80,12 @@ class Stand:
         for each in views:
             self.record.show(each)
 
+    def meet(self, *views: PodView) -> PodView:
+        """Have the API and the kubelet show pods; gives the last of them."""
+        self.bind(*views)
+        self.show(*views)
+        return views[-1]
+
     def look(self, size: int = SIZE, resource: Resource = CORE) -> CallContext:
         return self.observer.look(ask=Ask(resource, size))
 
@@ -132,20 +138,19 @@ def test_without_a_record_nothing_is_seen_and_that_is_told(stand: Stand) -> None
 
 def test_pods_that_the_api_tells_of_are_not_asked_for(stand: Stand) -> None:
     served, asking = make_pod("s", asks(30, 8)), make_pod("a", asks(30, 8))
-    stand.bind(served, asking)
-    stand.show(served, asking)
+    stand.meet(served, asking)
     stand.give(served)
     assert stand.look().snapshot == stand.record.list(within=1)
     assert not stand.pods.fetched
 
 
 def test_pods_that_the_api_has_not_told_of_are_asked_for_a_few_at_a_time(stand: Stand) -> None:
-    for name in "fedcba":
+    for name in "hgfedcba":
         view = make_pod(name, asks(30, 8))
         stand.show(view)
         stand.pods.on_server[view.id.key] = view
     stand.look()
-    assert stand.pods.fetched[:4] == [("default", name) for name in "abcd"]
+    assert stand.pods.fetched == [("default", name) for name in "abcdef"]
 
 
 def test_a_question_that_fails_is_asked_again_and_ends_the_asking_if_it_goes_on_failing(
@@ -170,8 +175,7 @@ def test_where_several_lack_each_is_asked_for_newest_first(stand: Stand) -> None
     """All but one were rejected, which the watch has not told yet (K3, K8)."""
     waiting = [make_pod(name, asks(30, 8), place=place) for name, place in [("a", 2), ("b", 3)]]
     begun = make_pod("c", asks(30, 8), place=1)
-    stand.bind(*waiting, begun)
-    stand.show(*waiting, begun)
+    stand.meet(*waiting, begun)
     stand.record.give(begun, "main", CORE, HELD[CORE])
     stand.look()
     assert stand.pods.fetched == [("default", "b"), ("default", "a")]
@@ -179,8 +183,7 @@ def test_where_several_lack_each_is_asked_for_newest_first(stand: Stand) -> None
 
 def test_pods_that_had_their_turn_are_not_asked_for(stand: Stand) -> None:
     passed, asking = make_pod("p", asks(30, 8)), make_pod("a", asks(30, 8))
-    stand.bind(passed, asking)
-    stand.show(passed, asking)
+    stand.meet(passed, asking)
     stand.resolver.rejected(ContainerRef(passed.id, "main"))
     stand.look()
     assert not stand.pods.fetched
@@ -198,8 +201,7 @@ def test_a_served_pod_that_shows_nothing_is_asked_for_though_it_is_alone(stand: 
 
 def test_so_is_one_that_the_kubelets_record_has_shown_served(stand: Stand) -> None:
     old, new = make_pod("a", asks(30, 8)), make_pod("a", asks(30, 8))
-    stand.bind(old)
-    stand.show(old)
+    stand.meet(old)
     stand.give(old)
     stand.reconcile()
     stand.pods.on_server[new.id.key] = new
@@ -211,8 +213,7 @@ def test_an_ended_pod_is_asked_for_once_and_only_if_nobody_else_can_be_asking(
     stand: Stand,
 ) -> None:
     over, asking = make_pod("o", asks(30, 8), terminal=True), make_pod("a", asks(30, 8))
-    stand.bind(over, asking)
-    stand.show(over, asking)
+    stand.meet(over, asking)
     stand.look()
     assert not stand.pods.fetched
     stand.record.hide(asking)
@@ -239,8 +240,7 @@ def test_an_ended_pod_is_not_asked_for_beside_one_that_only_the_kubelet_knows(
 def test_a_name_that_comes_back_with_another_shape_is_asked_for(stand: Stand, old: PodView) -> None:
     """A StatefulSet whose template got a GPU; the watch is behind."""
     new = make_pod("a", *old.demand.containers, asks(30, 8))
-    stand.bind(old)
-    stand.show(old)
+    stand.meet(old)
     for container in old.demand.containers:
         hold(stand.ledger, old.id, container.name, CORE, ids("GPU-1", range(10)), kind=INIT)
         hold(stand.ledger, old.id, container.name, MEMORY, ids("GPU-1", range(2)), kind=INIT)
@@ -275,9 +275,7 @@ def test_so_is_one_whose_name_was_asked_for_a_moment_ago(stand: Stand) -> None:
     stand.show(static, first)
     assert stand.resolve().pod == first.id  # so the static pod had its turn
     stand.give(first)
-    old = make_pod("a", asks(90, 12))
-    stand.bind(old)
-    stand.show(old)
+    stand.meet(make_pod("a", asks(90, 12)))
     new = make_pod("a", asks(SIZE, 8))
     stand.pods.on_server[new.id.key] = new
     assert stand.resolve().pod == new.id
@@ -297,9 +295,7 @@ def test_pods_whose_bookings_the_record_changes_are_told_of(stand: Stand) -> Non
 
 
 def test_what_was_booked_between_two_lists_is_looked_at_in_the_next(stand: Stand) -> None:
-    pod = make_pod("a", asks(30, 8))
-    stand.bind(pod)
-    stand.show(pod)
+    pod = stand.meet(make_pod("a", asks(30, 8)))
     stand.give(pod)
     assert stand.reconcile() == {pod.id}
     snapshot = stand.record.list(within=1)  # the same entries each time, as while nothing changes
@@ -320,45 +316,30 @@ def test_a_wrong_guess_is_told_and_the_guessed_pod_had_its_turn_if_it_was_there(
     stand: Stand,
 ) -> None:
     asked, guessed = make_pod("a", asks(30, 8), place=1), make_pod("g", asks(30, 8), place=2)
-    stand.bind(asked, guessed)
-    stand.show(asked, guessed)
+    stand.meet(asked, guessed)
     assert stand.resolve().pod == guessed.id
     for resource, held in HELD.items():
         hold(stand.ledger, guessed.id, "main", resource, held, evidence=Evidence.ORDER)
     stand.give(asked)
-    later = make_pod("l", asks(30, 8), place=0)
-    stand.bind(later)
-    stand.show(later)
+    later = stand.meet(make_pod("l", asks(30, 8), place=0))
     assert stand.resolve().pod == later.id
     assert [str(each.proven) for each in stand.decision_log.corrections] == [
         "default/a container main"
     ] * 2
 
 
-def test_a_pod_that_was_answered_and_shows_nothing_of_it_had_its_turn(stand: Stand) -> None:
-    lost, asking = make_pod("x", asks(30, 8), place=2), make_pod("a", asks(30, 8), place=1)
-    stand.bind(lost, asking)
-    stand.show(lost)
-    stand.answer(lost)
-    hold(stand.ledger, lost.id, "main", CORE, HELD[CORE])
-    stand.show(asking)
-    assert stand.resolve().pod == asking.id
-    assert stand.ledger.pod_refs(lost.id) == []
-
-
 @pytest.mark.parametrize("guessed", [True, False])
-def test_one_that_was_answered_by_a_guess_has_not(stand: Stand, guessed: bool) -> None:
-    """Another may have been meant; so it is still there to ask."""
-    lost = make_pod("x", asks(30, 8))
-    stand.bind(lost)
-    stand.show(lost)
+def test_a_pod_that_was_answered_and_shows_nothing_of_it_had_its_turn(
+    stand: Stand, guessed: bool
+) -> None:
+    """Not if that was a guess: another may have been meant, so it is still there to ask."""
+    lost = stand.meet(make_pod("x", asks(30, 8)))
     stand.answer(lost)
     evidence = Evidence.ORDER if guessed else Evidence.WITNESS
     hold(stand.ledger, lost.id, "main", CORE, HELD[CORE], evidence=evidence)
     stand.reconcile()
-    other = make_pod("y", asks(30, 8), place=1)
-    stand.bind(other)
-    stand.show(other)
+    assert stand.ledger.pod_refs(lost.id) == []
+    other = stand.meet(make_pod("y", asks(30, 8), place=1))
     assert stand.resolve().pod == (lost.id if guessed else other.id)
 
 
@@ -378,9 +359,7 @@ def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_pod_that_was_refused_is_never_the_one_again(stand: Stand, holds: bool) -> None:
     """Not even if nobody else can be asking, whatever it still holds (K21)."""
-    refused = make_pod("r", asks(30, 8))
-    stand.bind(refused)
-    stand.show(refused)
+    refused = stand.meet(make_pod("r", asks(30, 8)))
     if holds:
         stand.record.give(refused, "main", MEMORY, HELD[MEMORY])
     stand.resolver.rejected(ContainerRef(refused.id, "main"))
@@ -432,8 +411,7 @@ def test_a_pod_that_ends_is_no_rival_of_the_newer_one_that_is_being_admitted(sta
 
 def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
-    stand.bind(rejected, other)
-    stand.show(rejected, other)
+    stand.meet(rejected, other)
     stand.resolver.rejected(ContainerRef(rejected.id, "main"))
     stand.answer(other)
     with stand.lock:
@@ -441,42 +419,14 @@ def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
     assert stand.resolve().pod == rejected.id
 
 
-def test_what_a_kubelet_offers_of_an_init_container_is_not_held_any_more(stand: Stand) -> None:
-    """It died while it served that container, and does so again: one resource at a time (K4)."""
-    pod = make_pod("a", init(30, 8), asks(10, 2))
-    stand.bind(pod)
-    stand.show(pod)
-    for resource, held in HELD.items():
-        hold(stand.ledger, pod.id, "init", resource, held, kind=INIT)
-    snapshot = stand.record.list(within=1)
-    with stand.lock:
-        stand.resolver.reconcile(snapshot, offered=frozenset({(CORE, "GPU-0::3")}))
-    assert stand.ledger.holding(ContainerRef(pod.id, "init"), CORE) is None
-    assert stand.ledger.holding(ContainerRef(pod.id, "init"), MEMORY) is not None
-
-
 # --- who is asking --------------------------------------------------------------------
-
-
-def test_the_one_that_lacks_is_asking_and_its_pod_is_given(stand: Stand) -> None:
-    pod = make_pod("a", asks(30, 8))
-    stand.bind(pod)
-    stand.show(pod)
-    context = stand.look()
-    with stand.lock:
-        resolution = stand.resolver.resolve(CORE, SIZE, (), context)
-    assert resolution == Resolution(pod.id, pod.demand.containers[0], Evidence.WITNESS)
-    assert stand.resolver.pod_index.view(resolution.pod) is pod
 
 
 def test_who_was_seen_lacking_while_another_was_served_had_its_turn(stand: Stand) -> None:
     rejected, first = make_pod("r", asks(20, 8)), make_pod("a", asks(30, 8))
-    stand.bind(rejected, first)
-    stand.show(rejected, first)
+    stand.meet(rejected, first)
     assert stand.resolve().pod == first.id
-    second = make_pod("b", asks(20, 8), place=1)
-    stand.bind(second)
-    stand.show(second)
+    second = stand.meet(make_pod("b", asks(20, 8), place=1))
     stand.give(first)
     assert stand.resolve(20) == Resolution(second.id, second.demand.containers[0], Evidence.WITNESS)
 
@@ -485,8 +435,7 @@ def test_places_that_are_named_must_be_free_but_for_what_init_containers_left(
     stand: Stand,
 ) -> None:
     pod, other = make_pod("a", init(40, 8), asks(30, 8)), make_pod("b", asks(30, 8))
-    stand.bind(pod, other)
-    stand.show(pod, other)
+    stand.meet(pod, other)
     stand.record.give(other, "main", CORE, ids("GPU-1", range(30)))
     stand.record.give(other, "main", MEMORY, ids("GPU-1", range(8)))
     hold(stand.ledger, pod.id, "init", CORE, ids("GPU-0", range(40)), kind=INIT)
@@ -500,8 +449,7 @@ def test_places_that_are_named_must_be_free_but_for_what_init_containers_left(
 
 def test_places_of_two_pods_are_not_named_together(stand: Stand) -> None:
     pods = [make_pod(name, init(30, 8), asks(10, 2)) for name in "ba"]
-    stand.bind(*pods)
-    stand.show(*pods)
+    stand.meet(*pods)
     for index, pod in enumerate(pods):
         hold(stand.ledger, pod.id, "init", CORE, ids(f"GPU-{index}", range(30)), kind=INIT)
     with pytest.raises(GrantError) as refused:
@@ -526,24 +474,9 @@ def test_a_pod_that_list_does_not_show_is_found_by_the_line_and_that_is_told(
     ]
 
 
-def test_when_nobody_can_be_asking_it_is_said_who_waits(stand: Stand) -> None:
-    pod = make_pod("a", asks(30, 8))
-    stand.bind(pod)
-    stand.show(pod)
-    with pytest.raises(ResolutionError) as refused:
-        stand.resolve(50)
-    assert str(refused.value) == (
-        "50 places of core were asked for, but no waiting container asks for that; "
-        "waiting: default/a container main (cores 30, memory 8)"
-    )
-    assert not stand.decision_log.blinds
-
-
 def test_an_init_container_that_a_kubelet_serves_once_more_is_found(stand: Stand) -> None:
     """It died before it wrote down what it had given, and hands on the same places again."""
-    pod = make_pod("a", init(30, 8, "i0"), init(20, 4, "i1"), asks(10, 2))
-    stand.bind(pod)
-    stand.show(pod)
+    pod = stand.meet(make_pod("a", init(30, 8, "i0"), init(20, 4, "i1"), asks(10, 2)))
     for name, cores in (("i0", 30), ("i1", 20)):
         hold(stand.ledger, pod.id, name, CORE, ids("GPU-0", range(cores)), kind=INIT)
         hold(stand.ledger, pod.id, name, MEMORY, ids("GPU-0", range(4)), kind=INIT)
@@ -559,33 +492,7 @@ def test_while_a_listed_pod_waits_nobody_else_is_asking(stand: Stand) -> None:
         stand.resolve(50)
 
 
-@pytest.mark.parametrize(
-    ("resource", "size", "cores", "memory"),
-    [(CORE, 30, 30, 1), (CORE, 200, 200, 0), (MEMORY, 8, 1, 8)],
-)
-def test_a_pod_that_only_the_kubelet_knows_asks_for_what_the_call_says(
-    stand: Stand, resource: Resource, size: int, cores: int, memory: int
-) -> None:
-    """A static pod without a mirror: the least that goes with it is taken for the rest."""
-    static = make_pod("static", asks(200, 8))
-    stand.show(static)
-    resolution = stand.resolve(size, resource=resource)
-    assert resolution.pod == PodId("default", "static", "")
-    assert (resolution.container.name, resolution.evidence) == ("main", Evidence.ORDER)
-    assert (resolution.container.demand.cores, resolution.container.demand.memory) == (
-        cores,
-        memory,
-    )
-
-
 # --- without a witness ----------------------------------------------------------------
-
-
-def test_blind_the_first_in_line_is_asking(stand: Stand) -> None:
-    first, second = make_pod("a", asks(30, 8), place=1), make_pod("b", asks(30, 8), place=2)
-    stand.bind(second, first)
-    stand.record.away = "hanging"
-    assert stand.resolve() == Resolution(first.id, first.demand.containers[0], Evidence.ORDER)
 
 
 def test_blind_what_the_kubelet_offers_of_gone_pods_is_free_and_nothing_else(stand: Stand) -> None:
@@ -617,13 +524,6 @@ def test_blind_a_record_on_a_pod_is_doubted_when_nobody_else_can_be_asking(stand
     other = make_pod("b", asks(30, 8))
     stand.bind(other)
     assert stand.resolve().pod == other.id
-
-
-def test_blind_nobody_can_be_asking(stand: Stand) -> None:
-    stand.bind(make_pod("a", asks(30, 8)))
-    stand.record.away = "hanging"
-    with pytest.raises(ResolutionError, match=r"^50 places of core were asked for, but no waiting"):
-        stand.resolve(50)
 
 
 # --- a guess that the next call shows to be wrong -------------------------------------
@@ -726,9 +626,7 @@ def test_a_pod_of_the_same_name_with_other_sizes_is_read_before_a_call_is_refuse
 def test_an_older_pod_is_not_named_for_a_newer_one_whose_sizes_are_out_of_date(
     stand: Stand,
 ) -> None:
-    rejected = make_pod("r", asks(30, 8))
-    stand.bind(rejected)
-    stand.show(rejected)
+    stand.meet(make_pod("r", asks(30, 8)))
     stand.resolve()
     old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
     stand.bind(old)
@@ -765,15 +663,11 @@ def test_what_a_rejected_pods_init_container_was_answered_is_free_for_the_next_p
     stand: Stand,
 ) -> None:
     """List shows none of it (K4); that the container after it is gone from List tells (K8)."""
-    rejected = make_pod("a", asks(20, 4, name="i", kind=INIT), asks(30, 8))
-    stand.bind(rejected)
-    stand.show(rejected)
+    rejected = stand.meet(make_pod("a", asks(20, 4, name="i", kind=INIT), asks(30, 8)))
     init = hold(stand.ledger, rejected.id, "i", CORE, ids("GPU-1", range(20)), kind=INIT)
     hold(stand.ledger, rejected.id, "main", CORE, HELD[CORE])
     stand.answer(rejected)
-    following = make_pod("b", asks(30, 8))
-    stand.bind(following)
-    stand.show(following)
+    following = stand.meet(make_pod("b", asks(30, 8)))
     assert stand.resolve().pod == following.id
     assert stand.ledger.holding(init, CORE) is None
 
@@ -784,8 +678,7 @@ def test_a_guess_that_list_does_not_show_is_an_init_containers_that_asks_for_the
     """Its places stay where they are: the other resource has to be on the same card."""
     guessed = make_pod("a", asks(20, 8))
     asking = make_pod("b", asks(30, 8, name="i", kind=INIT), asks(5, 1))
-    stand.bind(guessed, asking)
-    stand.show(guessed, asking)
+    stand.meet(guessed, asking)
     assert {each.pod for each in both(stand.resolve(8, resource=MEMORY))} == {
         guessed.id,
         asking.id,

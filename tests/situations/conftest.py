@@ -1,0 +1,17 @@
+"""What several situations wait for, made short."""
+
+import pytest
+
+import agent.kubelet.podresources
+import agent.kubelet.registration
+
+
+@pytest.fixture
+def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an agent register, and ask for the record, again soon: hundreds of restarts add up."""
+    monkeypatch.setattr(agent.kubelet.registration, "_BACKOFF_SECONDS", (0.05, 0.05))
+    options = dict(agent.kubelet.podresources._CHANNEL_OPTIONS)
+    options["grpc.max_reconnect_backoff_ms"] = 50
+    monkeypatch.setattr(agent.kubelet.podresources, "_CHANNEL_OPTIONS", tuple(options.items()))
+    # Longer than the longest pause between attempts to connect.
+    monkeypatch.setattr(agent.kubelet.podresources, "_BACKOFF_SECONDS", 0.15)

@@ -8,7 +8,8 @@ import pytest
 from agent.kubernetes_api.client import Api
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
-from tests.agent.fakes import short_dir
+from tests.agent.fakes import FakeKubelet, short_dir
+from tests.agent.nvml_node import Node, load
 
 
 @pytest.fixture
@@ -16,6 +17,23 @@ def folder() -> Iterator[Path]:
     """A folder for sockets, with a short path."""
     with short_dir() as made:
         yield made
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Two sound cards of the stand-in of NVML, which is loaded."""
+    load(monkeypatch, tmp_path)
+    monkeypatch.delenv("GPU_TURNSTILE_CARDS", raising=False)
+    made = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(made.path))
+    return made
+
+
+@pytest.fixture
+def kubelet(folder: Path) -> Iterator[FakeKubelet]:
+    """A kubelet that is not started."""
+    with FakeKubelet(folder) as running:
+        yield running
 
 
 @pytest.fixture

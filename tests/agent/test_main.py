@@ -22,7 +22,7 @@ from agent.errors import SettingsError
 from agent.settings import Settings
 from simulator.api.server import kubeconfig_for
 from tests.agent.fakes import FakeKubelet, Scripted, eventually, write_cards
-from tests.agent.nvml_node import Node, build, load, unload, uuid
+from tests.agent.nvml_node import Node, build, unload, uuid
 
 ROOT = Path(__file__).parents[2]
 
@@ -168,16 +168,6 @@ def test_every_flag_may_come_from_the_environment(
 
 
 # --- cards ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Two cards of the stand-in of NVML."""
-    load(monkeypatch, tmp_path)
-    monkeypatch.delenv("GPU_TURNSTILE_CARDS", raising=False)
-    made = Node(tmp_path / "node")
-    monkeypatch.setenv("NVML_STUB", str(made.path))
-    return made
 
 
 def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A whole agent in this process, between a fake kubelet and a simulated API server."""
 
-import json
 import logging
 import threading
 import time
@@ -28,14 +27,13 @@ from contract.allocation import Allocation, Evidence, decode_allocations
 from contract.inventory import decode_inventory
 from placement.scoring import Policy
 from simulator.api.faults import Outage
-from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.builders import BLOCK, book
 from tests.agent.fakes import (
     DEADLINE_S,
     NAMES,
     FakeKubelet,
-    Scripted,
     eventually,
     make_manifest,
     plugin,
@@ -142,13 +140,21 @@ def recorded(admin: ApiClient, pod: str) -> dict[str, Allocation]:
 
 
 def test_a_pod_is_served_proven_and_its_allocation_written(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+    settings: Settings,
+    server: ApiServer,
+    admin: ApiClient,
+    kubelet: FakeKubelet,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "agent.app.supervisor")
     server.apply(make_manifest("a", (30, 8)))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         assert page(agent, "/healthz") == (200, "ok\n")
+        before = len(server.requests)
         nodes = allocate(kubelet, "a", "c0", 30, 8)
+        eventually(lambda: len(server.requests) > before, "the patch")
+        asked = {each.verb for each in server.requests[before:]}
         eventually(lambda: recorded(admin, "a"), "the allocation is written")
         written = 'patches_total{result="written"} 1.0'
         eventually(lambda: written in page(agent, "/metrics")[1], "it is counted")
@@ -156,6 +162,9 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
             lambda: "agent_registered 1.0\n" in page(agent, "/metrics")[1], "it is registered"
         )
         _, metrics = page(agent, "/metrics")
+    assert asked == {"patch"}  # no request is made on the path of a known pod
+    (shown,) = (vars(each) for each in caplog.records if each.getMessage() == "cards")
+    assert (shown["cards"], shown["memory_block"]) == ({"GPU-0": "Fake", "GPU-1": "Fake"}, BLOCK)
     assert nodes[0] == "/dev/null"
     assert recorded(admin, "a") == {"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
     annotations = admin.get(f"{PODS}/a")["metadata"]["annotations"]
@@ -168,18 +177,6 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         "patches_pending 0.0",
     ):
         assert f"gpu_turnstile_agent_{line}\n" in metrics
-
-
-def test_no_request_is_made_on_the_path_of_a_known_pod(
-    settings: Settings, server: ApiServer, kubelet: FakeKubelet
-) -> None:
-    server.apply(make_manifest("a", (30, 8)))
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "registered")
-        before = len(server.requests)
-        allocate(kubelet, "a", "c0", 30, 8)
-        eventually(lambda: len(server.requests) > before, "the patch")
-    assert {each.verb for each in server.requests[before:]} == {"patch"}
 
 
 def test_an_agent_killed_after_allocate_is_made_good_by_the_next(
@@ -224,16 +221,6 @@ def test_with_the_api_away_the_kubelet_is_let_in_all_the_same(
         eventually(lambda: recorded(admin, "a"), "the allocation is written later")
 
 
-def test_without_a_kubelet_it_lives_and_is_not_ready(
-    settings: Settings, kubelet: FakeKubelet
-) -> None:
-    kubelet.stop()
-    kubelet.socket.unlink(missing_ok=True)
-    with running(settings) as agent:
-        assert page(agent, "/healthz") == (200, "ok\n")
-        assert page(agent, "/readyz") == (503, "not registered\n")
-
-
 def test_the_kubelet_is_let_in_before_the_api_server_has_answered(
     settings: Settings, server: ApiServer, kubelet: FakeKubelet
 ) -> None:
@@ -245,7 +232,6 @@ def test_the_kubelet_is_let_in_before_the_api_server_has_answered(
             lambda: page(agent, "/readyz") == (503, "the node's pods are not known yet\n"),
             "it says what it waits for",
         )
-        server.set_outage(Outage.NONE)
 
 
 def test_a_call_that_comes_before_the_pods_are_known_waits_for_them(
@@ -285,14 +271,6 @@ def test_what_is_free_is_not_told_before_it_is_known(
         assert agent._survey() is not None
 
 
-def test_stopping_before_the_first_list_is_prompt(
-    settings: Settings, server: ApiServer, kubelet: FakeKubelet
-) -> None:
-    server.set_outage(Outage.UNAVAILABLE)
-    with running(settings):
-        pass
-
-
 def test_calls_are_answered_though_loading_fails(
     settings: Settings, server: ApiServer, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,54 +288,25 @@ def _fail(_self: object) -> None:
     raise RuntimeError("a disk that nobody has thought of")
 
 
-def test_a_thread_that_died_is_told_to_the_probe(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("cards", "memory", "block", "message"),
+    [
+        (0, "8Gi", BLOCK, "cards: .*: cards: Required value: a list of at least one card"),
+        (8, "141Gi", 4 << 20, "memory-block: Invalid value: 4Mi: .*use [0-9]+Mi or more"),
+        (
+            2,
+            "8Gi",
+            9 << 30,
+            rf"memory-block: Invalid value: {9 << 30}: larger than card GPU-0 \({8 << 30} bytes\)",
+        ),
+    ],
+)
+def test_cards_and_blocks_that_cannot_be_served_stop_it_at_once(
+    settings: Settings, tmp_path: Path, *, cards: int, memory: str, block: int, message: str
 ) -> None:
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "registered")
-        assert agent._desk is not None
-        agent._desk.writer.stop()
-        eventually(
-            lambda: page(agent, "/healthz") == (503, "a thread of the agent has died\n"),
-            "the probe fails",
-        )
-
-
-def test_what_it_serves_is_logged_once_it_is_known(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "agent.app.supervisor")
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "registered")
-    (line,) = (each.__dict__ for each in caplog.records if each.getMessage() == "cards")
-    assert line["cards"] == {"GPU-0": "Fake", "GPU-1": "Fake"}
-    assert line["memory_block"] == BLOCK
-
-
-def test_cards_that_cannot_be_read_stop_it_at_once(settings: Settings) -> None:
-    assert settings.cards is not None
-    settings.cards.write_text(json.dumps({"cards": []}))
-    with pytest.raises(SettingsError, match="cards: Required value: a list of at least one card"):
-        Agent(settings)
-
-
-def test_a_memory_block_too_small_for_the_kubelet_stops_it_at_once(
-    settings: Settings, tmp_path: Path
-) -> None:
-    cards = write_cards(tmp_path / "large.yaml", 8, "141Gi")
-    with pytest.raises(SettingsError, match=r"memory-block: Invalid value: 4Mi: .*use [0-9]+Mi"):
-        Agent(replace(settings, cards=cards, memory_block=4 << 20))
-    Agent(replace(settings, cards=cards))
-
-
-def test_a_memory_block_larger_than_a_card_of_the_file_stops_it_at_once(
-    settings: Settings,
-) -> None:
-    with pytest.raises(SettingsError) as caught:
-        Agent(replace(settings, memory_block=9 << 30))
-    assert str(caught.value) == (
-        f"memory-block: Invalid value: {9 << 30}: larger than card GPU-0 ({8 << 30} bytes)"
-    )
+    path = write_cards(tmp_path / "others.yaml", cards, memory)
+    with pytest.raises(SettingsError, match=rf"\A{message}\Z"):
+        Agent(replace(settings, cards=path, memory_block=block))
 
 
 class Slow(StaticSource):
@@ -425,10 +374,11 @@ def _events(admin: ApiClient) -> list[dict[str, Any]]:
     return list(admin.get(EVENTS)["items"])
 
 
-def test_a_refused_pod_is_told_so_by_an_event(
+def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
 ) -> None:
-    server.apply(make_manifest("a", (30, 999)))
+    server.apply(make_manifest("a", (30, 999)), make_manifest("b", (30, 8)))
+    cores = [f"GPU-0::{place}" for place in range(20)]
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         with pytest.raises(grpc.RpcError) as refused:
@@ -437,7 +387,15 @@ def test_a_refused_pod_is_told_so_by_an_event(
         eventually(
             lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
         )
-    (event,) = _events(admin)
+        kubelet.pods["b"] = {"c0": [(NAMES.core, cores)]}
+        with plugin(kubelet.path_of("vcore")) as stub, pytest.raises(grpc.RpcError):
+            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=cores), timeout=20)
+        eventually(lambda: len(_events(admin)) == 2, "it is told")
+    event, veto = sorted(_events(admin), key=lambda each: str(each["reason"]))
+    assert (veto["reason"], veto["message"]) == (
+        "GPUStartVetoed",
+        "container c0: 20 places of core, but the container asks for 30",
+    )
     reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
     assert reason in str(refused.value.details())
     assert event["message"].startswith(f"container c0: {reason}")
@@ -446,24 +404,6 @@ def test_a_refused_pod_is_told_so_by_an_event(
     pod = admin.get(f"{PODS}/a")
     assert event["involvedObject"]["name"] == "a"
     assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
-
-
-def test_a_start_that_is_vetoed_is_told_by_another(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
-) -> None:
-    server.apply(make_manifest("a", (30, 8)))
-    cores = [f"GPU-0::{place}" for place in range(20)]
-    kubelet.pods["a"] = {"c0": [(NAMES.core, cores)]}
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "registered")
-        with plugin(kubelet.path_of("vcore")) as stub, pytest.raises(grpc.RpcError):
-            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=cores), timeout=20)
-        eventually(lambda: _events(admin), "it is told")
-    (event,) = _events(admin)
-    assert (event["reason"], event["message"]) == (
-        "GPUStartVetoed",
-        "container c0: 20 places of core, but the container asks for 30",
-    )
 
 
 # --- pods that nothing happens to any more --------------------------------------------
@@ -486,8 +426,11 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
         ]
     }
     kubelet.stop()
-    kubelet.start_registration()
+    kubelet.socket.unlink(missing_ok=True)
     with running(settings) as agent:
+        assert page(agent, "/healthz") == (200, "ok\n")
+        assert page(agent, "/readyz") == (503, "not registered\n")
+        kubelet.start_registration()
         eventually(lambda: ready(agent), "registered")
         assert not recorded(admin, "a")
         kubelet.start_pod_resources()
@@ -496,35 +439,3 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
 
 
 # --- the end --------------------------------------------------------------------------
-
-
-def test_it_stops_promptly_though_the_api_server_hangs(settings: Settings, tmp_path: Path) -> None:
-    """The thread in the request is left behind; it ends with the process."""
-    with Scripted() as hanging:
-        hanging.hang.clear()
-        path = tmp_path / "hanging"
-        path.write_text(kubeconfig_for(hanging.url))
-        agent = Agent(replace(settings, kubeconfig=path))
-        agent.start()
-        assert hanging.arrived.wait(20)
-        began = time.monotonic()
-        agent.stop()
-        assert time.monotonic() - began < 5
-        hanging.hang.set()
-        eventually(lambda: not any(each.is_alive() for each in agent._threads), "all end")
-
-
-def test_it_stops_promptly_between_two_looks_at_what_is_owed(settings: Settings) -> None:
-    with running(settings) as agent:  # asserts it
-        eventually(lambda: ready(agent), "registered")
-        assert {thread.name for thread in agent._threads if thread.is_alive()} == {
-            "cards",
-            "pods",
-            "events",
-            "inventory",
-            "load",
-            "succession",
-            "registrar",
-            "outbox",
-            "refresher",
-        }

@@ -3,7 +3,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cards.health import (
@@ -47,21 +47,15 @@ def story(*happenings: tuple[float, Happening], rules: Rules = RULES) -> CardHea
 # --- faults ---------------------------------------------------------------------------
 
 
-def test_a_card_begins_healthy() -> None:
-    assert CardHealth().healthy
-    assert CardHealth().reason == ""
-
-
 def test_a_fault_makes_a_card_unhealthy_and_says_what_and_when() -> None:
     health = story((1, FELL_OFF))
     assert not health.healthy
     assert health.reason == "Xid 79 (GPU has fallen off the bus) at 12:00:01"
 
 
-@pytest.mark.parametrize("xid", sorted(APPLICATION_XIDS))
-def test_an_error_of_an_application_is_not_the_cards_fault(xid: int) -> None:
-
-    assert story((1, xid_fault(xid))) == CardHealth()
+def test_an_error_of_an_application_is_not_the_cards_fault() -> None:
+    for xid in APPLICATION_XIDS:
+        assert story((1, xid_fault(xid))) == CardHealth()
 
 
 def test_which_errors_are_an_applications_is_a_setting() -> None:
@@ -97,10 +91,6 @@ def test_some_faults_need_a_reset(fault: Fault, needed: bool) -> None:
     assert fault.needs_reset is needed
 
 
-def test_the_errors_of_applications_are_these() -> None:
-    assert sorted(APPLICATION_XIDS) == [13, 31, 43, 45, 68, 109]
-
-
 def test_no_error_of_an_application_needs_a_reset() -> None:
     assert not APPLICATION_XIDS & RESET_XIDS
 
@@ -111,20 +101,6 @@ def test_no_error_of_an_application_needs_a_reset() -> None:
 def test_a_card_comes_back_after_the_quiet_time_by_a_passing_probe() -> None:
     assert not story((0, CONTAINED), (299.9, TOLD_ALL_WELL)).healthy
     assert story((0, CONTAINED), (300, TOLD_ALL_WELL)) == CardHealth(uncorrectable=0)
-
-
-def test_the_quiet_time_counts_from_the_last_fault() -> None:
-    assert not story((0, CONTAINED), (200, CONTAINED), (499, TOLD_ALL_WELL)).healthy
-    assert story((0, CONTAINED), (200, CONTAINED), (500, TOLD_ALL_WELL)).healthy
-
-
-def test_a_probe_that_fails_is_a_fault_and_the_quiet_time_starts_again() -> None:
-    assert not story((0, CONTAINED), (290, UNREADABLE), (301, TOLD_ALL_WELL)).healthy
-    assert story((0, CONTAINED), (290, UNREADABLE), (590, TOLD_ALL_WELL)).healthy
-
-
-def test_an_error_of_an_application_does_not_disturb_the_quiet_time() -> None:
-    assert story((0, CONTAINED), (200, xid_fault(31)), (300, TOLD_ALL_WELL)).healthy
 
 
 @pytest.mark.parametrize("fault", [FELL_OFF, xid_fault(119), Fault(FaultKind.ECC, "ECC")])
@@ -196,17 +172,9 @@ def test_new_uncorrectable_errors_are_a_fault_wherever_they_are_seen() -> None:
     assert story(*quiet, (400, Probe(uncorrectable=1, action=""))).healthy
 
 
-def test_errors_from_before_the_agent_are_not_news() -> None:
-    assert story((0, Probe(uncorrectable=7))).healthy
-
-
 def test_a_probe_without_a_count_keeps_the_last_one() -> None:
     assert story((0, Probe(uncorrectable=7)), (1, Probe())).uncorrectable == 7
     assert story((0, Probe())) == CardHealth()
-
-
-def test_without_a_quiet_time_the_next_probe_decides() -> None:
-    assert story((0, CONTAINED), (0, TOLD_ALL_WELL), rules=Rules(quiet=0)).healthy
 
 
 # --- properties -----------------------------------------------------------------------
@@ -229,7 +197,7 @@ _probes = st.builds(
     pending=st.booleans(),
     defect=st.sampled_from(["", "broken"]),
 )
-_times = st.lists(st.floats(0, 1000), max_size=30).map(sorted)
+_times = st.lists(st.floats(0, 1000), max_size=16).map(sorted)
 _rules = st.builds(Rules, quiet=st.sampled_from([0.0, 50.0, 300.0]))
 
 
@@ -238,7 +206,7 @@ def stories(draw: st.DrawFn) -> list[tuple[float, Happening]]:
     return [(at, draw(_faults | _probes)) for at in draw(_times)]
 
 
-@patient
+@settings(patient, max_examples=60)
 @given(stories(), _rules)
 def test_the_machine_is_total_and_deterministic(
     told: Sequence[tuple[float, Happening]], rules: Rules
@@ -306,7 +274,7 @@ def test_a_card_comes_back_only_by_a_clean_probe_after_the_quiet_time_and_a_need
             assert health.healthy  # nothing but a fault makes unhealthy
 
 
-@patient
+@settings(patient, max_examples=60)
 @given(stories(), _rules)
 def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
     told: Sequence[tuple[float, Happening]], rules: Rules
@@ -317,7 +285,7 @@ def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
     assert well.healthy
 
 
-@patient
+@settings(patient, max_examples=60)
 @given(stories(), _faults, _faults, _rules)
 def test_the_order_of_faults_of_one_moment_changes_only_what_is_told(
     told: Sequence[tuple[float, Happening]], one: Fault, other: Fault, rules: Rules

@@ -2,7 +2,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.cards.inventory import parse_inventory, write_inventory
@@ -60,12 +60,6 @@ def test_a_full_document_is_read_cards_by_index() -> None:
         ),
         (Link((0, 1), "NV12"),),
     )
-
-
-def test_a_card_is_found_by_its_uuid() -> None:
-    inventory = parse_inventory(DOCUMENT)
-    assert inventory.card("GPU-b") == inventory.cards[1]
-    assert inventory.card("GPU-c") is None
 
 
 def test_links_may_be_missing() -> None:
@@ -172,7 +166,7 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
                 _linked([{"cards": pair, "kind": "SYS"}]),
                 "links[0].cards: Invalid value: must be the indices of two cards of this file",
             )
-            for pair in (None, "01", [], [0], [0, 1, 1], [0, 2], [0, "1"], [0, None], [True, 0])
+            for pair in (None, "01", [], [0, 1, 1], [0, 2], [0, "1"], [True, 0], [[0], 1], [{}, 1])
         ),
         (
             _linked([{"cards": [1, 1], "kind": "SYS"}]),
@@ -193,13 +187,6 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
 )
 def test_a_document_that_breaks_a_rule_is_refused_by_field(document: object, message: str) -> None:
     assert _refusal(document) == message
-
-
-@pytest.mark.parametrize("pair", [[[0], 1], [{}, 1]])
-def test_a_link_of_nested_values_is_refused_like_any_other(pair: object) -> None:
-    assert _refusal(_linked([{"cards": pair, "kind": "SYS"}])) == (
-        "links[0].cards: Invalid value: must be the indices of two cards of this file"
-    )
 
 
 _yaml = st.recursive(
@@ -224,7 +211,7 @@ _links = st.fixed_dictionaries(
 )
 
 
-@patient
+@settings(patient, max_examples=60)
 @given(
     _yaml
     | st.fixed_dictionaries(
@@ -261,19 +248,7 @@ def test_an_inventory_is_written_as_the_document_it_is_read_from() -> None:
     }
 
 
-def test_a_device_node_of_its_own_is_written() -> None:
-    inventory = parse_inventory(_document(device="/dev/null"))
-    assert write_inventory(inventory)["cards"][0]["device"] == "/dev/null"
-
-
-@patient
-@given(inventories())
+@settings(patient, max_examples=40)
+@given(inventories(most=3))
 def test_what_is_written_reads_back_to_the_equal_inventory(inventory: Inventory) -> None:
     assert parse_inventory(write_inventory(inventory)) == inventory
-
-
-def test_pairs_without_a_link_are_known() -> None:
-    document = copy.deepcopy(DOCUMENT)
-    document["cards"].append({"uuid": "GPU-c", "index": 5, "memory": "1Gi"})
-    assert parse_inventory(document).unlinked() == ((0, 5), (1, 5))
-    assert parse_inventory({"cards": document["cards"][:1]}).unlinked() == ()

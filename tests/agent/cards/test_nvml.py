@@ -150,16 +150,13 @@ def test_a_card_that_knows_no_mig_mode_is_served(session: NvmlSession, node: Nod
 
 
 @pytest.mark.parametrize(
-    "code", [pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH]
-)
-@pytest.mark.parametrize(
-    "function",
+    ("function", "code"),
     [
-        "nvmlDeviceGetCount_v2",
-        "nvmlDeviceGetHandleByIndex_v2",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetNvLinkState",
-        "nvmlSystemGetDriverVersion",
+        ("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNINITIALIZED),
+        ("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
+        ("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_UNINITIALIZED),
+        ("nvmlDeviceGetNvLinkState", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
+        ("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNINITIALIZED),
     ],
 )
 def test_no_card_is_blamed_when_nvml_itself_fails(

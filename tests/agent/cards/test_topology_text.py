@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 
 from agent.cards.inventory import CardFault, Discovery
 from agent.cards.topology_text import card_table, describe, link_matrix
@@ -75,8 +75,8 @@ def test_a_node_without_cards_has_no_matrix() -> None:
     assert describe(Discovery(Inventory(()))) == ("  uuid  model  memory  bus id  NUMA  device\n")
 
 
-@patient
-@given(inventories())
+@settings(patient, max_examples=40)
+@given(inventories(most=3))
 def test_no_text_of_a_card_breaks_the_lines(inventory: Inventory) -> None:
     text = describe(Discovery(inventory))
     assert all(line.isprintable() for line in text.split("\n"))

@@ -1,6 +1,7 @@
 """CDI specs as data; ours against the schema of those who specify CDI."""
 
 import contextlib
+import functools
 import json
 import string
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
@@ -26,7 +27,6 @@ from agent.injection.cdi import (
     names_on_host,
     own_names,
     parse_spec,
-    qualified,
     spec_document,
 )
 from agent.injection.inject import DriverFiles, shared_by_all
@@ -39,15 +39,16 @@ TWO = Inventory((card(0), card(1)))
 COMMON = shared_by_all(control_devices=["/dev/nvidiactl"], driver=DriverFiles("/opt/nvidia"))
 
 
-def check_schema(document: object) -> None:
-    """Check a spec against CDI's own JSON schema."""
+@functools.cache
+def schema() -> jsonschema.Draft7Validator:
+    """CDI's own JSON schema."""
     main, definitions = (
         json.loads((DATA / name).read_text()) for name in ("schema.json", "defs.json")
     )
     registry: Registry[Any] = Registry().with_resource(
         "defs.json", DRAFT7.create_resource(definitions)
     )
-    jsonschema.Draft7Validator(main, registry=registry).validate(document)
+    return jsonschema.Draft7Validator(main, registry=registry)
 
 
 # --- ours -----------------------------------------------------------------------------------
@@ -87,13 +88,13 @@ def test_our_spec_says_what_the_answer_says_otherwise() -> None:
 def test_a_mount_that_may_be_written_says_so() -> None:
     spec = spec_document(TWO, Answer(mounts=(Mount("/a", "/b", read_only=False),)))
     assert spec["containerEdits"]["mounts"][0]["options"] == ["rw", "nosuid", "nodev", "rbind"]
-    check_schema(spec)
+    schema().validate(spec)
 
 
 def test_what_is_not_shared_is_left_out() -> None:
     spec = spec_document(TWO, Answer())
     assert spec["containerEdits"] == {}
-    check_schema(spec)
+    schema().validate(spec)
 
 
 def test_the_lowest_version_that_knows_a_name_is_asked_for() -> None:
@@ -102,20 +103,13 @@ def test_the_lowest_version_that_knows_a_name_is_asked_for() -> None:
     assert spec_document(digit, COMMON)["cdiVersion"] == "0.5.0"
 
 
-def test_the_schema_would_tell() -> None:
-    broken = spec_document(TWO, COMMON)
-    del broken["devices"][0]["containerEdits"]["deviceNodes"][0]["path"]
-    with pytest.raises(jsonschema.ValidationError, match="'path' is a required property"):
-        check_schema(broken)
-
-
-@patient
-@given(inventories())
+@settings(patient, max_examples=40)
+@given(inventories(most=3))
 def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
     inventory: Inventory,
 ) -> None:
     document = json.loads(json.dumps(spec_document(inventory, COMMON)))
-    check_schema(document)
+    schema().validate(document)
     assert parse_spec(document) == Spec(
         OWN_KIND,
         tuple(SpecDevice(each.uuid, frozenset({each.device})) for each in inventory.cards),
@@ -158,13 +152,9 @@ def test_a_kind_is_a_vendor_and_a_class(vendor: str, name: str) -> None:
     assert is_kind(f"{vendor}/{name}") == expected
 
 
-@pytest.mark.parametrize("text", ["", "/", "a", "a/", "/a", "a/b/c", "a/b=c", "1a/b", "a/b\n"])
+@pytest.mark.parametrize("text", ["", "a", "a/b/c", "a/b=c", "a/b\n"])
 def test_what_is_no_kind(text: str) -> None:
     assert not is_kind(text)
-
-
-def test_a_full_name_joins_kind_and_name() -> None:
-    assert qualified("nvidia.com/gpu", "0") == "nvidia.com/gpu=0"
 
 
 # --- the host's -----------------------------------------------------------------------------
@@ -180,7 +170,7 @@ def test_what_nvidias_tool_writes_is_read() -> None:
     assert [device.name for device in spec.devices] == ["0", "GPU-0", "1", "GPU-1", "all"]
     assert spec.devices[1].nodes == {"/dev/nvidia0", "/dev/dri/card1"}
     assert "/dev/nvidiactl" in spec.nodes
-    check_schema(decode_yaml((DATA / "nvidia.yaml").read_text()))
+    schema().validate(decode_yaml((DATA / "nvidia.yaml").read_text()))
 
 
 def test_the_hosts_names_are_taken_by_uuid() -> None:
@@ -315,63 +305,60 @@ def test_a_node_is_known_by_its_place_on_the_host() -> None:
     assert spec.nodes == {"/dev/nvidia7"}
 
 
+NOT_A_SPEC = "a CDI spec must be a mapping"
+DEVICES = "devices: must be a list of 1 to 4096 devices"
+NAME = "must be letters, digits, '-', '_', '.' and ':'"
+NODES = "containerEdits.deviceNodes: must be a list of at most 256 nodes"
 ONE_NODE = "containerEdits.deviceNodes[0]: must be a mapping with a path"
+TWO_NODES = {"path": "/dev/a", "hostPath": 1}
+
+
+def edits(**changes: object) -> dict[str, object]:
+    return {"containerEdits": changes}
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    ("change", "message"),
     [
-        (None, "a CDI spec must be a mapping"),
-        ([GOOD], "a CDI spec must be a mapping"),
+        ({"cdiVersion": 0.6}, "cdiVersion: Invalid value: 0.6: must be a version such as 0.5.0"),
         (
-            {**GOOD, "cdiVersion": 0.6},
-            "cdiVersion: Invalid value: 0.6: must be a version such as 0.5.0",
-        ),
-        (
-            {**GOOD, "cdiVersion": "latest"},
+            {"cdiVersion": "latest"},
             'cdiVersion: Invalid value: "latest": must be a version such as 0.5.0',
         ),
-        ({**GOOD, "kind": None}, "kind: Invalid value: null: must be <vendor>/<class>"),
-        ({**GOOD, "kind": "gpu"}, 'kind: Invalid value: "gpu": must be <vendor>/<class>'),
-        ({**GOOD, "devices": None}, "devices: must be a list of 1 to 4096 devices"),
-        ({**GOOD, "devices": []}, "devices: must be a list of 1 to 4096 devices"),
-        ({**GOOD, "devices": [GOOD["devices"][0]] * 4097}, "devices: must be a list of 1 to 4096 "),
-        ({**GOOD, "devices": ["0"]}, "devices[0]: must be a mapping"),
+        ({"kind": None}, "kind: Invalid value: null: must be <vendor>/<class>"),
+        ({"kind": "gpu"}, 'kind: Invalid value: "gpu": must be <vendor>/<class>'),
+        ({"devices": None}, DEVICES),
+        ({"devices": []}, DEVICES),
+        ({"devices": [GOOD["devices"][0]] * 4097}, DEVICES),
+        ({"devices": ["0"]}, "devices[0]: must be a mapping"),
+        ({"devices": [{"name": 0}]}, f"devices[0].name: Invalid value: 0: {NAME}"),
+        ({"devices": [{"name": "../x"}]}, f'devices[0].name: Invalid value: "../x": {NAME}'),
+        ({"devices": GOOD["devices"] * 2}, "devices: a name stands twice"),
         (
-            {**GOOD, "devices": [{"name": 0}]},
-            "devices[0].name: Invalid value: 0: must be letters, digits, '-', '_', '.' and ':'",
-        ),
-        (
-            {**GOOD, "devices": [{"name": "../x"}]},
-            'devices[0].name: Invalid value: "../x": must be letters, digits, ',
-        ),
-        ({**GOOD, "devices": GOOD["devices"] * 2}, "devices: a name stands twice"),
-        (
-            {**GOOD, "devices": [{"name": "0", "containerEdits": []}]},
+            {"devices": [{"name": "0", "containerEdits": []}]},
             "devices[0].containerEdits: must be a mapping",
         ),
-        ({**GOOD, "containerEdits": "x"}, "containerEdits: must be a mapping"),
-        (
-            {**GOOD, "containerEdits": {"deviceNodes": {}}},
-            "containerEdits.deviceNodes: must be a list of at most 256 nodes",
-        ),
-        (
-            {**GOOD, "containerEdits": {"deviceNodes": [{"path": "/dev/a"}] * 257}},
-            "containerEdits.deviceNodes: must be a list of at most 256 nodes",
-        ),
-        ({**GOOD, "containerEdits": {"deviceNodes": ["/dev/a"]}}, ONE_NODE),
-        ({**GOOD, "containerEdits": {"deviceNodes": [{}]}}, ONE_NODE),
-        ({**GOOD, "containerEdits": {"deviceNodes": [{"path": 1}]}}, ONE_NODE),
-        (
-            {**GOOD, "containerEdits": {"deviceNodes": [{"path": "/dev/a", "hostPath": 1}]}},
-            ONE_NODE,
-        ),
+        ({"containerEdits": "x"}, "containerEdits: must be a mapping"),
+        (edits(deviceNodes={}), NODES),
+        (edits(deviceNodes=[{"path": "/dev/a"}] * 257), NODES),
+        (edits(deviceNodes=["/dev/a"]), ONE_NODE),
+        (edits(deviceNodes=[{}]), ONE_NODE),
+        (edits(deviceNodes=[{"path": 1}]), ONE_NODE),
+        (edits(deviceNodes=[TWO_NODES]), ONE_NODE),
     ],
 )
-def test_specs_that_cannot_be_read_say_where_and_why(document: object, message: str) -> None:
+def test_specs_that_cannot_be_read_say_where_and_why(
+    change: dict[str, object], message: str
+) -> None:
     with pytest.raises(SettingsError) as refused:
-        parse_spec(document)
+        parse_spec({**GOOD, **change})
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("document", [None, [GOOD]])
+def test_a_spec_is_a_mapping(document: object) -> None:
+    with pytest.raises(SettingsError, match=f"^{NOT_A_SPEC}$"):
+        parse_spec(document)
 
 
 JSON = st.recursive(

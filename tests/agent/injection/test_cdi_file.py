@@ -155,7 +155,7 @@ def test_a_reader_never_sees_half_a_spec(host: Host) -> None:
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(read)
         try:
-            for _ in range(50):
+            for _ in range(20):
                 host.file.refresh(Inventory((card(0),)))
                 host.file.refresh(TWO)
         finally:
@@ -206,17 +206,27 @@ def test_a_directory_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
 # --- the host's -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_the_hosts_own_spec_is_used_and_ours_not_written(host: Host, *, dynamic: bool) -> None:
-    host.install(dynamic=dynamic)
-    assert host.file.refresh(TWO) == THEIRS
-    assert not host.file.path.exists()
-
-
-def test_json_is_read_too(host: Host) -> None:
+def _as_json(host: Host) -> None:
     document = spec_document(TWO, COMMON) | {"kind": "nvidia.com/gpu"}
     (host.static / "nvidia.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        Host.install,
+        lambda host: host.install(dynamic=True),
+        _as_json,
+        lambda host: _link(host.install()),
+    ],
+    ids=["static", "dynamic", "json", "link"],
+)
+def test_the_hosts_own_spec_is_used_and_ours_not_written(
+    host: Host, install: Callable[[Host], object]
+) -> None:
+    install(host)
     assert host.file.refresh(TWO) == THEIRS
+    assert not host.file.path.exists()
 
 
 def test_a_host_that_gets_a_spec_is_followed_and_ours_stays_true_for_who_has_its_names(
@@ -303,13 +313,6 @@ def test_malformed_and_hostile_specs_are_left_out_and_told_once(
         {*HOSTILE, "large.json", "folder.json", "pipe.yaml", "zero.json"}
         | {"loop.json", "dangling.json"}
     )
-
-
-def test_a_spec_that_is_reached_by_a_link_counts(host: Host) -> None:
-    path = host.install()
-    path.rename(host.static / "elsewhere")
-    path.symlink_to("elsewhere")
-    assert host.file.refresh(TWO) == THEIRS
 
 
 def test_directories_that_are_missing_or_none_hold_nothing(tmp_path: Path) -> None:

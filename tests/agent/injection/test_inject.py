@@ -58,12 +58,6 @@ def test_driver_files_are_a_read_only_mount_that_the_loader_is_told_of() -> None
     assert elsewhere.envs["LD_LIBRARY_PATH"] == "/drv/lib:/drv/lib64"
 
 
-def test_without_a_driver_directory_the_loader_is_left_alone() -> None:
-    answer = inject(TWO, CARDS, Injection.NODES)
-    assert set(answer.envs) == {"NVIDIA_VISIBLE_DEVICES"}
-    assert answer.mounts == ()
-
-
 def test_with_the_environment_alone_the_container_runtime_does_the_rest() -> None:
     answer = inject(
         TWO,

@@ -29,12 +29,6 @@ from tests.agent.fakes import (
 BOTH = [NAMES.core, NAMES.memory]
 
 
-@pytest.fixture
-def kubelet(folder: Path) -> Iterator[FakeKubelet]:
-    with FakeKubelet(folder) as running:
-        yield running
-
-
 class Running:
     """A registrar in a thread, and how often it said that it has registered."""
 
@@ -96,20 +90,7 @@ def serves(kubelet: FakeKubelet) -> bool:
     return True
 
 
-def test_both_resources_are_registered_and_served(kubelet: FakeKubelet) -> None:
-    kubelet.start()
-    with registering(kubelet.plugin_dir) as running:
-        running.wait()
-        assert serves(kubelet)
-    assert kubelet.resources == BOTH
-    first = kubelet.registered[0]
-    assert first.version == "v1beta1"
-    assert re.fullmatch(r"vcore-[0-9a-f]{8}\.sock", first.endpoint)
-    assert first.options.pre_start_required
-    assert first.options.get_preferred_allocation_available
-
-
-def test_sockets_are_served_before_they_are_registered(kubelet: FakeKubelet) -> None:
+def test_both_resources_are_served_then_registered_until_the_end(kubelet: FakeKubelet) -> None:
     """The kubelet dials back from within Register."""
     kubelet.start()
     served: list[bool] = []
@@ -118,22 +99,15 @@ def test_sockets_are_served_before_they_are_registered(kubelet: FakeKubelet) -> 
     )
     with registering(kubelet.plugin_dir) as running:
         running.wait()
-    assert served == [True, True]
-
-
-def test_after_its_end_nothing_is_served_any_more(kubelet: FakeKubelet) -> None:
-    kubelet.start()
-    with registering(kubelet.plugin_dir) as running:
-        running.wait()
-    assert not [each for each in kubelet.plugin_dir.iterdir() if each.stem.startswith("v")]
-
-
-def test_it_may_start_before_the_kubelet(kubelet: FakeKubelet) -> None:
-    with registering(kubelet.plugin_dir) as running:
-        assert not running.registrar.registered
-        kubelet.start()
-        running.wait()
+        assert serves(kubelet)
     assert kubelet.resources == BOTH
+    assert served == [True, True]
+    assert not list(kubelet.plugin_dir.glob("v*"))
+    first = kubelet.registered[0]
+    assert first.version == "v1beta1"
+    assert re.fullmatch(r"vcore-[0-9a-f]{8}\.sock", first.endpoint)
+    assert first.options.pre_start_required
+    assert first.options.get_preferred_allocation_available
 
 
 def test_it_may_start_before_the_plugin_directory(folder: Path) -> None:
@@ -157,17 +131,6 @@ def test_a_kubelet_that_restarts_is_registered_with_again(
     assert kubelet.resources == BOTH * 3
 
 
-def test_while_the_kubelet_is_away_it_is_not_registered(kubelet: FakeKubelet) -> None:
-    kubelet.start()
-    with registering(kubelet.plugin_dir) as running:
-        running.wait()
-        kubelet.stop()
-        kubelet.socket.unlink(missing_ok=True)
-        eventually(lambda: not running.registrar.registered, "the loss is noticed")
-        kubelet.start()
-        running.wait(2)
-
-
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_socket_of_ours_that_is_deleted_is_made_again_and_registered(
     kubelet: FakeKubelet, stem: str
@@ -175,22 +138,12 @@ def test_a_socket_of_ours_that_is_deleted_is_made_again_and_registered(
     kubelet.start()
     with registering(kubelet.plugin_dir) as running:
         running.wait(1)
+        (kubelet.plugin_dir / "kubelet_internal_checkpoint").write_text("{}")
+        (kubelet.plugin_dir / "other.sock").touch()  # which changes nothing
         kubelet.path_of(stem).unlink()
         running.wait(2)
         assert serves(kubelet)
     assert kubelet.resources == BOTH * 2
-
-
-def test_a_plugin_directory_made_anew_is_found(kubelet: FakeKubelet) -> None:
-    kubelet.start()
-    with registering(kubelet.plugin_dir) as running:
-        running.wait(1)
-        kubelet.stop()
-        shutil.rmtree(kubelet.plugin_dir)
-        kubelet.plugin_dir.mkdir()
-        kubelet.start()
-        running.wait(2)
-        assert serves(kubelet)
 
 
 def test_a_plugin_directory_that_comes_back_later_is_found(kubelet: FakeKubelet) -> None:
@@ -203,6 +156,7 @@ def test_a_plugin_directory_that_comes_back_later_is_found(kubelet: FakeKubelet)
         kubelet.plugin_dir.mkdir()
         kubelet.start()
         running.wait(2)
+        assert serves(kubelet)
 
 
 def test_a_registration_that_is_refused_is_tried_again(
@@ -331,17 +285,6 @@ def test_a_suspended_registrar_leaves_the_kubelet_to_another(kubelet: FakeKubele
         kubelet.cut("vcore")
         eventually(lambda: not running.registrar.registered, "the loss is noticed")
         running.registrar.resume()
-        running.wait(2)
-    assert kubelet.resources == BOTH * 2
-
-
-def test_other_files_in_the_directory_change_nothing(kubelet: FakeKubelet) -> None:
-    kubelet.start()
-    with registering(kubelet.plugin_dir) as running:
-        running.wait(1)
-        (kubelet.plugin_dir / "kubelet_internal_checkpoint").write_text("{}")
-        (kubelet.plugin_dir / "other.sock").touch()
-        kubelet.path_of("vcore").unlink()  # what makes it look
         running.wait(2)
     assert kubelet.resources == BOTH * 2
 

@@ -87,22 +87,6 @@ def test_the_three_calls_reach_the_turnstile_and_its_answers_the_kubelet(
     ]
 
 
-def test_an_empty_answer_is_an_answer(stub: rpc.DevicePluginStub, calls: FakeCalls) -> None:
-    calls.answer = Answer()
-    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
-    assert not allocated.envs
-    assert not allocated.devices
-    assert not allocated.mounts
-    assert not allocated.cdi_devices
-
-
-def test_devices_may_be_read_and_written_but_not_made(
-    stub: rpc.DevicePluginStub, calls: FakeCalls
-) -> None:
-    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
-    assert {each.permissions for each in allocated.devices} == {"rw"}
-
-
 def test_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
@@ -131,8 +115,10 @@ def ask(stub: rpc.DevicePluginStub, call: str) -> None:
             stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=10)
 
 
-@pytest.mark.parametrize("call", ["prefer", "allocate", "prestart"])
-@pytest.mark.parametrize("kind", [ResolutionError, PlacementError, GrantError])
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [("prefer", ResolutionError), ("allocate", PlacementError), ("prestart", GrantError)],
+)
 def test_a_refusal_reaches_the_pods_author_in_its_own_words(
     stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, kind: type[Exception]
 ) -> None:
@@ -143,8 +129,14 @@ def test_a_refusal_reaches_the_pods_author_in_its_own_words(
     assert refused.value.details() == "gpu-turnstile: no card fits 30 cores"
 
 
-@pytest.mark.parametrize("call", ["prefer", "allocate", "prestart"])
-@pytest.mark.parametrize("error", [KeyError("secret"), AssertionError("secret"), OSError("secret")])
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("prefer", KeyError("secret")),
+        ("allocate", AssertionError("secret")),
+        ("prestart", OSError("secret")),
+    ],
+)
 def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_on(
     stub: rpc.DevicePluginStub,
     calls: FakeCalls,
@@ -226,27 +218,13 @@ def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back
         health_feed.turn("GPU-1", healthy=False)
         second = next(stream)
         assert by_health(second) == {"Healthy": {"GPU-0", "GPU-2"}, "Unhealthy": {"GPU-1"}}
+        assert next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))) == second  # from the start
         health_feed.turn("GPU-1", healthy=True)
         third = next(stream)
         assert third == first
         assert [each.ID for each in second.devices] == [each.ID for each in first.devices]
         stream.cancel()
     server.stop()
-
-
-def test_a_card_that_is_ill_already_is_listed_so_from_the_start(
-    folder: Path, calls: FakeCalls
-) -> None:
-    health_feed = HealthFeed()
-    health_feed.turn("GPU-0", healthy=False)
-    service = DevicePluginService(
-        resource=CORE, book=make_book(2), calls=calls, health_feed=health_feed
-    )
-    server = PluginServer(service, folder / "p.sock")
-    with plugin(server.socket) as stub:
-        answer = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
-    server.stop()
-    assert by_health(answer) == {"Healthy": {"GPU-1"}, "Unhealthy": {"GPU-0"}}
 
 
 # --- streams ----------------------------------------------------------------------------

@@ -390,7 +390,6 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     """Until it tells that the pod is gone; from then on its UID means nothing any more."""
     api = FakePodApi(
         ([entry("a", "one")], "3"),
-        lambda: cache.fetch("default", "a"),
         [
             ("MODIFIED", entry("a", "one", gpu_assigned="true")),
             ("DELETED", entry("a", "one")),
@@ -399,6 +398,7 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     )
     api.pods["default", "a"] = entry("a", "two")
     cache = cache_of(api)
+    api.steps.insert(1, lambda: cache.fetch("default", "a"))
     seen: list[tuple[str, bool]] = []
     cache.subscribe(lambda view: seen.append((view.id.uid, view.assigned)))
     cache.run(api.over)
@@ -410,12 +410,12 @@ def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     """A list at version 0 may be behind as well: then it is the watch that tells."""
     api = FakePodApi(
         ([entry("a", "one")], "3"),
-        lambda: cache.fetch("default", "a"),
         [Gone("")],
         ([entry("a", "one")], "7"),
     )
     api.pods["default", "a"] = entry("a", "two")
     cache = cache_of(api)
+    api.steps.insert(1, lambda: cache.fetch("default", "a"))
     cache.run(api.over)
     assert {view.id.uid for view in cache.views()} == {"one"}
 

@@ -1,6 +1,7 @@
 """Decisions are told in one log line each, and counted."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -42,113 +43,84 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"gpu_turnstile_agent_{name}", labels)
 
 
-def test_a_decision(
-    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
-    decision_log.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS)
-    assert told(caplog) == (
-        "INFO",
-        "prefer",
-        {
-            "pod": "default/a",
-            "uid": "uid-a",
-            "container": "main",
-            "resource": "core",
-            "evidence": "witness",
-            "count": 4,
-            "ids": "GPU-0::0-2; GPU-1::5",
-        },
-    )
-    assert value(metrics, "decisions_total", call="prefer", evidence="witness") == 1
-    assert value(metrics, "decisions_total", call="allocate", evidence="witness") is None
+POD: dict[str, object] = {"pod": "default/a", "uid": "uid-a", "container": "main"}
+SHOWN = "GPU-0::0-2; GPU-1::5"
+Act = Callable[[LoggedDecisions], None]
+LINES: dict[str, tuple[Act, Told, str]] = {
+    "a decision": (
+        lambda log: log.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS),
+        (
+            "INFO",
+            "prefer",
+            POD | {"resource": "core", "evidence": "witness", "count": 4, "ids": SHOWN},
+        ),
+        'decisions_total{call="prefer",evidence="witness"}',
+    ),
+    "a refusal": (
+        lambda log: log.refused("allocate", CLAIM, MEMORY, 8, "no card fits"),
+        (
+            "WARNING",
+            "refused",
+            POD
+            | {"call": "allocate", "resource": "memory", "count": 8}
+            | {"reason": "no card fits", "times": 1},
+        ),
+        'refusals_total{call="allocate",resource="memory"}',
+    ),
+    "a correction": (
+        lambda log: log.corrected(Correction(CORE, IDS, CLAIM, OTHER)),
+        (
+            "WARNING",
+            "corrected",
+            {
+                "resource": "core",
+                "guessed": "default/a container main",
+                "proven": "default/b container side",
+                "ids": SHOWN,
+            },
+        ),
+        "corrections_total",
+    ),
+    "a start without proof": (
+        lambda log: log.unproven(CLAIM, ["GPU-0::1"], "nobody holds these"),
+        ("INFO", "unproven", POD | {"ids": "GPU-0::1", "reason": "nobody holds these"}),
+        "unproven_starts_total",
+    ),
+    "a start of nobody known": (
+        lambda log: log.unproven(None, ["GPU-0::1"], "nobody holds these"),
+        (
+            "INFO",
+            "unproven",
+            POD | dict.fromkeys(POD, "") | {"ids": "GPU-0::1", "reason": "nobody holds these"},
+        ),
+        "unproven_starts_total",
+    ),
+    "a choice without wishes": (
+        lambda log: log.unadvised(CLAIM, CORE, ["GPU-0::1"]),
+        ("WARNING", "chosen without wishes", POD | {"resource": "core", "ids": "GPU-0::1"}),
+        "unadvised_choices_total",
+    ),
+    "a missing witness": (
+        lambda log: log.podresources_unavailable("PodResources: UNAVAILABLE"),
+        ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"}),
+        "witness_failures_total",
+    ),
+}
 
 
-def test_a_refusal(
-    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
-    decision_log.refused("allocate", CLAIM, MEMORY, 8, "no card fits")
-    assert told(caplog) == (
-        "WARNING",
-        "refused",
-        {
-            "call": "allocate",
-            "pod": "default/a",
-            "uid": "uid-a",
-            "container": "main",
-            "resource": "memory",
-            "count": 8,
-            "reason": "no card fits",
-            "times": 1,
-        },
-    )
-    assert value(metrics, "refusals_total", call="allocate", resource="memory") == 1
-
-
-def test_a_correction(
-    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
-    decision_log.corrected(Correction(CORE, IDS, CLAIM, OTHER))
-    assert told(caplog) == (
-        "WARNING",
-        "corrected",
-        {
-            "resource": "core",
-            "guessed": "default/a container main",
-            "proven": "default/b container side",
-            "ids": "GPU-0::0-2; GPU-1::5",
-        },
-    )
-    assert value(metrics, "corrections_total") == 1
-
-
-@pytest.mark.parametrize(
-    ("ref", "named"), [(CLAIM, ("default/a", "uid-a", "main")), (None, ("", "", ""))]
-)
-def test_a_start_without_proof(
+@pytest.mark.parametrize(("act", "line", "metric"), LINES.values(), ids=LINES)
+def test_a_decision_is_one_line_and_is_counted(
+    *,
     decision_log: LoggedDecisions,
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
-    ref: ContainerRef | None,
-    named: tuple[str, str, str],
+    act: Act,
+    line: Told,
+    metric: str,
 ) -> None:
-    decision_log.unproven(ref, ["GPU-0::1"], "nobody holds these")
-    assert told(caplog) == (
-        "INFO",
-        "unproven",
-        {
-            **dict(zip(("pod", "uid", "container"), named, strict=True)),
-            "ids": "GPU-0::1",
-            "reason": "nobody holds these",
-        },
-    )
-    assert value(metrics, "unproven_starts_total") == 1
-
-
-def test_a_choice_without_wishes(
-    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
-    ref = ContainerRef(PodId("ns", "p", "u1"), "main")
-    decision_log.unadvised(ref, CORE, ["GPU-0::1"])
-    assert told(caplog) == (
-        "WARNING",
-        "chosen without wishes",
-        {
-            "pod": "ns/p",
-            "uid": "u1",
-            "container": "main",
-            "resource": "core",
-            "ids": "GPU-0::1",
-        },
-    )
-    assert value(metrics, "unadvised_choices_total") == 1
-
-
-def test_a_missing_witness(
-    decision_log: LoggedDecisions, metrics: Metrics, caplog: pytest.LogCaptureFixture
-) -> None:
-    decision_log.podresources_unavailable("PodResources: UNAVAILABLE")
-    assert told(caplog) == ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"})
-    assert value(metrics, "witness_failures_total") == 1
+    act(decision_log)
+    assert told(caplog) == line
+    assert f"gpu_turnstile_agent_{metric} 1.0\n" in metrics.render().decode()
 
 
 def test_all_metrics_are_there_from_the_start(metrics: Metrics) -> None:
@@ -166,13 +138,6 @@ def test_all_metrics_are_there_from_the_start(metrics: Metrics) -> None:
     assert value(metrics, "corrections_total") == 0
     assert value(metrics, "registered") == 0
     assert Metrics.content_type.startswith("text/plain; version=0.0.4")
-
-
-def test_two_agents_in_one_process_count_apart() -> None:
-    one, two = Metrics(), Metrics()
-    one.blind.inc()
-    assert value(one, "witness_failures_total") == 1
-    assert value(two, "witness_failures_total") == 0
 
 
 @pytest.mark.parametrize(

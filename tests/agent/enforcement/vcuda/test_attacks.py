@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -173,11 +173,12 @@ def test_links_laid_into_a_ticket_lead_nowhere(
     (dir_a / name).symlink_to(aims[target])
     with contextlib.suppress(grpc.RpcError):
         site.register(dir_a, container_name="main")
-    for act in (
+    acts: tuple[Callable[[], object], ...] = (
         lambda: site.vcuda.start(IDS_A, entitlement()),
         site.restart,
         lambda: site.vcuda.keep([POD_B]),
-    ):
+    )
+    for act in acts:
         assert content(dir_b) == before
         act()
     assert content(dir_b) == before

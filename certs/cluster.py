@@ -61,7 +61,7 @@ class _Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a client needs of time.
+    """The clocks and the pauses of a client.
 
     Attributes:
         now: gives the present.

@@ -39,7 +39,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What one issue makes.
+    """The certificates of one issue.
 
     Attributes:
         authority: the CA; its certificate is what the API server must trust.

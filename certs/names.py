@@ -1,4 +1,4 @@
-"""What a serving certificate is for: DNS names, IP addresses, days."""
+"""The subject of a serving certificate: DNS names, IP addresses, days."""
 
 import ipaddress
 import re

@@ -31,7 +31,7 @@ INJECTORS = (
 
 
 class Purpose(Enum):
-    """What a Secret is for: its type, and the names of its certificate and key."""
+    """The purpose of a Secret: its type, and the names of its certificate and key."""
 
     AUTHORITY = ("Opaque", "ca.crt", "ca.key")
     SERVING = ("kubernetes.io/tls", "tls.crt", "tls.key")
@@ -45,7 +45,7 @@ class Kind(Enum):
 
 
 class Origin(Enum):
-    """Whose a Secret is."""
+    """The owner of a Secret."""
 
     ABSENT = "absent"
     EMPTY = "empty"
@@ -55,7 +55,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What a Secret holds.
+    """The content of a Secret.
 
     Attributes:
         name: its own.
@@ -78,7 +78,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a webhook configuration trusts.
+    """The authorities that a webhook configuration trusts.
 
     Attributes:
         kind: mutating or validating.

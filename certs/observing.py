@@ -1,4 +1,4 @@
-"""What a cluster holds, seen as it was at one moment."""
+"""The objects of a rotation, read as they were at one moment."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -53,7 +53,7 @@ Objects: TypeAlias = tuple[Json | None, ...]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Snapshot:
-    """What there was at one moment; never shown, it holds keys.
+    """The objects at one moment; never shown, they hold keys.
 
     Attributes:
         authority: the Secret of the authority.

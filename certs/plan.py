@@ -1,4 +1,4 @@
-"""What a rotation does next. Pure: what is there and the time in, one action out.
+"""The next action of a rotation. Pure: the objects and the time in, one action out.
 
 The phases, in the order that is safe at every point:
 
@@ -46,7 +46,7 @@ ASK_AGAIN = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator wants.
+    """The wishes of the operator.
 
     Attributes:
         names: DNS names of the serving certificate.
@@ -65,7 +65,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What there was at one moment.
+    """The objects at one moment.
 
     Attributes:
         authority: the Secret of the authority.
@@ -130,7 +130,7 @@ def all_trusted(observed: Observed) -> Iterator[Certificate]:
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """What there is, once there is an authority that can be used.
+    """The objects, once there is an authority that can be used.
 
     Attributes:
         observed: what there is.

@@ -22,7 +22,7 @@ _UNREADABLE = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameT
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says.
+    """The content of a certificate.
 
     Attributes:
         fingerprint: SHA-256 in hexadecimal digits; equal for equal certificates only.

@@ -1,4 +1,4 @@
-"""Which certificates are served, seen from outside: a name looked up, and handshakes."""
+"""The certificates that are served, seen by a client: a name looked up, and handshakes."""
 
 import socket
 import ssl

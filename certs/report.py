@@ -1,4 +1,4 @@
-"""What there is and what was done, for people and programs to read. Pure."""
+"""Reports of the objects and of the actions, for people and for programs. Pure."""
 
 import json
 from collections.abc import Iterator

@@ -55,7 +55,7 @@ class Say(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run needs beside the API server.
+    """The surroundings of a run beside the API server.
 
     Attributes:
         clock: gives the present.

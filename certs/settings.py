@@ -1,4 +1,4 @@
-"""What the operator wants of a rotation. Pure."""
+"""The settings of a rotation. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LONGEST_SECONDS = 7 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which objects are kept, and how.
+    """The objects to keep, and their lives.
 
     Attributes:
         namespace: of both Secrets.
@@ -37,7 +37,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """What was given on the command line, as it was given."""
+    """The flags of the command line, not yet checked."""
 
     namespace: str
     ca_secret: str

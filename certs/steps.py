@@ -1,4 +1,4 @@
-"""What a rotation can do next: one write, or one reason to do nothing. Pure.
+"""The actions of a rotation: one write, or one reason to do nothing. Pure.
 
 The text of each is what is told of it in one line.
 """

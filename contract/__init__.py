@@ -1,4 +1,4 @@
-"""What the webhook and the agent must agree on.
+"""The contract between the webhook and the agent.
 
 Here belong: the names of resources and annotations, the reading of what a pod
 asks for, order stamps, the allocation record, and the inventory of a node's

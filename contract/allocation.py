@@ -26,7 +26,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one container got.
+    """The allocation of one container.
 
     Attributes:
         cards: card UUIDs, in the order the container sees them.

@@ -1,4 +1,4 @@
-"""What a pod asks for, container by container.
+"""The demand of a pod, container by container.
 
 Counts are read from ``limits``: Kubernetes makes ``requests`` equal for extended
 resources (``ValidateResourceRequirements``), and the kubelet loops over ``limits``
@@ -35,7 +35,7 @@ class ContainerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one container asks for.
+    """The demand of one container.
 
     Attributes:
         cores: hundredths of a card: 1-99 share one card, more is whole cards.

@@ -36,7 +36,7 @@ class InvalidRecord(ContractError):
 
 
 class Fault(StrEnum):
-    """What is wrong with a field, in the words of ``k8s.io/apimachinery`` ``field.ErrorType``."""
+    """The kind of a field's error, in the words of ``k8s.io/apimachinery`` ``field.ErrorType``."""
 
     INVALID = "Invalid value"
     REQUIRED = "Required value"

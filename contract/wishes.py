@@ -1,4 +1,4 @@
-"""What a pod's author wishes of the cards: the webhook checks it, the agent follows.
+"""The wishes of a pod's author: the webhook checks them, the agent follows them.
 
 ``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in any case. ``use-gpu-uuid``,
 ``nouse-gpu-uuid``: cards. Lists are comma-separated. ``gpu-policy``: which card a share prefers.
@@ -24,7 +24,7 @@ _LONGEST_TYPE = 96  # NVML's product names are at most so long
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a pod's author wishes; empty where nothing is wished.
+    """The wishes of a pod's author; a wish that is not made is empty.
 
     Attributes:
         use_types: parts of product names, lower case: a card must have one of them.

@@ -1,4 +1,4 @@
-"""What of each card is free, and whether a container fits on it."""
+"""The free places of the cards, and whether a container fits on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from placement.errors import PlacementError
 
 @dataclass(frozen=True, slots=True)
 class CardState:
-    """What of one card is within reach of the container to be placed.
+    """The places of one card that the container to be placed may take.
 
     Attributes:
         uuid: the card.
@@ -36,7 +36,7 @@ class CardState:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a container needs of its cards.
+    """The places that a container needs of its cards.
 
     Attributes:
         demand: what it asks for itself.

@@ -1,4 +1,4 @@
-"""Which of the cards that fit is the best: binpack or spread for shares, links for whole cards.
+"""The best of the cards that fit: binpack or spread for shares, links for whole cards.
 
 A share goes to the fullest card that fits (binpack, so that whole cards stay whole) or to
 the emptiest (spread), by cores and memory both. Whole cards are the best-connected set; a
@@ -14,7 +14,7 @@ from placement.topology import Links
 
 
 class Policy(StrEnum):
-    """Which card a share prefers."""
+    """The card that a share prefers."""
 
     BINPACK = "binpack"
     SPREAD = "spread"

@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a plan gives one container: its cards, and the places that it takes afresh."""
+    """The part of one container in a plan: its cards, and the places that it takes afresh."""
 
     cards: tuple[str, ...]
     fresh: Mapping[Resource, Mapping[str, int]]

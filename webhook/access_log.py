@@ -16,7 +16,7 @@ _LOGGER = "webhook.access"
 
 
 class AccessLog:
-    """Writes one line for each review.
+    """A writer of one line for each review.
 
     Args:
         sink: called with each line; by default writes to standard error, unbuffered.

@@ -49,7 +49,7 @@ class Answer:
 
 
 class Handler:
-    """Answers requests.
+    """The handler of requests.
 
     Args:
         reviewer: decides reviews.

@@ -151,7 +151,7 @@ class Metrics:
         self._expiry.set(expires)
 
     def certificate_changed(self, result: str) -> None:
-        """Count new files, by what became of them: ``loaded`` or ``refused``."""
+        """Count new files of the certificate, by their fate: ``loaded`` or ``refused``."""
         self._reloads.labels(result).inc()
 
     def render(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Warnings of environment variables that override what the node sets.
+"""Warnings of environment variables that override those of the node.
 
 The kubelet puts the variables of the pod's author after those of a device plugin. An author
 who sets one of these, often by copying an example, overrides the node's value.
@@ -24,7 +24,7 @@ _NODE_SETS_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one for each card
 
 
 def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
-    """Warn of variables that override what the node sets.
+    """Warn of variables that override those of the node.
 
     Args:
         spec: of a pod or of a template, possibly hostile.

@@ -29,7 +29,7 @@ class Reviewed:
 
 
 class Reviewer:
-    """Decides reviews by the path that they were sent to.
+    """The decisions of reviews, chosen by the path that they were sent to.
 
     Args:
         names: resources and annotations.

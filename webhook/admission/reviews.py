@@ -41,7 +41,7 @@ class Target:
     subresource: str
 
     def __str__(self) -> str:
-        """Show it as ``group/version/resource/subresource``."""
+        """Return it as ``group/version/resource/subresource``."""
         parts = (self.group, self.version, self.resource or self.kind, self.subresource)
         return "/".join(part for part in parts if part)
 

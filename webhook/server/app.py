@@ -79,7 +79,7 @@ class _Application(Flask):
         return [] if method == "HEAD" else [answer.body]
 
     def _refuse(self, path: str, method: str, error: HTTPException) -> Answer:
-        """Word on one line why there is no such route."""
+        """Return the refusal of a request that no route takes."""
         status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
         reason = {
             HTTPStatus.NOT_FOUND: "no such path",

@@ -22,7 +22,7 @@ sslproto.SSLProtocol.max_size = 2**14
 
 
 class Listener:
-    """Accepts connections from listening sockets, inside a running event loop.
+    """A listener on several sockets, inside a running event loop.
 
     Args:
         sockets: the listening sockets.
@@ -115,7 +115,7 @@ class Listener:
             error.__traceback__ = None
 
     def _part(self, accepted: socket.socket, connection: HttpConnection) -> None:
-        """Send no more after a failed handshake; the client closes when it has read why."""
+        """Send no more after a failed handshake; the client closes when it has read the alert."""
         self._connections.part(connection, "tls")
         with contextlib.suppress(OSError):
             accepted.shutdown(socket.SHUT_WR)

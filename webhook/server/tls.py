@@ -31,7 +31,7 @@ ON_FAILED_HANDSHAKE: ContextVar[Callable[[], object]] = ContextVar("ON_FAILED_HA
 
 
 class _Handshake(ssl.SSLObject):
-    """One connection; when its handshake fails, the client is told why.
+    """One connection; when its handshake fails, the client receives the alert.
 
     asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So a failure
     is reported, and asyncio is told to wait for input, for which it sends what is pending.
@@ -150,7 +150,7 @@ def _ask_for_client(context: ssl.SSLContext, authority: Path) -> None:
 
 
 def _read(files: Files) -> tuple[bytes, ...]:
-    """Read all there is, to tell whether it has changed.
+    """Read all files, to find out whether any has changed.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -160,7 +160,7 @@ def _read(files: Files) -> tuple[bytes, ...]:
 
 
 def _look_for(mark: bytes, path: Path, flag: str, kind: str) -> None:
-    """Find the mistakes OpenSSL does not tell apart."""
+    """Refuse the mistakes that OpenSSL reports with one text."""
     if mark not in _content(path, flag):
         raise SettingsError(f"{flag} {path}: is not {kind}")
 

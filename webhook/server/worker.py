@@ -1,4 +1,4 @@
-"""The worker process: one event loop with the connections. Told what to do by its master."""
+"""The worker process: one event loop with the connections. Its master starts and ends it."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
     app: "Master"
 
     def handle_exit(self, _sig: int, _frame: object) -> None:
-        """SIGTERM: not ready from now on."""
+        """Report "not ready" from now on: SIGTERM has arrived."""
         self.app.draining = True
         self.alive = False
 
@@ -75,7 +75,7 @@ class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
         await listener.drain(DRAIN_SECONDS)
 
     def _look_after(self, connections: Connections) -> None:
-        """Do what is due about once a second."""
+        """Do the tasks that are due about once a second."""
         self.notify()
         connections.end_overdue()
         certificate, metrics = self.app.certificate, self.app.metrics
@@ -99,7 +99,7 @@ def open_files(connections: int) -> int:
 
 
 def _empty(pipe: int, woken: asyncio.Event) -> None:
-    """Read what a signal has written, and wake the worker."""
+    """Read the bytes that a signal has written, and wake the worker."""
     with contextlib.suppress(OSError):
         os.read(pipe, 4096)
     woken.set()

@@ -27,9 +27,7 @@ def about(spec: Any) -> list[str]:
     "variable",
     [
         "NVIDIA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_MEMORY_LIMIT",
-        "CUDA_DEVICE_MEMORY_LIMIT_0",
-        "CUDA_DEVICE_SM_LIMIT",
+        *(f"CUDA_DEVICE_{each}" for each in ("MEMORY_LIMIT", "MEMORY_LIMIT_0", "SM_LIMIT")),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE",
         "GPU_CORE_UTILIZATION_POLICY",
     ],

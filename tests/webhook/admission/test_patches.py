@@ -9,30 +9,16 @@ from hypothesis import strategies as st
 from webhook.admission.patches import patch_annotations
 
 CHANGES = {"d/new": "1", "d/old": None, "d/~odd": "2"}
+ALL = {"d/new": "1", "d/~odd": "2"}
 
 
 @pytest.mark.parametrize(
     ("metadata", "operations"),
     [
-        (
-            None,
-            [
-                {
-                    "op": "add",
-                    "path": "/metadata",
-                    "value": {"annotations": {"d/new": "1", "d/~odd": "2"}},
-                }
-            ],
-        ),
+        (None, [{"op": "add", "path": "/metadata", "value": {"annotations": ALL}}]),
         (
             {"name": "x", "annotations": None},
-            [
-                {
-                    "op": "add",
-                    "path": "/metadata/annotations",
-                    "value": {"d/new": "1", "d/~odd": "2"},
-                }
-            ],
+            [{"op": "add", "path": "/metadata/annotations", "value": ALL}],
         ),
         (
             {"annotations": {}},
@@ -78,9 +64,8 @@ def _nested(depth: int) -> object:
     return value
 
 
-@pytest.mark.parametrize("value", [{"x": 1}, [1], 5, True, None, "1", _nested(5000)])
-def test_whatever_stood_there_is_replaced(value: object) -> None:
-    operations = patch_annotations({"annotations": {"a": value}}, {"a": "2"})
+def test_even_what_is_nested_too_deeply_is_replaced() -> None:
+    operations = patch_annotations({"annotations": {"a": _nested(5000)}}, {"a": "2"})
     assert list(operations) == [{"op": "replace", "path": "/metadata/annotations/a", "value": "2"}]
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,52 +12,24 @@ NAMES = Names()
 
 
 def _advise(
-    *asked: Demand,
-    annotations: dict[str, object] | None = None,
-    largest_card: int = 0,
-    path: str = "",
-    name: str = "main",
+    *asked: Demand, annotations: dict[str, object] | None = None, name: str = "main", **given: Any
 ) -> list[str]:
-    containers = (
-        ContainerDemand(name, ContainerKind.MAIN, index, demand)
-        for index, demand in enumerate(asked)
-    )
-    demand = PodDemand(tuple(containers))
-    given = annotations or {}
-    return list(advise(demand, given, names=NAMES, largest_card=largest_card, path=path))
+    containers = (ContainerDemand(name, ContainerKind.MAIN, 0, demand) for demand in asked)
+    known: dict[str, Any] = {"largest_card": 0, "path": ""} | given
+    return list(advise(PodDemand(tuple(containers)), annotations or {}, names=NAMES, **known))
+
+
+NONE = "2 of 3 cards get no memory: ask for 3 or more"
+TOO_LARGE = "97 memory blocks a card, the largest card known has 96"
 
 
 @pytest.mark.parametrize(
     ("cores", "memory", "largest", "lines"),
     [
         (200, 7, 0, ["memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks"]),
-        (
-            300,
-            1,
-            0,
-            [
-                "memory 1 on 3 cards is uneven: 1x1 + 2x0 blocks",
-                "2 of 3 cards get no memory: ask for 3 or more",
-            ],
-        ),
-        (
-            2147483600,
-            2147483647,
-            0,
-            [
-                "memory 2147483647 on 21474836 cards is uneven: 47x101 + 21474789x100 blocks",
-            ],
-        ),
-        (50, 97, 96, ["97 memory blocks a card, the largest card known has 96"]),
-        (
-            200,
-            193,
-            96,
-            [
-                "memory 193 on 2 cards is uneven: 1x97 + 1x96 blocks",
-                "97 memory blocks a card, the largest card known has 96",
-            ],
-        ),
+        (300, 1, 0, ["memory 1 on 3 cards is uneven: 1x1 + 2x0 blocks", NONE]),
+        (50, 97, 96, [TOO_LARGE]),
+        (200, 193, 96, ["memory 193 on 2 cards is uneven: 1x97 + 1x96 blocks", TOO_LARGE]),
     ],
 )
 def test_what_can_hardly_be_meant_is_said(
@@ -92,17 +66,16 @@ def test_whatever_is_asked_for_lines_about_memory_are_few_and_nearly_fit(
 
 
 @pytest.mark.parametrize(
-    ("limit", "lines"),
+    ("cores", "limit", "lines"),
     [
-        ("30", ["container main: 50 cores, vcuda-core-limit leaves it 30"]),
-        ("50", []),
-        ("100", []),
-        ("many", []),  # an error, told as one
+        (50, "30", ["container main: 50 cores, vcuda-core-limit leaves it 30"]),
+        (50, "50", []),
+        (50, "100", []),
+        (50, "many", []),  # an error, told as one
+        (100, "30", []),
     ],
 )
-def test_a_limit_below_what_a_share_asks_for_is_said(limit: str, lines: list[str]) -> None:
-    assert _advise(Demand(50, 4), annotations={NAMES.core_limit: limit}) == lines
-
-
-def test_a_limit_says_nothing_of_whole_cards() -> None:
-    assert _advise(Demand(100, 0), annotations={NAMES.core_limit: "30"}) == []
+def test_a_limit_below_what_a_share_asks_for_is_said(
+    cores: int, limit: str, lines: list[str]
+) -> None:
+    assert _advise(Demand(cores, 4), annotations={NAMES.core_limit: limit}) == lines

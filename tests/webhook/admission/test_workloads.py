@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.names import Names
+from tests.webhook.admission.building import Json, review_of
 from webhook.admission.reviews import Review, Target
 from webhook.admission.verdicts import Verdict
 from webhook.admission.workloads import validate_workload
 
-Json = dict[str, Any]
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
 TEMPLATE = "spec.template"
@@ -46,17 +46,8 @@ def _workload(path: str, template: object) -> Json:
 
 def _review(new: Json | None, old: Json | None = None, *, kind: int = 0, **changes: Any) -> Review:
     group, plural, name, _ = KINDS[kind]
-    whole: dict[str, Any] = {
-        "uid": "u",
-        "target": Target(group, "v1", plural, name, ""),
-        "operation": "UPDATE" if old is not None else "CREATE",
-        "namespace": "team",
-        "name": "w",
-        "dry_run": False,
-        "object": new,
-        "old_object": old,
-    }
-    return Review(**(whole | changes))
+    changes = {"operation": "UPDATE" if old is not None else "CREATE"} | changes
+    return review_of(Target(group, "v1", plural, name, ""), new, old_object=old, **changes)
 
 
 def _validate(review: Review, largest_card: int = 0) -> Verdict:
@@ -64,8 +55,9 @@ def _validate(review: Review, largest_card: int = 0) -> Verdict:
 
 
 @pytest.mark.parametrize("workload", KINDS, ids=lambda each: each[2])
-@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-@pytest.mark.parametrize("named", ["both", "resource", "kind"])
+@pytest.mark.parametrize(
+    ("operation", "named"), [("CREATE", "both"), ("CREATE", "kind"), ("UPDATE", "resource")]
+)
 def test_the_rules_of_pods_hold_with_the_path_from_the_root(
     workload: tuple[str, str, str, str], operation: str, named: str
 ) -> None:
@@ -91,14 +83,6 @@ def test_a_template_without_gpus_passes_whatever_it_is_annotated_with() -> None:
 @pytest.mark.parametrize("broken", [None, [], "x", {"template": None}, {"template": {"spec": 5}}])
 def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
     assert _validate(_review({"spec": broken})) == Verdict()
-
-
-def test_annotations_that_are_no_mapping_are_refused_at_their_path() -> None:
-    template = _template(core="100") | {"metadata": {"annotations": ["x"]}}
-    verdict = _validate(_review(_workload(TEMPLATE, template)))
-    assert [str(each) for each in verdict.errors] == [
-        "spec.template.metadata.annotations: Invalid value: a list: must be a mapping"
-    ]
 
 
 def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
@@ -154,10 +138,7 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
             {"target": Target("apps", "v1beta1", "deployments", "Deployment", "")},
             "CREATE of apps/v1beta1/deployments",
         ),
-        (
-            {"target": Target("ray.io", "v1", "rayjobs", "RayJob", "")},
-            "CREATE of ray.io/v1/rayjobs",
-        ),
+        ({"target": Target("ray.io", "v1", "jobs", "Job", "")}, "CREATE of ray.io/v1/jobs"),
         ({"target": Target("", "v1", "pods", "Pod", "")}, "CREATE of v1/pods"),
     ],
 )
@@ -173,11 +154,7 @@ ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["100", "150", "x"]),
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from([*FIELDS, CORE, MEMORY, "a~b/c"]),
-            inner,
-            max_size=3,
-        )
+        | st.dictionaries(st.sampled_from([*FIELDS, CORE, MEMORY, "a~b/c"]), inner, max_size=3)
     ),
     max_leaves=12,
 )
@@ -188,7 +165,7 @@ TEMPLATES = ANY | st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, len(KINDS) - 1), TEMPLATES, st.none() | TEMPLATES)
 def test_whatever_the_workload_there_is_a_verdict_without_a_patch(
     kind: int, template: object, old: object

@@ -1,0 +1,46 @@
+"""Reviews, stamps and hostile JSON for the tests of decisions."""
+
+from typing import Any
+
+import jsonpatch
+from hypothesis import strategies as st
+
+from contract.stamps import OrderStamp
+from webhook.admission.reviews import Review, Target
+from webhook.admission.verdicts import Verdict
+
+Json = dict[str, Any]
+TIME = 1_700_000_000_000_000_000
+ORDER = "01700000000000000000-w1-00000000"
+SCALAR = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+ANY = st.recursive(
+    SCALAR | st.sampled_from(["false", "", "100", "150", "1"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+)
+
+
+def stamp() -> OrderStamp:
+    return OrderStamp(TIME, "w1", 0)
+
+
+def no_stamp() -> OrderStamp:
+    raise AssertionError("no stamp is due")
+
+
+def review_of(target: Target, content: Json | None, /, **changes: Any) -> Review:
+    whole: Json = {
+        "uid": "u",
+        "target": target,
+        "operation": "CREATE",
+        "namespace": "team",
+        "name": "train",
+        "dry_run": False,
+        "object": content,
+    }
+    return Review(**(whole | changes))
+
+
+def applied(content: Json, verdict: Verdict) -> Json:
+    operations: Any = [dict(each) for each in verdict.patch]
+    patched: Json = jsonpatch.apply_patch(content, operations)
+    return patched

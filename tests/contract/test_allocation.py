@@ -1,13 +1,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.allocation import Allocation, Evidence, decode_allocations, encode_allocations
 from contract.errors import InvalidRecord
-
-patient = settings(deadline=None)  # a busy machine is no failure
 
 ONE = Allocation(("GPU-a",), 50, 4, Evidence.WITNESS)
 TEXT = '{"c0":{"cards":["GPU-a"],"cores":50,"memoryBlocks":4,"evidence":"witness"}}'
@@ -37,26 +35,15 @@ def test_a_record_is_compact_json_with_the_names_of_the_contract() -> None:
     assert decode_allocations(TEXT) == {"c0": ONE}
 
 
-def test_no_containers_are_an_empty_record() -> None:
-    assert encode_allocations({}) == "{}"
-    assert decode_allocations("{}") == {}
-
-
 def test_equal_records_are_equal_text_whatever_the_order_they_were_made_in() -> None:
     other = Allocation(("GPU-b", "GPU-a"), 200, 0, Evidence.TICKET)
     assert encode_allocations({"b": other, "a": ONE}) == encode_allocations({"a": ONE, "b": other})
-
-
-def test_the_order_of_a_containers_cards_is_kept() -> None:
-    two = Allocation(("GPU-b", "GPU-a"), 200, 0, Evidence.ORDER)
-    assert decode_allocations(encode_allocations({"c": two}))["c"].cards == ("GPU-b", "GPU-a")
 
 
 def test_evidence_is_listed_strongest_first() -> None:
     assert [each.value for each in Evidence] == ["ticket", "record", "witness", "order"]
 
 
-@patient
 @given(_records)
 def test_a_record_survives_encoding(record: dict[str, Allocation]) -> None:
     assert decode_allocations(encode_allocations(record)) == record
@@ -79,27 +66,19 @@ _EVIDENCE = "gpu-allocation[c0].evidence: must be one of ticket, record, witness
     [
         ("[]", "gpu-allocation: must be a JSON object"),
         ("null", "gpu-allocation: must be a JSON object"),
-        ('"x"', "gpu-allocation: must be a JSON object"),
-        ('{"c0":null}', _FIELDS),
         ('{"c0":[]}', _FIELDS),
-        ('{"c0":{}}', _FIELDS),
         ('{"c0":{"cards":[],"cores":1,"memoryBlocks":1}}', _FIELDS),
         (_with(more=1), _FIELDS),
         (_with(cards="GPU-a"), _CARDS),
-        (_with(cards=None), _CARDS),
         (_with(cards=[1]), _CARDS),
-        (_with(cards=[["GPU-a"]]), _CARDS),
         (_with(cores="50"), _CORES),
         (_with(cores=True), _CORES),
         (_with(cores=-1), _CORES),
         (_with(cores=1.0), _CORES),
-        (_with(cores=None), _CORES),
         (_with(memoryBlocks=-1), _BLOCKS),
         (_with(memoryBlocks=[]), _BLOCKS),
         (_with(evidence="hope"), _EVIDENCE),
-        (_with(evidence=None), _EVIDENCE),
         (_with(evidence=["witness"]), _EVIDENCE),
-        (_with(evidence={}), _EVIDENCE),
     ],
 )
 def test_a_record_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
@@ -111,11 +90,7 @@ def test_a_record_that_breaks_a_rule_is_refused_by_name(text: str, message: str)
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "GPU-a",
-        "{'c0': 1}",
-        pytest.param("[" * 100_000, id="deep"),
+        *("", "{'c0': 1}", pytest.param("[" * 100_000, id="deep")),
         pytest.param("9" * 5000, id="a number longer than Python converts"),
     ],
 )
@@ -126,7 +101,6 @@ def test_a_record_that_is_not_json_is_refused(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@patient
 @given(st.text() | _json.map(json.dumps) | st.dictionaries(st.just("c0"), _json).map(json.dumps))
 def test_a_hostile_record_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
     try:

@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.demand import (
@@ -18,8 +18,6 @@ from contract.demand import (
 )
 from contract.errors import Fault, InvalidDemand
 from contract.names import Names
-
-patient = settings(deadline=None)  # a busy machine is no failure
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -105,13 +103,7 @@ def test_a_restart_policy_makes_no_sidecar_of_a_main_container() -> None:
 def test_a_container_is_found_by_its_name() -> None:
     demand = parse_pod_demand(SPEC, NAMES)
     assert demand.of("main") == demand.containers[2]
-    assert demand.of("plain") is None
-    assert demand.of("") is None
-
-
-def test_a_pod_without_gpus_has_no_demand() -> None:
-    assert not parse_pod_demand({"containers": [{"name": "c"}]}, NAMES)
-    assert parse_pod_demand(SPEC, NAMES)
+    assert demand.of("plain") is demand.of("") is None
 
 
 @pytest.mark.parametrize(
@@ -119,33 +111,20 @@ def test_a_pod_without_gpus_has_no_demand() -> None:
     [
         ("1", "1", Demand(1, 1)),
         ("99", "1", Demand(99, 1)),
-        (50, 4, Demand(50, 4)),
-        (50.0, 4.0, Demand(50, 4)),
+        (50.0, 4, Demand(50, 4)),
         ("100", None, Demand(100, 0)),
-        ("100", "7", Demand(100, 7)),
-        ("800", None, Demand(800, 0)),
-        ("300", "7", Demand(300, 7)),
-        ("1k", None, Demand(1000, 0)),
-        ("1Ki", None, None),
-        ("1e3", None, Demand(1000, 0)),
-        ("50", "2e1", Demand(50, 20)),
-        ("50000m", "4000m", Demand(50, 4)),
-        ("50.0", "+4", Demand(50, 4)),
-        ("0.1k", "1Ki", Demand(100, 1024)),
+        ("1k", "7", Demand(1000, 7)),
+        ("50000m", "2e1", Demand(50, 20)),
         ("50", str(LARGEST_COUNT), Demand(50, LARGEST_COUNT)),
     ],
 )
 def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
-    cores: object, memory: object, expected: Demand | None
+    cores: object, memory: object, expected: Demand
 ) -> None:
-    spec = _limits(cores, memory)
-    if expected is None:  # readable, 1024, but not whole cards
-        assert read_pod_demand(spec, NAMES)[0].containers[0].demand == Demand(1024, 0)
-    else:
-        assert _one(spec) == expected
+    assert _one(_limits(cores, memory)) == expected
 
 
-@pytest.mark.parametrize("request_", ["50", 50, "50000m", "5e1"])
+@pytest.mark.parametrize("request_", ["50", 50, "50000m"])
 def test_requests_equal_to_limits_are_allowed_in_any_form(request_: object) -> None:
     resources = {"limits": {CORE: "50", MEMORY: "4"}, "requests": {CORE: request_}}
     assert _one(_spec(resources)) == Demand(50, 4)
@@ -162,27 +141,23 @@ def test_another_domain_is_another_resource() -> None:
 
 
 @pytest.mark.parametrize(
-    ("demand", "is_share", "cards", "per_card"),
+    ("demand", "is_share", "per_card"),
     [
-        (Demand(1, 4), True, 1, (4,)),
-        (Demand(99, 4), True, 1, (4,)),
-        (Demand(100, 4), False, 1, (4,)),
-        (Demand(100, 0), False, 1, (0,)),
-        (Demand(200, 4), False, 2, (2, 2)),
-        (Demand(300, 7), False, 3, (3, 2, 2)),
-        (Demand(300, 2), False, 3, (1, 1, 0)),
-        (Demand(0, 4), False, 0, ()),
+        (Demand(1, 4), True, (4,)),
+        (Demand(99, 4), True, (4,)),
+        (Demand(100, 4), False, (4,)),
+        (Demand(300, 7), False, (3, 2, 2)),
+        (Demand(300, 2), False, (1, 1, 0)),
+        (Demand(0, 4), False, ()),
     ],
 )
 def test_memory_is_shared_out_over_the_cards(
-    demand: Demand, is_share: bool, cards: int, per_card: tuple[int, ...]
+    demand: Demand, is_share: bool, per_card: tuple[int, ...]
 ) -> None:
-    assert demand.is_share is is_share
-    assert demand.cards == cards
+    assert (demand.is_share, demand.cards) == (is_share, len(per_card))
     assert demand.memory_per_card() == per_card
 
 
-@patient
 @given(st.integers(1, 16), st.integers(0, 5000))
 def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memory: int) -> None:
     each = Demand(cards * 100, memory).memory_per_card()
@@ -204,10 +179,7 @@ _MOST = "must be at most 2147483647"
 @pytest.mark.parametrize(
     ("cores", "found", "ask_for"),
     [
-        ("101", '"101"', "100 or 200"),
-        (150, "150", "100 or 200"),
-        ("150", '"150"', "100 or 200"),
-        ("199", '"199"', "100 or 200"),
+        (101, "101", "100 or 200"),
         ("250", '"250"', "200 or 300"),
         ("1Ki", '"1Ki"', "1000 or 1100"),
         # the number above would be beyond what the kubelet can ask for
@@ -220,85 +192,48 @@ def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask
     ]
 
 
-@pytest.mark.parametrize("cores", ["1", "50", "99"])
-def test_a_share_needs_memory(cores: str) -> None:
-    assert _refusals(_limits(cores)) == [
-        (
-            f"{MEMORY_LIMIT}: Required value: a shared card needs memory: {cores} of 100 cores "
-            "share a card with others, say how many memory blocks to take, at least 1"
-        )
-    ]
-
-
-def test_memory_needs_cores() -> None:
-    assert _refusals(_limits(memory="4")) == [
-        (
-            f"{CORE_LIMIT}: Required value: memory (4) without cores: add 1 to 99 cores for a "
-            "share of one card, or a multiple of 100 for whole cards"
-        )
-    ]
+def test_a_share_needs_memory_and_memory_needs_cores() -> None:
+    (found,) = _refusals(_limits("99"))
+    assert found == (
+        f"{MEMORY_LIMIT}: Required value: a shared card needs memory: 99 of 100 cores "
+        "share a card with others, say how many memory blocks to take, at least 1"
+    )
+    (found,) = _refusals(_limits(memory="4"))
+    assert found == (
+        f"{CORE_LIMIT}: Required value: memory (4) without cores: add 1 to 99 cores for a "
+        "share of one card, or a multiple of 100 for whole cards"
+    )
 
 
 _BAD_COUNTS = [
     (0, "0", _POSITIVE),
-    ("0", '"0"', _POSITIVE),
-    (-5, "-5", _POSITIVE),
-    ("-5", '"-5"', _POSITIVE),
     ("-1k", '"-1k"', _POSITIVE),
-    (1.5, "1.5", _WHOLE),
     ("1.5", '"1.5"', _WHOLE),
-    ("500m", '"500m"', _WHOLE),
-    ("15e-1", '"15e-1"', _WHOLE),
     ("-0.5", '"-0.5"', _WHOLE),
-    ("1n", '"1n"', _WHOLE),
     ("", '""', _NUMBER),
-    ("half", '"half"', _NUMBER),
-    ("1e", '"1e"', _NUMBER),
     ("50%", '"50%"', _NUMBER),
-    ("1 000", '"1 000"', _NUMBER),
-    ("1e999999999", '"1e999999999"', _NUMBER),
+    (None, "null", _NUMBER),  # it does not mean absent
     (True, "true", _NUMBER),
-    (False, "false", _NUMBER),
     ([50], "a list", _NUMBER),
-    ({"value": 50}, "a mapping", _NUMBER),
     (float("inf"), "Infinity", _NUMBER),
-    (LARGEST_COUNT + 1, "2147483648", _MOST),
     ("2147483648", '"2147483648"', _MOST),
-    ("1E", '"1E"', _MOST),
-    ("9" * 64, '"' + "9" * 64 + '"', _MOST),
-    ("9" * 65, '"' + "9" * 64 + '"...', _NUMBER),
     pytest.param(10**10_000, "a number of 33220 bits", _MOST, id="huge"),
 ]
 
 
-@pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
-def test_cores_must_be_a_positive_whole_number(count: object, found: str, rule: str) -> None:
-    assert _refusals(_limits(count, "4")) == [f"{CORE_LIMIT}: Invalid value: {found}: {rule}"]
-
-
-@pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
-def test_memory_must_be_a_positive_whole_number(count: object, found: str, rule: str) -> None:
-    assert _refusals(_limits("50", count)) == [f"{MEMORY_LIMIT}: Invalid value: {found}: {rule}"]
-
-
 @pytest.mark.parametrize("resource", [CORE, MEMORY])
-def test_null_is_no_number_and_does_not_mean_absent(resource: str) -> None:
-    limits = {CORE: "50", MEMORY: "4"} | {resource: None}
+@pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
+def test_a_count_must_be_a_positive_whole_number_and_is_told_of_once(
+    resource: str, count: object, found: str, rule: str
+) -> None:
+    limits = {CORE: "50", MEMORY: "4"} | {resource: count}
     assert _refusals(_spec({"limits": limits})) == [
-        f"{PATH}.limits[{resource}]: Invalid value: null: {_NUMBER}"
+        f"{PATH}.limits[{resource}]: Invalid value: {found}: {rule}"
     ]
 
 
 @pytest.mark.parametrize(
-    ("request_", "found"),
-    [
-        ("60", '"60"'),
-        (0, "0"),
-        (None, "null"),
-        ("half", '"half"'),
-        ([], "a list"),
-        ("50k", '"50k"'),
-    ],
+    ("request_", "found"), [("60", '"60"'), (0, "0"), (None, "null"), ([], "a list")]
 )
 def test_requests_that_differ_from_limits_are_refused(request_: object, found: str) -> None:
     resources = {"limits": {CORE: "50", MEMORY: "4"}, "requests": {CORE: request_}}
@@ -341,8 +276,7 @@ def _pod_of(inits: list[tuple[int, bool]], mains: list[int]) -> Json:
     ("inits", "mains", "path", "left"),
     [
         ([(200, False)], [100], "spec.containers[0]", 200),
-        ([(200, False)], [30], "spec.containers[0]", 200),
-        ([(300, False)], [100, 100, 100], "spec.containers[0]", 300),
+        ([(300, False)], [30, 100], "spec.containers[0]", 300),
         ([(100, False), (200, False)], [50], "spec.containers[0]", 200),
         ([(200, False), (50, True)], [200], "spec.initContainers[1]", 200),
         ([(400, False), (100, False)], [400], "spec.initContainers[1]", 400),
@@ -411,11 +345,6 @@ def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() ->
     assert len(_refusals(spec)) == 5
 
 
-def test_one_unreadable_count_is_told_once_and_not_as_a_missing_one_too() -> None:
-    assert _refusals(_limits("50", "x")) == [f'{MEMORY_LIMIT}: Invalid value: "x": {_NUMBER}']
-    assert _refusals(_limits("x", "4")) == [f'{CORE_LIMIT}: Invalid value: "x": {_NUMBER}']
-
-
 def test_a_path_starts_where_the_spec_stands_in_its_object() -> None:
     _, errors = read_pod_demand(_limits(150), NAMES, path="spec.template.spec")
     assert [error.path for error in errors] == [
@@ -433,15 +362,8 @@ def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
     "spec",
     [
         None,
-        [],
-        "spec",
-        {},
-        {"containers": None},
         {"containers": {"name": "c"}},
-        {"containers": [None, "c", 1, []]},
-        {"containers": [{}]},
-        {"containers": [{"resources": None}]},
-        {"containers": [{"resources": [CORE]}]},
+        {"containers": [None, "c", 1, [], {}, {"resources": [CORE]}]},
         {"containers": [{"resources": {"limits": CORE, "requests": [MEMORY]}}]},
         {"ephemeralContainers": [{"resources": {"limits": {CORE: "50"}}}]},
     ],
@@ -456,9 +378,15 @@ def test_a_container_without_a_name_is_read_all_the_same() -> None:
     assert parse_pod_demand(spec, NAMES).containers[0].name == ""
 
 
-@pytest.mark.parametrize("field", ["limits", "requests"])
-@pytest.mark.parametrize("resource", [CORE, MEMORY])
-@pytest.mark.parametrize("count", ["50", None, "nonsense", 0])
+@pytest.mark.parametrize(
+    ("field", "resource", "count"),
+    [
+        ("limits", CORE, None),
+        ("requests", CORE, "x"),
+        ("limits", MEMORY, 0),
+        ("requests", MEMORY, 1),
+    ],
+)
 def test_a_container_that_mentions_a_resource_asks_for_gpus_valid_or_not(
     field: str, resource: str, count: object
 ) -> None:
@@ -489,9 +417,8 @@ _specs = _json | st.fixed_dictionaries(
 )
 
 
-@patient
 @given(_specs)
-def test_no_spec_however_hostile_raises(spec: object) -> None:
+def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec: object) -> None:
     demand, errors = read_pod_demand(spec, NAMES)
     if not asks_for_gpus(spec, NAMES):
         assert (demand, errors) == (PodDemand(), ())
@@ -501,30 +428,17 @@ def test_no_spec_however_hostile_raises(spec: object) -> None:
         assert 0 <= each.demand.cores <= LARGEST_COUNT
         assert 0 <= each.demand.memory <= LARGEST_COUNT
         assert each.demand.cores or each.demand.memory
+        if not errors:
+            assert each.demand.cards >= 1
+            assert sum(each.demand.memory_per_card()) == each.demand.memory
+            assert each.demand.memory >= 1 or not each.demand.is_share
+            assert each.demand.is_share or each.demand.cores % 100 == 0
     for error in errors:
         assert str(error).startswith(f"{error.path}: {error.fault.value}: ")
         assert "\n" not in str(error)
         assert bool(error.value) == (error.fault is Fault.INVALID)
 
 
-@patient
-@given(_specs)
-def test_what_is_accepted_can_be_served(spec: object) -> None:
-    try:
-        demand = parse_pod_demand(spec, NAMES)
-    except InvalidDemand as error:
-        assert error.errors  # noqa: PT017 -- either outcome is right, each with its own promise
-        return
-    for each in demand.containers:
-        assert each.demand.cards >= 1
-        assert sum(each.demand.memory_per_card()) == each.demand.memory
-        if each.demand.is_share:
-            assert each.demand.memory >= 1
-        else:
-            assert each.demand.cores % 100 == 0
-
-
-@patient
 @given(st.integers(1, LARGEST_COUNT), st.integers(0, LARGEST_COUNT))
 def test_the_rules_accept_exactly_shares_with_memory_and_whole_cards(
     cores: int, memory: int

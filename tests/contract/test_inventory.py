@@ -1,8 +1,7 @@
 import json
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.errors import InvalidRecord
@@ -13,8 +12,6 @@ from contract.inventory import (
     decode_inventory,
     encode_inventory,
 )
-
-patient = settings(deadline=None)  # a busy machine is no failure
 
 WELL = NodeCard("GPU-a", 0, "A100", 80 << 30, 1, "", 70, 312)
 ILL = NodeCard("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01", 100, 320)
@@ -55,11 +52,6 @@ def test_an_inventory_is_compact_json_with_the_names_of_the_contract() -> None:
     assert decode_inventory(TEXT) == TWO
 
 
-def test_a_node_whose_cards_are_not_known_has_none() -> None:
-    assert encode_inventory(NodeCards(1)) == '{"memoryBlock":1,"cards":[],"links":[]}'
-
-
-@patient
 @given(_nodes)
 def test_an_inventory_survives_encoding(node: NodeCards) -> None:
     assert decode_inventory(encode_inventory(node)) == node
@@ -70,15 +62,12 @@ def _node(**changed: object) -> str:
 
 
 def _card(**changed: object) -> str:
-    document: dict[str, Any] = json.loads(TEXT)
-    document["cards"][1] |= changed
-    return json.dumps(document)
+    well, ill = json.loads(TEXT)["cards"]
+    return _node(cards=[well, ill | changed])
 
 
 def _link(**changed: object) -> str:
-    document: dict[str, Any] = json.loads(TEXT)
-    document["links"][0] |= changed
-    return json.dumps(document)
+    return _node(links=[{"cards": [0, 1], "kind": "NV12"} | changed])
 
 
 _FIELDS = (
@@ -87,14 +76,13 @@ _FIELDS = (
 )
 _HEALTH = "must be Unhealthy with a reason, or Healthy without one"
 _WHOLE = "must be a whole number, 0 or more"
+_TWO = "must be the indices of two cards"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[]", "gpu-cards: must have exactly memoryBlock, cards, links"),
-        ("null", "gpu-cards: must have exactly memoryBlock, cards, links"),
-        ("{}", "gpu-cards: must have exactly memoryBlock, cards, links"),
         (_node(more=1), "gpu-cards: must have exactly memoryBlock, cards, links"),
         (_node(memoryBlock="1"), f'gpu-cards.memoryBlock: Invalid value: "1": {_WHOLE}'),
         (_node(cards=None), "gpu-cards.cards: Invalid value: null: must be a list"),
@@ -114,18 +102,9 @@ _WHOLE = "must be a whole number, 0 or more"
         (_card(freeCores=None), f"gpu-cards.cards[1].freeCores: Invalid value: null: {_WHOLE}"),
         (_card(freeBlocks=[]), f"gpu-cards.cards[1].freeBlocks: Invalid value: a list: {_WHOLE}"),
         (_link(more=1), "gpu-cards.links[0]: must have exactly cards, kind"),
-        (
-            _link(cards=[0]),
-            "gpu-cards.links[0].cards: Invalid value: a list: must be the indices of two cards",
-        ),
-        (
-            _link(cards=[0, "1"]),
-            "gpu-cards.links[0].cards: Invalid value: a list: must be the indices of two cards",
-        ),
-        (
-            _link(cards=7),
-            "gpu-cards.links[0].cards: Invalid value: 7: must be the indices of two cards",
-        ),
+        (_link(cards=[0]), f"gpu-cards.links[0].cards: Invalid value: a list: {_TWO}"),
+        (_link(cards=[0, "1"]), f"gpu-cards.links[0].cards: Invalid value: a list: {_TWO}"),
+        (_link(cards=7), f"gpu-cards.links[0].cards: Invalid value: 7: {_TWO}"),
         (_link(kind=1), "gpu-cards.links[0].kind: Invalid value: 1: must be text"),
     ],
 )
@@ -141,7 +120,6 @@ def test_an_inventory_that_is_not_json_is_refused(text: str) -> None:
         decode_inventory(text)
 
 
-@patient
 @given(st.text() | _json.map(json.dumps))
 def test_a_hostile_inventory_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
     try:

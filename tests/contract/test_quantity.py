@@ -4,12 +4,10 @@ from decimal import Context, Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.quantity import parse_quantity
-
-patient = settings(deadline=None)  # a busy machine is no failure
 
 _FACTORS = {
     "": Decimal(1),
@@ -44,35 +42,21 @@ _signs = st.sampled_from(["", "+", "-"])
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (0, 0),
-        (7, 7),
-        (-7, -7),
         (2.0, 2),
-        (0.5, Fraction(1, 2)),
         (1e16, 10**16),
-        ("0", 0),
         ("007", 7),
-        ("50", 50),
-        ("+50", 50),
-        ("-50", -50),
-        ("1k", 1000),
         ("1Ki", 1024),
-        ("24Gi", 24 << 30),
         ("0.1Gi", Fraction(1 << 30, 10)),
-        ("1e3", 1000),
         ("1E3", 1000),
         ("1E", 10**18),
         ("1e+2", 100),
         ("15e-1", Fraction(3, 2)),
-        ("1.5", Fraction(3, 2)),
         ("500m", Fraction(1, 2)),
-        ("2000m", 2),
         (".5", Fraction(1, 2)),
         ("5.", 5),
-        ("999999999999999999999", 10**21 - 1),
-        ("1e99", 10**99),
         ("1e-99", Fraction(1, 10**99)),
         ("1" * 64, int("1" * 64)),
+        pytest.param(10**10_000, 10**10_000, id="huge"),
     ],
 )
 def test_a_quantity_is_read_exactly(value: object, expected: int | Fraction) -> None:
@@ -82,51 +66,20 @@ def test_a_quantity_is_read_exactly(value: object, expected: int | Fraction) -> 
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        False,
-        [],
-        ["1"],
-        {},
-        {"value": 1},
-        "",
-        " ",
-        "1 ",
-        " 1",
-        "1\n",
-        "half",
-        "1,5",
-        "1_000",
-        "0x10",
-        "--1",
-        "+-1",
-        ".",
-        "+",
-        "k",
-        "1K",
-        "1ki",
-        "1kk",
-        "1KiB",
-        "1ei",
-        "1e",
-        "1e1.5",
-        "1e3k",
-        "1e100",
-        "1e-100",
-        "1e999999999999",
-        "1" * 65,
+        *(None, True, False, ["1"], {"value": 1}),
+        *(float("inf"), float("-inf"), float("nan")),
+        *("", " ", "1 ", " 1", "1\n", "1" * 65),
+        *("half", "1,5", "1_000", "0x10", "--1", "+-1", ".", "+", "k"),
+        *("1K", "1ki", "1kk", "1KiB", "1ei", "1e", "1e1.5", "1e3k"),
+        *("1e100", "1e-100", "1e999999999999"),
         "\u0661",  # ARABIC-INDIC DIGIT ONE: a digit to str.isdigit, not to Kubernetes
         "\u00b2",  # SUPERSCRIPT TWO
-        float("inf"),
-        float("-inf"),
-        float("nan"),
     ],
 )
 def test_what_is_no_quantity_is_none(value: object) -> None:
     assert parse_quantity(value) is None
 
 
-@patient
 @given(_signs, _numbers, st.sampled_from(sorted(_FACTORS)))
 def test_a_quantity_with_a_suffix_equals_decimal_arithmetic(
     sign: str, number: str, suffix: str
@@ -135,7 +88,6 @@ def test_a_quantity_with_a_suffix_equals_decimal_arithmetic(
     assert parse_quantity(sign + number + suffix) == Fraction(expected)
 
 
-@patient
 @given(_signs, _numbers, st.sampled_from("eE"), st.integers(-99, 99))
 def test_a_quantity_with_an_exponent_equals_decimal_arithmetic(
     sign: str, number: str, letter: str, exponent: int
@@ -144,25 +96,13 @@ def test_a_quantity_with_an_exponent_equals_decimal_arithmetic(
     assert parse_quantity(text) == Fraction(Decimal(text))
 
 
-@patient
-@given(st.floats(allow_nan=False, allow_infinity=False))
+@given(st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_a_json_number_is_read_as_it_was_written(value: float) -> None:
     expected = Fraction(Decimal(repr(value)))
     small = "e" not in repr(value) or abs(int(repr(value).rpartition("e")[2])) <= 99
     assert parse_quantity(value) == (expected if small else None)
 
 
-@patient
-@given(st.integers())
-def test_a_whole_json_number_is_that_number(value: int) -> None:
-    assert parse_quantity(value) == value
-
-
-def test_a_huge_json_number_costs_nothing_and_is_read() -> None:
-    assert parse_quantity(10**10_000) == 10**10_000
-
-
-@patient
 @given(st.text() | st.text("0123456789+-.eEkKMGTPimun", max_size=80))
 def test_no_text_raises(text: str) -> None:
     found = parse_quantity(text)

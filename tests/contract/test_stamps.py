@@ -1,16 +1,15 @@
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract import stamps as module
 from contract.errors import InvalidStamp
 from contract.stamps import OrderStamp, Stamper, decode_time, writer_name
-
-patient = settings(deadline=None)  # a busy machine is no failure
 
 TIME = 1_700_000_000_000_000_000
 LATEST = 2**63 - 1
@@ -33,40 +32,31 @@ def test_a_stamp_is_20_digits_a_writer_and_8_digits() -> None:
     assert OrderStamp(TIME, "web1", 42).encode() == "01700000000000000000-web1-00000042"
 
 
-@patient
 @given(_stamps)
 def test_a_stamp_survives_encoding(stamp: OrderStamp) -> None:
     assert OrderStamp.decode(stamp.encode()) == stamp
 
 
-@patient
 @given(_stamps, _stamps)
 def test_the_text_has_the_order_of_the_stamps(one: OrderStamp, other: OrderStamp) -> None:
     assert (one.encode() < other.encode()) == (one < other)
     assert (one.encode() == other.encode()) == (one == other)
 
 
-@patient
-@given(st.lists(_stamps))
-def test_the_order_of_stamps_is_total(listed: list[OrderStamp]) -> None:
-    assert [each.encode() for each in sorted(listed)] == sorted(each.encode() for each in listed)
-
-
 @pytest.mark.parametrize(
     ("time_ns", "writer", "count", "message"),
     [
         (0, "w", 0, "time: Invalid value: 0: must be 1 to 2^63-1 ns"),
-        (-1, "w", 0, "time: Invalid value: -1: must be 1 to 2^63-1 ns"),
         (2**63, "w", 0, "time: Invalid value: 9223372036854775808: must be 1 to 2^63-1 ns"),
-        (1, "", 0, 'writer: Invalid value: "": must be 1 to 48 of a-z and 0-9'),
-        (1, "a-b", 0, 'writer: Invalid value: "a-b": must be 1 to 48 of a-z and 0-9'),
-        (1, "A", 0, 'writer: Invalid value: "A": must be 1 to 48 of a-z and 0-9'),
-        (1, "a\n", 0, 'writer: Invalid value: "a\\n": must be 1 to 48 of a-z and 0-9'),
-        (
-            1,
-            "a" * 49,
-            0,
-            'writer: Invalid value: "' + "a" * 49 + '": must be 1 to 48 of a-z and 0-9',
+        *(
+            (1, writer, 0, f"writer: Invalid value: {shown}: must be 1 to 48 of a-z and 0-9")
+            for writer, shown in (
+                ("", '""'),
+                ("a-b", '"a-b"'),
+                ("A", '"A"'),
+                ("a\n", '"a\\n"'),
+                ("a" * 49, f'"{"a" * 49}"'),
+            )
         ),
         (1, "w", -1, "count: Invalid value: -1: must be 0 to 99999999"),
         (1, "w", 100_000_000, "count: Invalid value: 100000000: must be 0 to 99999999"),
@@ -83,37 +73,24 @@ def test_a_stamp_that_could_not_be_encoded_is_refused(
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "0",
+        "yesterday",
         "1700000000000000000-web1-00000042",  # 19 digits
         "001700000000000000000-web1-00000042",  # 21 digits
         "01700000000000000000-web1-0000042",  # 7 digits
         "01700000000000000000-web1-000000042",
         "01700000000000000000--00000042",
         "01700000000000000000-Web1-00000042",
-        "01700000000000000000-we-b1-00000042",
         "01700000000000000000_web1_00000042",
         " 01700000000000000000-web1-00000042",
-        "01700000000000000000-web1-00000042 ",
         "01700000000000000000-web1-00000042\n",
         "0170000000000000000\u0660-web1-00000042",
-        "+1700000000000000000-web1-00000042",
     ],
 )
 def test_a_text_that_no_stamp_encodes_to_is_refused(text: str) -> None:
     with pytest.raises(InvalidStamp) as caught:
         OrderStamp.decode(text)
-    assert str(caught.value).startswith("order stamp: Invalid value: ")
-    assert str(caught.value).endswith(
-        ": must be 20 digits of ns, a writer and 8 digits of count, joined by '-'"
-    )
-
-
-def test_the_refusal_of_a_stamp_shows_the_text_found() -> None:
-    with pytest.raises(InvalidStamp) as caught:
-        OrderStamp.decode("yesterday")
     assert str(caught.value) == (
-        'order stamp: Invalid value: "yesterday": must be 20 digits of ns, '
+        f"order stamp: Invalid value: {json.dumps(text)}: must be 20 digits of ns, "
         "a writer and 8 digits of count, joined by '-'"
     )
 
@@ -128,7 +105,6 @@ def test_a_stamp_out_of_range_is_refused_though_its_form_is_right(text: str, sho
     assert str(caught.value) == f"time: Invalid value: {shown}: must be 1 to 2^63-1 ns"
 
 
-@patient
 @given(
     st.text()
     | st.from_regex(r"\A[0-9]{18,22}-[a-z0-9]{0,3}-[0-9]{7,9}\Z")
@@ -151,20 +127,8 @@ def test_a_predicate_time_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "0",
-        "01",
-        "-1",
-        "+1",
-        "1.5",
-        "1e18",
-        " 1",
-        "1\n",
-        "now",
-        "\u0661",
-        str(LATEST + 1),
-        "9" * 20,
-        pytest.param("9" * 5000, id="long"),
+        *("", "0", "01", "-1", "+1", "1.5", "1e18", " 1", "1\n", "now", "\u0661"),
+        *(str(LATEST + 1), pytest.param("9" * 5000, id="long")),
     ],
 )
 def test_a_predicate_time_that_does_not_parse_is_an_error_and_never_a_zero(text: str) -> None:
@@ -188,20 +152,11 @@ def test_a_writer_is_readable_and_keeps_its_entropy(host: str, entropy: str, exp
     assert writer_name(host, entropy) == expected
 
 
-@patient
 @given(st.text(), st.text("0123456789abcdef", min_size=1, max_size=16))
 def test_every_host_gives_a_writer_a_stamp_can_carry(host: str, entropy: str) -> None:
     writer = writer_name(host, entropy)
     assert writer.endswith(entropy)
     assert OrderStamp(TIME, writer, 0).writer == writer
-
-
-def test_a_stamper_stamps_with_the_time_of_its_clock() -> None:
-    stamper = Stamper(clock=_clock([TIME, TIME + 5]), writer="w")
-    assert [stamper.next(), stamper.next()] == [
-        OrderStamp(TIME, "w", 0),
-        OrderStamp(TIME + 5, "w", 0),
-    ]
 
 
 def test_a_stamper_counts_while_its_clock_stands_still_or_steps_back() -> None:
@@ -233,7 +188,6 @@ def test_a_stamper_refuses_a_writer_that_no_stamp_can_carry() -> None:
     assert str(caught.value) == 'writer: Invalid value: "web-1": must be 1 to 48 of a-z and 0-9'
 
 
-@patient
 @given(st.lists(st.integers(-(2**63), LATEST), min_size=1, max_size=50))
 def test_a_stamper_never_goes_back_whatever_its_clock_does(times: list[int]) -> None:
     stamper = Stamper(clock=_clock(times), writer="w")

@@ -44,6 +44,9 @@ def test_what_is_well_formed_is_read(given: dict[str, Any], expected: Wishes) ->
 
 
 LIMIT = "must be a whole number, 1 to 100 (more is read as that)"
+UUID = "is no card UUID such as GPU-5f3c1a2e"
+TYPE = "is no part of a product name such as A100"
+OUT = "rules out everything that"
 EMPTY = "must be a comma-separated list without empty entries"
 
 
@@ -59,19 +62,13 @@ EMPTY = "must be a comma-separated list without empty entries"
         ({"use_gpu_type": 7}, "use-gpu-type]: Invalid value: 7: must be text", NO_WISHES),
         ({"use_gpu_uuid": ["a"]}, "use-gpu-uuid]: Invalid value: a list: must be text", NO_WISHES),
         (
-            {"nouse_gpu_uuid": "GPU-1,no uuid"},
-            (
-                'nouse-gpu-uuid]: Invalid value: "GPU-1,no uuid": '
-                '"no uuid" is no card UUID such as GPU-5f3c1a2e'
-            ),
-            Wishes(nouse_uuids=("GPU-1", "no uuid")),
+            {"nouse_gpu_uuid": "GPU-1,a b"},
+            f'nouse-gpu-uuid]: Invalid value: "GPU-1,a b": "a b" {UUID}',
+            Wishes(nouse_uuids=("GPU-1", "a b")),
         ),
         (
             {"nouse_gpu_type": "T4\tx"},
-            (
-                'nouse-gpu-type]: Invalid value: "T4\\tx": '
-                '"T4\\tx" is no part of a product name such as A100'
-            ),
+            f'nouse-gpu-type]: Invalid value: "T4\\tx": "T4\\tx" {TYPE}',
             Wishes(nouse_types=("t4\tx",)),
         ),
         (
@@ -87,30 +84,18 @@ EMPTY = "must be a comma-separated list without empty entries"
                 NO_WISHES,
             )
             for value, shown in (
-                ("0", '"0"'),
-                ("-5", '"-5"'),
-                ("50%", '"50%"'),
-                ("", '""'),
-                ("1.5", '"1.5"'),
-                ("\u0663", '"\\u0663"'),
-                (50, "50"),
-                (None, "null"),
+                *(("0", '"0"'), ("-5", '"-5"'), ("50%", '"50%"'), ("", '""'), ("1.5", '"1.5"')),
+                *(("\u0663", '"\\u0663"'), (50, "50"), (None, "null")),
             )
         ),
         (
             {"use_gpu_uuid": "GPU-1", "nouse_gpu_uuid": "GPU-1,GPU-2"},
-            (
-                'nouse-gpu-uuid]: Invalid value: "GPU-1,GPU-2": rules out everything that '
-                f"{D}/use-gpu-uuid asks for"
-            ),
+            f'nouse-gpu-uuid]: Invalid value: "GPU-1,GPU-2": {OUT} {D}/use-gpu-uuid asks for',
             Wishes(use_uuids=("GPU-1",), nouse_uuids=("GPU-1", "GPU-2")),
         ),
         (
             {"use_gpu_type": "A100-SXM4", "nouse_gpu_type": "a100"},
-            (
-                'nouse-gpu-type]: Invalid value: "a100": rules out everything that '
-                f"{D}/use-gpu-type asks for"
-            ),
+            f'nouse-gpu-type]: Invalid value: "a100": {OUT} {D}/use-gpu-type asks for',
             Wishes(use_types=("a100-sxm4",), nouse_types=("a100",)),
         ),
     ],

@@ -1,6 +1,6 @@
 """A cluster in memory that can be stopped at every call, and what must hold in it at any time."""
 
-import copy
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +101,7 @@ class FakeCluster:
 
     def stamp(self, obj: Json) -> Json:
         self.version += 1
-        obj = copy.deepcopy(obj)
+        obj = _copy(obj)
         obj["metadata"]["resourceVersion"] = str(self.version)
         obj["metadata"].setdefault("uid", f"uid-{self.version}")
         return obj
@@ -111,7 +111,8 @@ class FakeCluster:
             self.configurations[key] = self.stamp(configuration(key[0]))
 
     def get_secret(self, name: str) -> Json | None:
-        return copy.deepcopy(self.secrets.get(name))
+        found: Json | None = _copy(self.secrets.get(name))
+        return found
 
     def create_secret(self, obj: Json) -> None:
         name = obj["metadata"]["name"]
@@ -127,7 +128,8 @@ class FakeCluster:
         self._written(f"replace {name}")
 
     def get_configuration(self, kind: Kind, name: str) -> Json | None:
-        return copy.deepcopy(self.configurations.get((kind, name)))
+        found: Json | None = _copy(self.configurations.get((kind, name)))
+        return found
 
     def patch_configuration(self, kind: Kind, name: str, patch: list[Json]) -> None:
         found = self.configurations.get((kind, name))
@@ -143,6 +145,11 @@ class FakeCluster:
     def _written(self, what: str) -> None:
         self.writes.append(what)
         self.after()
+
+
+def _copy(obj: Any) -> Any:
+    """Copy JSON, several times as fast as ``deepcopy`` does."""
+    return json.loads(json.dumps(obj))
 
 
 class Gated:
@@ -176,19 +183,6 @@ class Gated:
         self._gate()
 
 
-def kill_at(call: int) -> Callable[[], None]:
-    """Make a gate that ends the process the *call*-th time it is passed."""
-    passed = 0
-
-    def gate() -> None:
-        nonlocal passed
-        passed += 1
-        if passed == call:
-            raise Killed
-
-    return gate
-
-
 class World:
     """A cluster, its clock, and everything a client may have seen of it lately."""
 
@@ -214,6 +208,19 @@ class World:
     ) -> Wait | Done:
         around = Surroundings(self.clock, self.clock.sleep, lambda: self.served, self.say)
         return rotate(Gated(self.cluster, gate), self.settings, around, until=until)
+
+    def kill_after(self, writes: int) -> Callable[[], None]:
+        """Make a gate that ends the process after so many writes.
+
+        Where between two writes it ends makes no difference to what it leaves.
+        """
+        last = len(self.cluster.writes) + writes
+
+        def gate() -> None:
+            if len(self.cluster.writes) >= last:
+                raise Killed
+
+        return gate
 
     def run_to_the_end(self) -> Done:
         """Run as a CronJob does, until nothing is left to do."""

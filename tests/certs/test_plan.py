@@ -62,19 +62,10 @@ _OBSERVED = st.builds(
 FORCED = Policy(frozenset(SUBJECT.dns), SETTLE, GRACE, asks=True, force=True)
 
 
-@given(_OBSERVED, _TIMES)
-def test_there_is_always_something_to_say_and_always_the_same(
-    observed: Observed, now: datetime
-) -> None:
-    action = decide(observed, FORCED, now=now)
-    assert action == decide(observed, FORCED, now=now)
-    assert str(action).isprintable()
-
-
-_ONE, _OTHER = (read_certificate(each.certificate) for each in AUTHORITIES[:2])
-_MADE = Secret("a", Origin.OURS, AUTHORITIES[0], _ONE)
+ONE, OTHER = (read_certificate(each.certificate) for each in AUTHORITIES[:2])
+_MADE = Secret("a", Origin.OURS, AUTHORITIES[0], ONE)
 _SERVED = Secret(
-    "s", Origin.OURS, SERVING[0], read_certificate(SERVING[0].certificate), "", (_ONE,), START
+    "s", Origin.OURS, SERVING[0], read_certificate(SERVING[0].certificate), "", (ONE,), START
 )
 _EMPTY = Secret("s", Origin.EMPTY, problem="is bad")
 
@@ -84,14 +75,18 @@ def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
 
 
 @given(_OBSERVED, _TIMES)
-@example(Observed(_MADE, _SERVED, _trusting(_ONE)), START + timedelta(days=1))  # done
-@example(Observed(_MADE, _SERVED, _trusting(_OTHER)), START + timedelta(days=1))  # to be trusted
-@example(Observed(_MADE, _EMPTY, _trusting(_ONE)), START + timedelta(days=1))  # to be made
+@example(Observed(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
+@example(Observed(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1))  # to be trusted
+@example(Observed(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
 def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_trusted(
     observed: Observed, now: datetime
 ) -> None:
+    """And there is always something to say, and always the same."""
     serving = observed.serving.certificate
-    match decide(observed, FORCED, now=now, served={}):
+    action = decide(observed, FORCED, now=now, served={})
+    assert action == decide(observed, FORCED, now=now, served={})
+    assert str(action).isprintable()
+    match action:
         case TrustIn(_, trusted) | TrustBeside(trusted) if serving is not None:
             assert all(now <= each.not_after for each in trusted)
             before = [each for found in observed.configurations for each in found.bundles]
@@ -111,11 +106,10 @@ def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_tr
 
 def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> None:
     """And webhooks are asked only once the time of grace is over."""
-    one, other = (read_certificate(each.certificate) for each in AUTHORITIES[:2])
     pair = SERVING[3]
     now = START + timedelta(days=61)
-    authority = Secret("a", Origin.OURS, AUTHORITIES[1], other)
-    trusted = (other, one)
+    authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)
+    trusted = (OTHER, ONE)
 
     def at(since: datetime | None) -> Observed:
         certificate = read_certificate(pair.certificate)
@@ -127,4 +121,4 @@ def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> N
         assert str(DateServing()) == "serving certificate: dated"
     assert isinstance(decide(at(now - GRACE), FORCED, now=now), Ask)
     assert str(Ask()) == "webhooks are asked which certificate they serve"
-    assert decide(at(now - GRACE), POLICY, now=now) == TrustBeside((other,))
+    assert decide(at(now - GRACE), POLICY, now=now) == TrustBeside((OTHER,))

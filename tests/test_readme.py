@@ -52,24 +52,22 @@ def test_every_refusal_is_in_the_table(limits: dict[str, Any], requests: dict[st
         _check_row(rule, text)
 
 
+_CONTRADICTION = {NAMES.use_gpu_type: "a100", NAMES.nouse_gpu_type: "a100"}
+
+
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "wishes",
     [
-        pytest.param(NAMES.gpu_policy, "best", id="policy"),
-        pytest.param(NAMES.core_limit, "0", id="core limit"),
-        pytest.param(NAMES.use_gpu_type, "a100,,h100", id="empty entry"),
-        pytest.param(NAMES.use_gpu_type, 1, id="no text"),
-        pytest.param(NAMES.use_gpu_uuid, "a b", id="no UUID"),
-        pytest.param(NAMES.use_gpu_type, "\x00", id="no type"),
+        pytest.param({NAMES.gpu_policy: "best"}, id="policy"),
+        pytest.param({NAMES.core_limit: "0"}, id="core limit"),
+        pytest.param({NAMES.use_gpu_type: "a100,,h100"}, id="empty entry"),
+        pytest.param({NAMES.use_gpu_type: 1}, id="no text"),
+        pytest.param({NAMES.use_gpu_uuid: "a b"}, id="no UUID"),
+        pytest.param({NAMES.use_gpu_type: "\x00"}, id="no type"),
+        pytest.param(_CONTRADICTION, id="contradiction"),
     ],
 )
-def test_every_refusal_of_a_wish_is_in_the_table(key: str, value: object) -> None:
-    _, (error,) = read_wishes({key: value}, NAMES)
-    _check_row(error.rule, str(error).removeprefix(f"{error.path}: "))
-
-
-def test_the_refusal_of_contradicting_wishes_is_in_the_table() -> None:
-    wishes = {NAMES.use_gpu_type: "a100", NAMES.nouse_gpu_type: "a100"}
+def test_every_refusal_of_a_wish_is_in_the_table(wishes: dict[str, object]) -> None:
     _, (error,) = read_wishes(wishes, NAMES)
     _check_row(error.rule, str(error).removeprefix(f"{error.path}: "))
 

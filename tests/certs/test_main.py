@@ -65,8 +65,8 @@ def test_a_mistake_is_one_line_and_an_exit_status(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_flag_is_an_environment_variable(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_flags_are_read_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_CERTS_OUT", str(tmp_path))
     monkeypatch.setenv("GPU_TURNSTILE_CERTS_DNS", "one two.svc")
@@ -75,9 +75,3 @@ def test_every_flag_is_an_environment_variable(
     assert main(["issue"]) == 0
     monkeypatch.setenv("GPU_TURNSTILE_CERTS_FORCE", "true")
     assert main(["issue"]) == 0
-    capsys.readouterr()
-    assert main(["issue", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    for flag in ("OUT", "DNS", "IP", "DAYS", "FORCE"):
-        assert f"--{flag.lower()}" in text
-        assert f"GPU_TURNSTILE_CERTS_{flag}" in text

@@ -1,21 +1,13 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from certs.errors import InvalidCertificate
 from certs.issue import Issued, KeyPair, issue, make_authority, sign_serving
 from certs.names import parse_subject
-from certs.reading import (
-    is_issued_by,
-    read_bundle,
-    read_certificate,
-    read_pair,
-    write_bundle,
-)
+from certs.reading import is_issued_by, read_bundle, read_certificate, read_pair, write_bundle
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -73,28 +65,16 @@ def test_bytes_that_are_no_bundle_trust_nobody(content: bytes) -> None:
     assert read_bundle(content) == ()
 
 
-def _rsa_key() -> bytes:
-    return rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def test_a_pair_belongs_together(issued: Issued) -> None:
+def test_a_pair_belongs_together(issued: Issued, rsa_key: bytes) -> None:
     for pair in (issued.authority, issued.serving):
         assert read_pair(pair) == read_certificate(pair.certificate)
     good, other = issued.serving, issue(parse_subject(["x"], [], 1), now=NOW).serving
-    rsa_key = _rsa_key()
     for pair, message in (
         (KeyPair(b"", good.key), "not a PEM certificate"),
         (KeyPair(good.certificate, b""), "its key is not an unencrypted PEM private key"),
         (KeyPair(good.certificate, other.key), "certificate and key do not belong together"),
         (KeyPair(good.certificate, rsa_key), "certificate and key do not belong together"),
-        (
-            KeyPair(issued.authority.certificate, rsa_key),
-            "its key is not an elliptic-curve key",
-        ),
+        (KeyPair(issued.authority.certificate, rsa_key), "its key is not an elliptic-curve key"),
     ):
         with pytest.raises(InvalidCertificate) as caught:
             read_pair(pair)

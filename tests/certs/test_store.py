@@ -31,12 +31,6 @@ def test_four_files_are_written_into_a_directory_made_for_them(
     assert list(_contents(tmp_path / "a" / "b")) == NAMES
 
 
-def test_keys_are_readable_by_their_owner_only(issued: Issued, tmp_path: Path) -> None:
-    store.write(tmp_path, issued)
-    for name in ("ca.key", "tls.key"):
-        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-
-
 def test_a_key_is_private_from_the_moment_its_file_exists(
     issued: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from agent.cards.cards_file import load_inventory
 from placement.cards import Card, Inventory, Link
 from placement.topology import Links
-from tests.agent.builders import patient
 
 FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"
 KINDS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "NV4", "NV18")
@@ -174,7 +173,6 @@ _nodes = st.integers(2, 7).flatmap(
 )
 
 
-@patient
 @given(_nodes, st.data())
 def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
     inventory: Inventory, data: st.DataObject

@@ -39,10 +39,6 @@ def handler(names: Names, stamp: Stamp, lines: list[bytes]) -> Handler:
     )
 
 
-def test_there_are_three_routes(handler: Handler) -> None:
-    assert set(handler.routes) == {"/mutate/pods", "/mutate/bindings", "/validate/workloads"}
-
-
 def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
     handler: Handler, review: Json, lines: list[bytes]
 ) -> None:

@@ -65,56 +65,27 @@ def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
         "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
         "object": {"metadata": {"name": "web"}, "spec": {"template": template}},
     }
-    answer = client.post("/validate/workloads", json=review).get_json()["response"]
-    assert answer["status"]["message"] == (
+    response = client.post("/validate/workloads", json=review)
+    assert response.status_code == 200
+    status = response.get_json()["response"]["status"]
+    assert (status["code"], status["details"]["kind"]) == (422, "Deployment")
+    assert status["message"].startswith(
         "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-memory]: "
-        "Required value: a shared card needs memory: 50 of 100 cores share a card with others, "
-        "say how many memory blocks to take, at least 1"
     )
-    assert answer["status"]["details"]["kind"] == "Deployment"
 
 
-def test_a_denial_is_http_200_and_says_422_inside(client: FlaskClient, review: Json) -> None:
-    limits = review["request"]["object"]["spec"]["containers"][0]["resources"]["limits"]
-    limits["tencent.com/vcuda-core"] = "150"
-    response = client.post("/mutate/pods", json=review)
-    assert response.status_code == 200
-    assert response.get_json()["response"]["status"]["code"] == 422
+class Broken:
+    """A body whose chunks cannot be read."""
 
-
-def test_a_charset_beside_the_media_type_is_fine(client: FlaskClient, review: Json) -> None:
-    response = client.post(
-        "/mutate/pods",
-        data=json.dumps(review),
-        content_type="application/json; charset=utf-8",
-    )
-    assert response.status_code == 200
+    def read(self, size: int) -> bytes:
+        raise OSError("chunk")
 
 
 @pytest.mark.parametrize(
     ("changes", "status", "line"),
     [
-        (
-            {"data": b"nonsense"},
-            400,
-            "body: is not JSON: Expecting value: line 1 column 1 (char 0)",
-        ),
         ({"data": b""}, 400, "body: is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (
-            {"data": b"{}"},
-            400,
-            "apiVersion: Required value: must be admission.k8s.io/v1",
-        ),
-        (
-            {"content_type": "text/yaml"},
-            415,
-            'Content-Type: Invalid value: "text/yaml": must be application/json',
-        ),
-        (
-            {"content_type": None},
-            415,
-            'Content-Type: Invalid value: "": must be application/json',
-        ),
+        ({"content_type": None}, 415, 'Content-Type: Invalid value: "": must be application/json'),
         (
             {"headers": {"Content-Encoding": "gzip"}},
             415,
@@ -126,13 +97,20 @@ def test_a_charset_beside_the_media_type_is_fine(client: FlaskClient, review: Js
             "body: must be at most 8388608 bytes",
         ),
         ({"data": b" " * (LARGEST_BODY + 1)}, 413, "body: must be at most 8388608 bytes"),
-        ({"data": b" " * (LARGEST_BODY + 2)}, 413, "body: must be at most 8388608 bytes"),
+        (
+            {"environ_overrides": {"CONTENT_LENGTH": "3"}},
+            400,
+            "body: breaks off, or its chunks are broken",
+        ),
+        (
+            {"environ_overrides": {"wsgi.input": Broken()}},
+            400,
+            "body: breaks off, or its chunks are broken",
+        ),
         ({"method": "GET"}, 405, "GET is not allowed here"),
-        ({"method": "PUT"}, 405, "PUT is not allowed here"),
         ({"method": "OPTIONS"}, 405, "OPTIONS is not allowed here"),
         ({"path": "/mutate/pods/"}, 404, "no such path"),
         ({"path": "//mutate/pods"}, 404, "no such path"),
-        ({"path": "/"}, 404, "no such path"),
         ({"path": "/healthz", "method": "POST"}, 405, "POST is not allowed here"),
     ],
 )
@@ -169,13 +147,13 @@ def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: S
 
 
 def test_a_mistake_of_ours_is_logged_and_shows_nothing(
-    names: Names, review: Json, caplog: pytest.LogCaptureFixture
+    names: Names, stamp: Stamp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> OrderStamp:
+    def broken() -> bool:
         raise RuntimeError("inner secret")
 
-    client = create_app(Handler(Reviewer(names=names, stamp=broken))).test_client()
-    response = client.post("/mutate/pods", json=review)
+    handler = Handler(Reviewer(names=names, stamp=stamp))
+    response = create_app(handler, is_ready=broken).test_client().get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
     assert "inner secret" in caplog.text
@@ -220,20 +198,6 @@ def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
         assert client.get(probe).status_code == 200
 
 
-def test_a_body_that_breaks_off_is_a_bad_request(client: FlaskClient) -> None:
-    class Broken:
-        def read(self, size: int) -> bytes:
-            raise OSError("chunk")
-
-    response = client.post(
-        "/mutate/pods",
-        content_type="application/json",
-        environ_overrides={"wsgi.input": Broken()},
-    )
-    assert response.status_code == 400
-    assert _line(response) == "body: breaks off, or its chunks are broken"
-
-
 SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 ANY = st.recursive(
     SCALAR,
@@ -261,7 +225,7 @@ def _paths(document: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
 
 
 FUZZ = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -1,4 +1,3 @@
-import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +12,3 @@ def test_the_end_of_the_first_certificate_is_read() -> None:
     issued = issue(parse_subject(["localhost"], [], 7), now=now)
     expected = (now + timedelta(days=7)).timestamp()
     assert not_after(issued.serving.certificate) == pytest.approx(expected, abs=60)
-
-
-def test_what_cannot_be_read_has_no_end() -> None:
-    assert math.isnan(not_after(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))

@@ -61,112 +61,78 @@ def test_a_path_too_long_for_a_socket_is_refused_by_flag(path: Path) -> None:
     assert str(caught.value).endswith(": a unix socket's path is at most 107 bytes")
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("256Mi", 256 << 20),
-        ("1Gi", 1 << 30),
-        ("0.5Gi", 512 << 20),
-        ("1048576", 1 << 20),
-        ("1024Ki", 1 << 20),
-    ],
-)
-def test_a_memory_block_is_whole_mebibytes(text: str, size: int) -> None:
-    assert parse_memory_block(text) == size
+Parse = Callable[[str], object]
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1Mi", "256M", "256MB", "1Ki", "0.5Mi", "lots", "1e3"])
-def test_a_memory_block_of_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse_memory_block(text)
-    assert str(caught.value) == (
-        f'memory-block: Invalid value: "{text}": must be a whole number of MiB such as 256Mi'
-    )
+def period(text: str) -> float:
+    return parse_period("recovery-quiet", text)
+
+
+HERE = "/usr/local/nvidia"
+GOOD: dict[Parse, dict[str, object]] = {
+    parse_memory_block: {
+        "256Mi": 256 << 20,
+        "1Gi": 1 << 30,
+        "0.5Gi": 512 << 20,
+        "1048576": 1 << 20,
+        "1024Ki": 1 << 20,
+    },
+    period: {"0s": 0, "90s": 90, "5m": 300, "2h": 7200, "1h30m": 5400, "1h0m1s": 3601},
+    parse_application_xids: {
+        "": APPLICATION_XIDS,
+        " ": APPLICATION_XIDS,
+        "63, 94,13": APPLICATION_XIDS | {63, 94},
+    },
+    parse_driver_dir: {
+        "": None,
+        "/opt/nvidia": DriverFiles("/opt/nvidia", HERE),
+        f"/opt/nvidia:{HERE}/cuda": DriverFiles("/opt/nvidia", f"{HERE}/cuda"),
+    },
+}
+
+
+@pytest.mark.parametrize("parse", GOOD)
+def test_settings_are_read(parse: Parse) -> None:
+    assert {text: parse(text) for text in GOOD[parse]} == GOOD[parse]
 
 
 def test_without_a_word_a_card_may_come_back_after_five_minutes() -> None:
-    assert SETTINGS.recovery_quiet == parse_period("recovery-quiet", "5m") == 300
-    assert SETTINGS.application_xids == APPLICATION_XIDS
+    assert (SETTINGS.recovery_quiet, SETTINGS.application_xids) == (300, APPLICATION_XIDS)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("0s", 0), ("90s", 90), ("5m", 300), ("2h", 7200), ("1h30m", 5400), ("1h0m1s", 3601)],
-)
-def test_a_period_is_hours_minutes_and_seconds(text: str, seconds: int) -> None:
-    assert parse_period("recovery-quiet", text) == seconds
+BAD: dict[Parse, tuple[str, str, dict[str, str]]] = {  # the flag, the rule, what is shown of each
+    parse_memory_block: (
+        "memory-block",
+        "must be a whole number of MiB such as 256Mi",
+        {each: each for each in ("", "0", "-1Mi", "256M", "256MB", "1Ki", "0.5Mi", "lots", "1e3")},
+    ),
+    period: (
+        "recovery-quiet",
+        "must be a time such as 90s, 5m or 1h30m",
+        {each: each for each in ("", "5", "m", "-5m", "5 m", "5M", "1d", "1.5h", "30m1h")}
+        | {each: each for each in ("5m\n", "\u0665m", "100000s")},
+    ),
+    parse_application_xids: (
+        "application-xids",
+        "must be Xid numbers, comma-separated, such as 63,94",
+        {"all": "all", "63,": "", "63;94": "63;94", "-1": "-1", "1.5": "1.5"},
+    ),
+    parse_driver_dir: (
+        "driver-dir",
+        "must be an absolute path without '.' and '..', such as /opt/nvidia",
+        {each: each for each in ("opt/nvidia", "/", "/opt/../etc", "/opt//nvidia")}
+        | {":/opt": "", "/opt:nvidia": "nvidia", "/opt:": "", "/opt:/a:b/../c": "/a:b/../c"},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "m", "-5m", "5 m", "5M", "1d", "1.5h", "30m1h", "5m\n", "\u0665m", "100000s"]
-)
-def test_a_period_of_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse_period("recovery-quiet", text)
-    assert str(caught.value) == (
-        f"recovery-quiet: Invalid value: {quote(text)}: must be a time such as 90s, 5m or 1h30m"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "more"), [("", set()), (" ", set()), ("63", {63}), ("63, 94,13", {63, 94})]
-)
-def test_xids_of_applications_come_on_top(text: str, more: set[int]) -> None:
-    assert parse_application_xids(text) == APPLICATION_XIDS | more
-
-
-@pytest.mark.parametrize(
-    ("text", "entry"),
-    [("all", "all"), ("63,", ""), ("63;94", "63;94"), ("-1", "-1"), ("1.5", "1.5")],
-)
-def test_xids_that_are_no_numbers_are_refused(text: str, entry: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse_application_xids(text)
-    assert str(caught.value) == (
-        f'application-xids: Invalid value: "{entry}": must be Xid numbers, comma-separated, '
-        "such as 63,94"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "files"),
-    [
-        ("", None),
-        ("/opt/nvidia", DriverFiles("/opt/nvidia", "/usr/local/nvidia")),
-        (
-            "/opt/nvidia:/usr/local/cuda-driver",
-            DriverFiles("/opt/nvidia", "/usr/local/cuda-driver"),
-        ),
-    ],
-)
-def test_driver_files_are_found_where_images_look_unless_said_otherwise(
-    text: str, files: DriverFiles | None
-) -> None:
-    assert parse_driver_dir(text) == files
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("opt/nvidia", "opt/nvidia"),
-        ("/", "/"),
-        ("/opt/../etc", "/opt/../etc"),
-        (":/usr/local/nvidia", ""),
-        ("/opt/nvidia:nvidia", "nvidia"),
-        ("/opt/nvidia:", ""),
-        ("/opt//nvidia", "/opt//nvidia"),
-        ("/opt/nvidia:/a:b/../c", "/a:b/../c"),
-    ],
-)
-def test_driver_files_elsewhere_than_at_a_plain_absolute_path_are_refused(
-    text: str, shown: str
-) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse_driver_dir(text)
-    assert str(caught.value) == (
-        f'driver-dir: Invalid value: "{shown}": must be an absolute path '
-        "without '.' and '..', such as /opt/nvidia"
-    )
+@pytest.mark.parametrize("parse", BAD)
+def test_settings_that_cannot_be_read_say_why(parse: Parse) -> None:
+    flag, rule, texts = BAD[parse]
+    for text, shown in texts.items():
+        with pytest.raises(SettingsError) as caught:
+            parse(text)
+        assert str(caught.value) == f"{flag}: Invalid value: {quote(shown)}: {rule}"
 
 
 @pytest.mark.parametrize(

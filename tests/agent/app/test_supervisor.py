@@ -179,48 +179,6 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         assert f"gpu_turnstile_agent_{line}\n" in metrics
 
 
-def test_an_agent_killed_after_allocate_is_made_good_by_the_next(
-    settings: Settings,
-    server: ApiServer,
-    admin: ApiClient,
-    kubelet: FakeKubelet,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """What the kubelet lists is the only checkpoint."""
-    caplog.set_level(logging.INFO)
-    server.apply(make_manifest("a", (30, 8)), make_manifest("b", (80, 8)))
-    kubelet.pods["a"] = {
-        "c0": [
-            (NAMES.core, [f"GPU-1::{place}" for place in range(30)]),
-            (NAMES.memory, [f"GPU-1::{place}" for place in range(8)]),
-        ]
-    }
-    with running(settings) as agent:
-        eventually(lambda: recorded(admin, "a"), "the allocation is written")
-        eventually(lambda: ready(agent), "registered")
-        allocate(kubelet, "b", "c0", 80, 8)
-        eventually(lambda: recorded(admin, "b"), "the allocation is written")
-    assert recorded(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)
-    assert recorded(admin, "b")["c0"].cards == ("GPU-0",)
-
-
-def test_with_the_api_away_the_kubelet_is_let_in_all_the_same(
-    settings: Settings,
-    server: ApiServer,
-    admin: ApiClient,
-    kubelet: FakeKubelet,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(serving, "_SYNC_SECONDS", 0.1)
-    server.apply(make_manifest("a", (30, 8)))
-    server.set_outage(Outage.UNAVAILABLE)
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "registered")
-        assert allocate(kubelet, "a", "c0", 30, 8)
-        server.set_outage(Outage.NONE)
-        eventually(lambda: recorded(admin, "a"), "the allocation is written later")
-
-
 def test_the_kubelet_is_let_in_before_the_api_server_has_answered(
     settings: Settings, server: ApiServer, kubelet: FakeKubelet
 ) -> None:

@@ -15,11 +15,10 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share, translate
 from agent.allocator.model.ledger import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import Ticket
 from agent.allocator.placer import pick
 from agent.enforcement.hami import HamiCore
-from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
+from agent.enforcement.ticket_dirs import digest_of
 from agent.errors import EnforcementError
 from contract.demand import Demand
 from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
@@ -127,14 +126,6 @@ def test_whole_cards_without_memory_have_no_cap(node: Node) -> None:
     assert answer == Answer(mounts=(node.shared_mount(WHOLE_IDS),))
 
 
-def test_whole_cards_with_memory_are_capped_in_memory_alone(node: Node) -> None:
-    core = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
-    both = core.plus(node.hami.answer(CLAIM, frozenset(), memory(2, 2)))
-    assert "CUDA_DEVICE_SM_LIMIT" not in both.envs
-    assert both.envs["CUDA_DEVICE_MEMORY_LIMIT_1"] == "512m"
-    assert both.mounts == (node.shared_mount(WHOLE_IDS), *node.loading)
-
-
 def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     """The kubelet takes from either, in the order of a Go map."""
     core, held = node.core(), node.hami.answer(CLAIM, frozenset(), memory(4))
@@ -229,22 +220,6 @@ def test_the_next_pod_with_the_same_places_gets_another_file(node: Node) -> None
         assert path.read_bytes() == b""
         assert path.stat().st_ino != old
         assert lingering.read() == b"mine"
-
-
-def test_a_link_in_the_shared_files_place_is_replaced_and_not_followed(
-    node: Node, tmp_path: Path
-) -> None:
-    node.core()
-    target = tmp_path / "target"
-    target.write_text("keep")
-    target.chmod(0o600)
-    path = node.shared(SHARE_IDS)
-    path.unlink()
-    path.symlink_to(target)
-    node.hami.start(SHARE_IDS, entitled())
-    assert not path.is_symlink()
-    assert target.read_text() == "keep"
-    assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
 def test_a_wiped_disk_is_made_good_before_a_start_at_the_same_paths(node: Node) -> None:
@@ -390,21 +365,3 @@ def test_a_shared_file_that_a_container_could_not_write_is_a_refusal_and_made_an
     )
     node.hami.start(SHARE_IDS, entitled())
     assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666
-
-
-def test_a_directory_that_goes_while_its_container_starts_is_a_refusal(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = TicketDirs.ensure
-
-    def lost(dirs: TicketDirs, ids: frozenset[str], owner: PodId) -> TicketDir:
-        made = real(dirs, ids, owner)
-        shutil.rmtree(made.files)
-        return made
-
-    monkeypatch.setattr(TicketDirs, "ensure", lost)
-    with pytest.raises(EnforcementError) as refused:
-        node.hami.start(SHARE_IDS, entitled())
-    assert str(refused.value) == (
-        "state-dir: the directory of this container's limits is gone: the agent's log tells more"
-    )

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -243,48 +242,7 @@ def test_a_link_in_our_place_is_replaced_and_never_followed(
     assert names(root) == [made.digest]
 
 
-def test_a_socket_or_a_folder_in_place_of_the_owner_is_no_owner(
-    dirs: TicketDirs, root: Path
-) -> None:
-    made = dirs.make(IDS, A)
-    owner = root / made.digest / "owner.json"
-    owner.unlink()
-    owner.mkdir()
-    assert dirs.find(IDS) is None
-    owner.rmdir()
-    with socket.socket(socket.AF_UNIX) as trap:
-        folder = os.open(owner.parent, os.O_RDONLY)
-        trap.bind(f"/proc/self/fd/{folder}/owner.json")
-        os.close(folder)
-        assert dirs.find(IDS) is None
-    assert dirs.ensure(IDS, A) == made
-
-
 # --- files inside -------------------------------------------------------------------------
-
-
-def test_files_are_replaced_at_once_and_traps_are_not_followed(
-    dirs: TicketDirs, tmp_path: Path
-) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("mine")
-    made = dirs.make(IDS, A)
-    inside = made.files / "id"
-    inside.mkdir()
-    (inside / "pids.config").symlink_to(precious)
-    (inside / ".pids.config.new").symlink_to(precious)
-    (inside / "vcuda.config").mkdir()
-    (inside / "vcuda.config" / "x").touch()
-    folder = dirs.open(made.digest)
-    dirs.write(folder, "id", {"pids.config": b"1", "vcuda.config": b"2"})
-    dirs.write(folder, "", {"top": b"3"})
-    dirs.write(folder, "id", {"pids.config": b"4"})
-    os.close(folder)
-    assert precious.read_text() == "mine"
-    assert names(inside) == ["pids.config", "vcuda.config"]
-    assert (inside / "pids.config").read_bytes() == b"4"
-    assert (inside / "vcuda.config").read_bytes() == b"2"
-    assert (made.files / "top").read_bytes() == b"3"
 
 
 def test_a_linked_folder_is_not_written_into(dirs: TicketDirs, tmp_path: Path) -> None:

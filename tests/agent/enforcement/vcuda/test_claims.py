@@ -1,5 +1,6 @@
 """What may be believed of a container that registers: tables of what is proven and claimed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -63,55 +64,71 @@ def test_a_container_may_call_itself_by_its_id_or_by_cri_os_form_of_it(claimed: 
     assert aliases(ID_A) == {ID_A, f"crio-{ID_A}"}
 
 
+def container(claimed: str, ref: ContainerCgroup | None = REF) -> Callable[[], object]:
+    return lambda: check_container(ref, Claims(container_id=claimed))
+
+
+def named(name: str) -> Callable[[], object]:
+    return lambda: check_runtime(REF, replace(INFO, name=name))
+
+
+def claiming(**claims: str) -> Callable[[], object]:
+    return lambda: check_claims(Claims(**claims), INFO, BUS_IDS)
+
+
+NO_LABEL = "its container's name is not a DNS label"
+
+
 @pytest.mark.parametrize(
-    ("ref", "claimed", "reason"),
+    ("check", "reason"),
     [
-        (None, "", "its process is in no container"),
+        (container("", None), "its process is in no container"),
         (
-            replace(REF, container_id="../x"),
-            "",
+            container("", replace(REF, container_id="../x")),
             "its container's ID is not 64 hexadecimal digits: '../x'",
         ),
-        (REF, ID_A2, f"it claims to be container '{ID_A2}'"),
-        (REF, f"crio-{ID_A2}", f"it claims to be container 'crio-{ID_A2}'"),
-        (REF, f"docker-{ID_A}", f"it claims to be container 'docker-{ID_A}'"),
-        (REF, f"../{ID_A}", f"it claims to be container '../{ID_A}'"),
-        (REF, ID_A[:12], "it claims to be container 'aaaaaaaaaaaa'"),
-        (REF, "x" * 1000, f"it claims to be container '{'x' * 80}'"),
+        (container(ID_A2), f"it claims to be container '{ID_A2}'"),
+        (container(f"crio-{ID_A2}"), f"it claims to be container 'crio-{ID_A2}'"),
+        (container(f"docker-{ID_A}"), f"it claims to be container 'docker-{ID_A}'"),
+        (container(f"../{ID_A}"), f"it claims to be container '../{ID_A}'"),
+        (container(ID_A[:12]), "it claims to be container 'aaaaaaaaaaaa'"),
+        (container("x" * 1000), f"it claims to be container '{'x' * 80}'"),
+        (lambda: check_runtime(REF, None), "the container runtime does not know its container"),
+        (
+            lambda: check_runtime(REF, replace(INFO, pod_uid=UID_B)),
+            f"its cgroup is of pod {UID_A}, the runtime says {UID_B}",
+        ),
+        (named(".."), f"{NO_LABEL}: '..'"),
+        (named(""), f"{NO_LABEL}: ''"),
+        (named("Main"), f"{NO_LABEL}: 'Main'"),
+        (named("a/b"), f"{NO_LABEL}: 'a/b'"),
+        (named("a\n"), f"{NO_LABEL}: 'a\\n'"),
+        (named("a" * 64), f"{NO_LABEL}: '{'a' * 64}'"),
+        (claiming(pod_uid=UID_B), f"it claims to be of pod '{UID_B}'"),
+        (claiming(pod_uid="y" * 1000), f"it claims to be of pod '{'y' * 80}'"),
+        (claiming(container_name="other"), "it claims to be container 'other'"),
+        (claiming(container_name="main\n"), "it claims to be container 'main\\n'"),
+        (
+            claiming(bus_id="0000:99:00.0"),
+            "it holds no card 0000:99:00.0, but 0000:3B:00.0, 0000:AF:00.0",
+        ),
+        (
+            claiming(bus_id="x"),
+            'vcuda.config: bus_id: must be a PCI bus id such as 0000:3B:00.0: "x"',
+        ),
     ],
 )
-def test_a_container_that_is_none_or_claims_to_be_another_is_refused(
-    ref: ContainerCgroup | None, claimed: str, reason: str
+def test_what_contradicts_the_kernel_or_the_runtime_is_refused_with_what_was_claimed(
+    check: Callable[[], object], reason: str
 ) -> None:
     with pytest.raises(Forbidden) as error:
-        check_container(ref, Claims(container_id=claimed))
+        check()
     assert str(error.value) == reason
 
 
 @pytest.mark.parametrize("uid", [None, UID_A])
 def test_a_cgroup_that_names_no_pod_contradicts_no_runtime(uid: str | None) -> None:
     assert check_runtime(replace(REF, pod_uid=uid), INFO) is INFO
-
-
-@pytest.mark.parametrize(
-    ("info", "reason"),
-    [
-        (None, "the container runtime does not know its container"),
-        (replace(INFO, pod_uid=UID_B), f"its cgroup is of pod {UID_A}, the runtime says {UID_B}"),
-        (replace(INFO, name=".."), "its container's name is not a DNS label: '..'"),
-        (replace(INFO, name=""), "its container's name is not a DNS label: ''"),
-        (replace(INFO, name="Main"), "its container's name is not a DNS label: 'Main'"),
-        (replace(INFO, name="a/b"), "its container's name is not a DNS label: 'a/b'"),
-        (replace(INFO, name="a\n"), "its container's name is not a DNS label: 'a\\n'"),
-        (replace(INFO, name="a" * 64), f"its container's name is not a DNS label: '{'a' * 64}'"),
-    ],
-)
-def test_what_the_runtime_says_must_agree_with_the_cgroup(
-    info: ContainerInfo | None, reason: str
-) -> None:
-    with pytest.raises(Forbidden) as error:
-        check_runtime(REF, info)
-    assert str(error.value) == reason
 
 
 def test_the_ledger_may_not_know_the_uid_but_must_not_have_another() -> None:
@@ -136,29 +153,6 @@ def test_the_ledger_may_not_know_the_uid_but_must_not_have_another() -> None:
 )
 def test_a_request_may_say_nothing_or_what_is_so(claims: Claims) -> None:
     check_claims(claims, INFO, BUS_IDS)
-
-
-@pytest.mark.parametrize(
-    ("claims", "reason"),
-    [
-        (Claims(pod_uid=UID_B), f"it claims to be of pod '{UID_B}'"),
-        (Claims(pod_uid="y" * 1000), f"it claims to be of pod '{'y' * 80}'"),
-        (Claims(container_name="other"), "it claims to be container 'other'"),
-        (Claims(container_name="main\n"), "it claims to be container 'main\\n'"),
-        (
-            Claims(bus_id="0000:99:00.0"),
-            "it holds no card 0000:99:00.0, but 0000:3B:00.0, 0000:AF:00.0",
-        ),
-        (
-            Claims(bus_id="x"),
-            'vcuda.config: bus_id: must be a PCI bus id such as 0000:3B:00.0: "x"',
-        ),
-    ],
-)
-def test_what_contradicts_is_refused_with_what_was_claimed(claims: Claims, reason: str) -> None:
-    with pytest.raises(Forbidden) as error:
-        check_claims(claims, INFO, BUS_IDS)
-    assert str(error.value) == reason
 
 
 def test_a_card_whose_bus_id_is_not_known_may_be_the_one_that_is_claimed() -> None:

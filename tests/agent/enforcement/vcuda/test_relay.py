@@ -157,18 +157,6 @@ def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -
     relay_site.relay.stop()
 
 
-def test_hundreds_of_sockets_are_served_by_one_thread(make: Callable[..., RelaySite]) -> None:
-    relay_site = make(Limits(check=5))
-    digests = [f"{number:020x}" for number in range(60)]
-    for digest in digests:
-        relay_site.ticket(digest)
-    for digest in digests[::10]:
-        with relay_site.connect(digest) as connection:
-            peer = relay_site.relay.peer(relay_site.peer(connection))
-            assert peer is not None
-            assert peer.ticket_socket.digest == digest
-
-
 def test_a_relay_out_of_descriptors_serves_once_it_has_some(
     make: Callable[..., RelaySite], monkeypatch: pytest.MonkeyPatch
 ) -> None:

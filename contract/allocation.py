@@ -21,7 +21,7 @@ class Evidence(StrEnum):
     WITNESS = "witness"
     """The kubelet's ``List`` showed exactly one pod that still lacked the resource."""
     ORDER = "order"
-    """Several fitted, or there was no witness: the first in line."""
+    """Several fitted: the likeliest; without a record of the kubelet, the one bound first."""
 
 
 @dataclass(frozen=True, slots=True)

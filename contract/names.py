@@ -110,7 +110,7 @@ class Names:
 
     @cached_property
     def core_limit(self) -> str:
-        """Pod annotation, by its author: percent of a card a share may use while it is idle."""
+        """Pod annotation, by its author: percent of a card a share may use at most."""
         return f"{self.domain}/vcuda-core-limit"
 
     @cached_property
@@ -133,5 +133,5 @@ class Names:
         return f"{self.domain}/gpu-cards"
 
     def predicate_gpu_idx(self, index: int) -> str:
-        """List the annotation with the card indices of ``spec.containers[index]``."""
+        """Return the annotation with the card indices of ``spec.containers[index]``."""
         return f"{self.predicate_gpu_idx_prefix}{index}"

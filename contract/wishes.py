@@ -44,7 +44,7 @@ class Wishes:
     core_limit: int | None = None
 
     def excludes(self, *, model: str, uuid: str) -> str:
-        """List the annotation that rules a card out; empty when none does."""
+        """Return the annotation that rules a card out; empty when none does."""
         name = model.lower()
         if self.use_uuids and uuid not in self.use_uuids:
             return "use-gpu-uuid"

@@ -167,7 +167,7 @@ class Allocator:
         try:
             must_tickets = self._book.read(resource, must)
             offered = frozenset(available)
-            with self.state:  # what nobody holds cannot have been given back
+            with self.state:  # held by the ledger and offered all the same: those were freed
                 held = (self._ledger.held(resource) & offered) - frozenset(must)
                 ask = self._resolver.ask(resource, size, must)
             context = self._observer.look(frozenset((resource, each) for each in held), ask=ask)

@@ -21,7 +21,7 @@ class Guidance:
 
     Attributes:
         wishes: the pod's author's.
-        chosen: card indices that a scheduler chose, by place in ``spec.containers``.
+        chosen: card indices that a scheduler chose, by position in ``spec.containers``.
         strict: whether a choice that does not fit is refused instead of replaced.
     """
 
@@ -35,7 +35,7 @@ NO_GUIDANCE = Guidance()
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What may be taken although the ledger does not say so.
+    """Where the ledger may be wrong: places that may be occupied although it has them free.
 
     A plan that heeds all of it is safe. None of it is certain, so nobody is refused for it.
 
@@ -44,8 +44,8 @@ class Beliefs:
         reserved: places by card that are planned for another pod.
         kept: places by card that the kubelet may not offer, nobody knows why; several such
             lists, of which less and less is doubtful.
-        trusting: what any pod holds that the kubelet does not list is free: the next call
-            for a container's other resource brings what is offered of that.
+        trusting: the reverse: what the ledger has occupied and the kubelet's record does not
+            show counts as free. The last resort before a refusal.
     """
 
     hidden: tuple[PodView, ...] = ()
@@ -79,7 +79,7 @@ class PlacementRequest:
         available: the IDs the kubelet offers; a place outside them is never chosen.
         must: places the kubelet hands on (``must_include``).
         plan: what was planned when an earlier call of its pod was answered.
-        beliefs: what may be taken although the ledger does not say so.
+        beliefs: where the ledger may be wrong.
         guidance: what others want.
         sure: it is known that this pod is asking; one that is only guessed is not refused
             for a container that comes later.

@@ -38,7 +38,7 @@ class CardNews:
         # The kubelet writes its own Events so: the node's name stands for its UID, and
         # ``kubectl describe node`` looks for both.
         self._node = Subject("Node", "", node, node)
-        self._board = health_feed
+        self._health_feed = health_feed
         self._metrics = metrics
         self._tell = tell
         self._poke = poke
@@ -75,7 +75,7 @@ class CardNews:
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
         """Show a card's places unhealthy, or healthy again, and tell why."""
-        self._board.turn(card.uuid, healthy=health.healthy)
+        self._health_feed.turn(card.uuid, healthy=health.healthy)
         self._gauge(card, healthy=health.healthy)
         name = f"card {card.index} ({card.uuid}, {card.model})"
         if health.fault is None:

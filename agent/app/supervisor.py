@@ -53,7 +53,7 @@ _JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _Session:
     """What can be made once the cards are known."""
 
     inventory: Inventory
@@ -95,9 +95,9 @@ class Agent:
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
-        self._desk: _Desk | None = None
+        self._desk: _Session | None = None
         self._unusable = ""  # why cards that were found cannot be served
-        self._board = HealthFeed()
+        self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
         self._record = PodResources(
             settings.pod_resources_socket,
@@ -127,7 +127,7 @@ class Agent:
             rules=Rules(settings.recovery_quiet, settings.application_xids),
             observer=CardNews(
                 node=settings.node_name,
-                health_feed=self._board,
+                health_feed=self._health_feed,
                 metrics=self._metrics,
                 tell=self._tell,
                 poke=self._inventory.poke,
@@ -238,7 +238,7 @@ class Agent:
             thread.start()
             self._threads.append(thread)
 
-    def _make_desk(self, inventory: Inventory) -> _Desk:
+    def _make_desk(self, inventory: Inventory) -> _Session:
         """Make what serves *inventory*.
 
         Raises:
@@ -283,7 +283,7 @@ class Agent:
                 resource=resource,
                 book=book,
                 calls=gate,
-                health_feed=self._board,
+                health_feed=self._health_feed,
                 numa=settings.numa,
             )
 
@@ -319,7 +319,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Desk(inventory, writer, allocator, registrar, upkeep, serving)
+        return _Session(inventory, writer, allocator, registrar, upkeep, serving)
 
     # --- what the parts ask of each other ----------------------------------------------
 

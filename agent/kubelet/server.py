@@ -72,7 +72,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._resource = resource
         self._book = book
         self._calls = calls
-        self._board = health_feed or HealthFeed()
+        self._health_feed = health_feed or HealthFeed()
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self._streams = 0
@@ -98,7 +98,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
         self._ended.set()
-        self._board.wake()
+        self._health_feed.wake()
 
     def GetDevicePluginOptions(
         self, request: api.Empty, context: grpc.ServicerContext
@@ -125,19 +125,19 @@ class DevicePluginService(rpc.DevicePluginServicer):
             with self._changed:
                 self._open.discard(number)
                 newest = number == self._streams
-            self._board.wake()
+            self._health_feed.wake()
             if newest and not self._ended.is_set():
                 self.on_cut()
 
         if not context.add_callback(left):
             left()
             return  # it had ended before
-        showing = self._board.showing
+        showing = self._health_feed.showing
         while True:
             yield api.ListAndWatchResponse(
                 devices=devices(self._book, self._resource, showing.unhealthy, numa=self._numa)
             )
-            later = self._board.after(showing.version, leave=leave)
+            later = self._health_feed.after(showing.version, leave=leave)
             if later is None:
                 return
             showing = later

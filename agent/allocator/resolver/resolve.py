@@ -1,4 +1,4 @@
-"""Which container is asking: a pure, total, deterministic function of the evidence.
+"""Which container is asking: a pure, deterministic function of the evidence.
 
 The kubelet admits one pod at a time, its containers in order (fact K1), and ``List`` shows
 the pod being admitted without what it still lacks (K3); docs/kubelet-facts.md has
@@ -17,7 +17,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Dema
 from contract.resource import Resource, count_of
 
 Served = Callable[[PodId, str, Resource], bool]
-"""Whether the agent's own record says that a pod's container got a resource."""
+"""Whether the ledger says that a pod's container got a resource."""
 
 IsServed = Callable[[ContainerDemand, Resource], bool]
 """Whether a container of one pod got a resource, by whose word counts for it."""
@@ -61,8 +61,8 @@ class Past:
     """What is known of the admissions before this call.
 
     Attributes:
-        passed: pods seen lacking while another pod was served: the kubelet has rejected them and
-            never tries them again (K8). A wrong guess may be behind it.
+        passed: pods seen lacking while another pod was served: rejected, if that other was not
+            guessed wrongly. They are asked about last.
         over: pods after which a newer one was admitted (K1, K3), whatever they hold (K21).
         refused: pods that the agent refused for certain: they are never the one again.
         newcomers: pods that were not listed when the last call was settled: if one of them can
@@ -105,7 +105,7 @@ def resolve(
     Args:
         ask: what the call says.
         views: the pods known from the API.
-        served: the agent's own record; the only one for ordinary init containers (K4).
+        served: what the ledger says; the only word for ordinary init containers (K4).
         listed: the pods that ``List`` shows, identified, without such as are known to
             lack nothing; ``None`` when there is no witness.
         past: what is known of the admissions before this call.
@@ -370,8 +370,7 @@ def _wait_unknown(ask: Ask, each: MatchedPod) -> Waiting | None:
         return None
     other = len(each.listed.held(container, ask.resource.other))
     counts = {ask.resource: ask.size, ask.resource.other: other}
-    # Neither is asked for without the other, but for whole cards: asked for first, memory is
-    # seated as a share's, and a share where some memory is left.
+    # A share has both: where only one is known, one unit of the other is assumed.
     counts[Resource.CORE] = max(counts[Resource.CORE], 1)
     if counts[Resource.CORE] < CORES_PER_CARD:
         counts[Resource.MEMORY] = max(counts[Resource.MEMORY], 1)

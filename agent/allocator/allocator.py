@@ -286,19 +286,23 @@ class Allocator:
         """Apply what a predecessor knew, where the kubelet's record says nothing of it.
 
         It tells all it knows after each call that it ends. What it has told before is passed over:
-        a pod that ended since is released here, and there no more.
+        a pod that ended since is released here, and there no more. A record that was written
+        before it was told is written again.
         """
-        with self._reconciling():
+        with self.state:
+            learned: set[PodId] = set()
             for each in known.held:
                 new = {
                     resource: held
                     for resource, held in each.holdings.items()
                     if self._inherited.get((each.ref, resource)) != held.ids
                 }
-                inherit(self._ledger, replace(each, holdings=new))
+                if inherit(self._ledger, replace(each, holdings=new)):
+                    learned.add(each.ref.pod)
                 self._inherited |= {(each.ref, one): held.ids for one, held in new.items()}
             self._forget_half_served()
             self._resolver.admissions.inherit(known.passed, known.refused)
+            self._owed_annotations.tell_of(learned | self._resolver.take_changed())
 
     def refresh(self, *, owed: bool = True) -> bool:
         """Apply what the kubelet's record shows, on a node where no call comes any more.

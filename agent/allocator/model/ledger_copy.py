@@ -147,8 +147,9 @@ def decode(message: Mapping[str, object]) -> Held:
         raise ValueError(f"not of the form that is known: {error!r}") from error
 
 
-def inherit(ledger: Ledger, held: Held) -> None:
-    """Book what *ledger* has nothing of, and nobody else holds."""
+def inherit(ledger: Ledger, held: Held) -> bool:
+    """Book what *ledger* has nothing of, and nobody else holds; return whether that is anything."""
+    booked = False
     for resource, holding in sorted(held.holdings.items()):
         if ledger.holding(held.ref, resource) is not None:
             continue
@@ -159,6 +160,8 @@ def inherit(ledger: Ledger, held: Held) -> None:
         )
         if owners <= {None, held.ref.pod} and shared:
             ledger.record(held.ref, held.kind, resource, holding)
+            booked = True
+    return booked
 
 
 def _compress(ids: Iterable[str]) -> dict[str, list[list[int]]]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.allocator.model.ledger_copy import Knowledge
 from agent.allocator.model.pod_view import PodView
 from agent.errors import GrantError, PlacementError, ResolutionError
 from contract.allocation import Allocation, Evidence
@@ -410,6 +411,25 @@ def test_a_successor_writes_no_record_without_what_the_init_container_got(node: 
     node.allocator.inherit(known)
     ((_, allocations),) = node.writer.puts
     assert allocations.keys() == {"init", "main"}
+
+
+def test_what_a_predecessor_tells_late_of_an_init_container_is_recorded(node: Node) -> None:
+    """It answered for the init container, and the successor for the rest before it heard."""
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    container, main = pod.demand.containers
+    node.bind(pod)
+    node.record.show(pod)
+    for resource in (CORE, MEMORY):
+        node.serve(pod, container, resource)
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.inherit(Knowledge())
+    for resource in (CORE, MEMORY):
+        node.serve(pod, main, resource)
+    assert node.writer.puts[-1][1].keys() == {"main"}
+    node.allocator.inherit(known)
+    assert node.writer.puts[-1][1].keys() == {"init", "main"}
 
 
 def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(node: Node) -> None:

@@ -1,15 +1,14 @@
 """A node with a simulated kubelet and API server, and agents that are processes."""
 
-import os
-import signal
+import multiprocessing
 import socket
-import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,15 @@ from simulator.cluster import read_lines
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from tests.agent.fakes import NAMES, eventually, short_dir, write_cards
+from tests.handover import agent_process
 from tests.situations.build import gpu
 
 Json = dict[str, Any]
 NODE = "n1"
 PODS = "/api/v1/namespaces/default/pods"
-ROOT = Path(__file__).parents[2]
+_FORKS = multiprocessing.get_context("forkserver")
+"""Agents are forked from a process that has imported all of it: an import takes a second."""
+_FORKS.set_forkserver_preload(["__main__", agent_process.__name__])
 _MOST_PROBES = 20
 WITHIN_S = 60.0
 STAMPS = {NAMES.gpu_assigned: "false"}
@@ -55,7 +57,7 @@ class Stage:
             ),
             client,
         )
-        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.agents: dict[str, BaseProcess] = {}
         self.steps: list[tuple[str, str]] = []
         self.act: Callable[[str, str], None] = lambda _agent, _step: None
         self.created: list[str] = []
@@ -70,23 +72,19 @@ class Stage:
 
     # --- agents ---------------------------------------------------------------------------
 
-    def launch(self, name: str, *options: str) -> None:
+    def launch(self, name: str) -> None:
         """Start an agent."""
-        command = [
-            *(sys.executable, "-m", "tests.handover.agent_process"),
+        arguments = [
             *("--node-name", NODE, "--kubeconfig", str(self.folder / "kubeconfig")),
             *("--plugin-dir", str(self.folder / "dp")),
             *("--pod-resources-socket", str(self.folder / "pr.sock")),
             *("--cards", str(self.folder / "cards.yaml")),
             *("--http-host", "127.0.0.1", "--http-port", "0"),
-            *options,
         ]
-        told = {"HANDOVER_CONTROL": str(self.folder / "control"), "HANDOVER_NAME": name}
-        inherited = {key: each for key, each in os.environ.items() if "TURNSTILE" not in key}
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.agents[name] = subprocess.Popen(
-                command, cwd=ROOT, env=inherited | told, stdout=log, stderr=log
-            )
+        (self.folder / f"{name}.log").touch()
+        process = _FORKS.Process(target=agent_process.main, args=(name, arguments, self.folder))
+        process.start()
+        self.agents[name] = process
 
     def log(self, name: str) -> list[Json]:
         """Read what an agent has logged."""
@@ -109,7 +107,7 @@ class Stage:
 
     def terminate(self, name: str) -> None:
         """Ask an agent to end."""
-        self.agents[name].send_signal(signal.SIGTERM)
+        self.agents[name].terminate()
 
     def kill(self, name: str) -> None:
         """Kill an agent."""
@@ -117,11 +115,14 @@ class Stage:
 
     def await_end(self, name: str) -> int:
         """Wait until an agent has ended; gives its status."""
-        return self.agents[name].wait(WITHIN_S)
+        self.agents[name].join(WITHIN_S)
+        ended = self.agents[name].exitcode
+        assert ended is not None, f"{name} runs on"
+        return ended
 
     def alive(self) -> list[str]:
         """Name the agents that run."""
-        return [name for name, process in self.agents.items() if process.poll() is None]
+        return [name for name, process in self.agents.items() if process.is_alive()]
 
     def _accept(self) -> None:
         while True:
@@ -239,7 +240,7 @@ class Stage:
                 for line in self.log(name)
                 if line.get("logger") != "agent.observability.decision_log"
             ]
-            lines += [f"{name}: {process.poll()}", *said[-40:]]
+            lines += [f"{name}: {process.exitcode}", *said[-40:]]
         for name in self.created:
             if self.phase(name) != "Running":
                 lines.append(self.client.get(f"{PODS}/{name}"))
@@ -251,7 +252,7 @@ class Stage:
         for process in self.agents.values():
             process.kill()
         for process in self.agents.values():
-            process.wait(20)
+            process.join(20)
         self._control.shutdown(socket.SHUT_RDWR)
         self._accepting.join(20)
         self._control.close()

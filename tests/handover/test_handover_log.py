@@ -1,15 +1,17 @@
 """docs/operate.md tells admins what an upgrade looks like in the log: two agents write it so."""
 
 import re
+from pathlib import Path
 
 from tests.agent.fakes import eventually
-from tests.handover.stage import ROOT, Stage, stage
+from tests.handover.stage import Stage, stage
+
+OPERATE = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
 
 
 def _rows() -> list[tuple[str, str]]:
     """Read who writes what, from the page's table of a handover."""
-    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
-    section = page.partition("\n## An agent is replaced\n")[2].partition("\n## ")[0]
+    section = OPERATE.partition("\n## An agent is replaced\n")[2].partition("\n## ")[0]
     table = section.partition("| agent | message | meaning |\n")[2].partition("\n\n")[0]
     return re.findall(r"^\| (old|new) \| `([^`]+)` \|", table, flags=re.MULTILINE)
 
@@ -46,8 +48,7 @@ def test_a_handover_writes_the_lines_that_the_page_tells_in_their_order() -> Non
 
 
 def test_an_agent_that_is_killed_is_followed_as_the_page_tells() -> None:
-    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
-    assert "`serving this node` with `by` `death`, then `registered`" in page
+    assert "`serving this node` with `by` `death`, then `registered`" in OPERATE
     with stage() as node:
         node.serving("old")
         (served,) = (each for each in node.log("old") if each["message"] == "serving this node")

@@ -1,32 +1,37 @@
 """The measurement of handovers, in small."""
 
+from collections import Counter
+
 import pytest
 
 from bench import handover
-from bench.result import Result
-
-pytestmark = pytest.mark.timeout(400)  # three clusters are started
+from bench.handover import Outcome
 
 
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return handover.run(seconds=4.0)
+def test_a_kill_beside_a_standby_leaves_one_gap() -> None:
+    outcome = handover.measure("kill_beside_standby", 1, 2.0)
+    assert outcome.ended == 1
+    assert outcome.pods >= 5
+    (gap,) = outcome.gaps
+    assert gap > 0
 
 
-def test_every_way_to_end_is_measured(result: Result) -> None:
+@pytest.mark.parametrize("lost", [0, 2])
+def test_every_way_to_end_is_measured_and_no_pod_may_fail_in_a_handover(
+    monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    def measure(way: str, times: int, seconds: float) -> Outcome:
+        assert seconds == 60
+        failed = Counter(refused=lost if way == "hand_over" else 5)
+        return Outcome(times, 300, failed, () if way == "hand_over" else (0.01, 0.02))
+
+    monkeypatch.setattr(handover, "measure", measure)
+    result = handover.run(seconds=60)
     (table,) = result.tables
-    assert [row[0] for row in table.rows] == [
-        "handed over (rolling update)",
-        "kill -9 beside a standby",
-        "kill -9, no standby",
+    assert table.rows == [
+        ("handed over (rolling update)", 10, 300, lost, 0),
+        ("kill -9 beside a standby", 2, 300, 5, 20),
+        ("kill -9, no standby", 2, 300, 5, 20),
     ]
-    assert [row[1] for row in table.rows] == [1, 1, 1]
-    assert all(isinstance(row[2], int) and row[2] >= 10 for row in table.rows)
-
-
-def test_no_pod_fails_in_a_handover_and_kills_leave_a_gap(result: Result) -> None:
     (goal,) = result.goals
-    assert goal.met
-    assert result.figures["hand_over"]["gaps"] == ()
-    assert all(gap > 0 for gap in result.figures["kill_alone"]["gaps"])
-    assert len(result.figures["kill_beside_standby"]["gaps"]) == 1
+    assert goal.met is (lost == 0)

@@ -1,18 +1,11 @@
-from random import Random
-
-import pytest
-
 from bench import placement
 from bench.placement import (
     Free,
     admit_first_fit,
     admit_gpu_manager,
     can_be_placed,
-    draw_case,
-    draw_pod,
 )
 from contract.demand import Demand
-from placement.errors import PlacementError
 
 
 def _cards(*free: tuple[int, int]) -> Free:
@@ -20,18 +13,13 @@ def _cards(*free: tuple[int, int]) -> Free:
 
 
 def test_a_small_measurement_answers_both_questions() -> None:
-    result = placement.run(states=40, brute=40, seeds=12)
+    result = placement.run(states=20, brute=20, seeds=6)
     speed, packing = result.tables
     assert [row[0] for row in speed.rows] == ["ours", "every set"]
     assert [row[0] for row in packing.rows] == ["ours", "gpu-manager's rules", "first-fit"]
     goals = {goal.what: goal for goal in result.goals}
     assert goals["sets worse connected than the best there is"].met
     assert goals["refused by ours though a placement existed"].met
-
-
-def test_what_is_drawn_depends_on_the_seed_alone() -> None:
-    assert draw_case(Random(3)) == draw_case(Random(3))
-    assert draw_pod(Random(3)) == draw_pod(Random(3))
 
 
 def test_gpu_managers_rules_take_the_fullest_card_and_the_smallest_group() -> None:
@@ -56,8 +44,3 @@ def test_what_can_be_placed_is_found_by_trying_everything() -> None:
     assert can_be_placed(pod, _cards((50, 4), (40, 9)))
     assert not can_be_placed([*pod, Demand(20, 1)], _cards((50, 4), (40, 9)))
     assert can_be_placed([], [])
-
-
-def test_a_broken_demand_is_our_error() -> None:
-    with pytest.raises(PlacementError):
-        placement._task(Demand(150, 1), 0)

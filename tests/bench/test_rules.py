@@ -34,73 +34,84 @@ def call(size: int, *, whose: str = "?", at: int = 100, resource: Resource = COR
     return Request(resource, size, at, whose, "c0")
 
 
-def test_gpu_manager_names_the_oldest_pod_of_equal_cores() -> None:
-    pods = [pod("b", 2, (10, 4)), pod("a", 1, (5, 4)), pod("c", 3, (10, 8))]
-    answers = gpu_manager(by_bind_time)(pods, [call(10), call(10), call(5)])
-    assert answers == [Named("b", "c0"), Named("c", "c0"), Named("a", "c0")]
+def cores(*sizes: int) -> list[Request]:
+    return [call(size) for size in sizes]
 
 
-def test_gpu_manager_does_not_know_a_pod_before_it_is_bound() -> None:
-    pods = [pod("late", 50, (10, 4))]
-    assert gpu_manager(by_bind_time)(pods, [call(10, at=49), call(10, at=50)]) == [
-        None,
-        Named("late", "c0"),
-    ]
+def memory(*sizes: int) -> list[Request]:
+    return [call(size, resource=MEMORY) for size in sizes]
 
 
-def test_gpu_manager_insists_on_the_unfinished_pod() -> None:
-    """One mistake shifts all that follow (fact K6)."""
-    pods = [pod("two", 1, (10, 4), (5, 4)), pod("one", 2, (10, 4))]
-    answers = gpu_manager(by_bind_time)(pods, [call(10), call(10), call(5), call(10)])
-    assert answers == [Named("two", "c0"), None, Named("two", "c1"), Named("one", "c0")]
+TWO_AND_ONE = [pod("two", 1, (10, 4), (5, 4)), pod("one", 2, (10, 4))]
+OF_ONE_SECOND = [pod("b", 1, (10, 4), created=7), pod("a", 2, (10, 4), created=7)]
 
-
-def test_oldest_first_goes_on_to_the_next_pod_where_the_unfinished_one_does_not_fit() -> None:
-    pods = [pod("two", 1, (10, 4), (5, 4)), pod("one", 2, (10, 4))]
-    answers = oldest_first(by_bind_time)(pods, [call(10), call(10), call(5), call(5)])
-    assert answers == [Named("two", "c0"), Named("one", "c0"), Named("two", "c1"), None]
-
-
-def test_by_creation_time_pods_of_one_second_are_in_arbitrary_order() -> None:
-    pods = [pod("b", 1, (10, 4), created=7), pod("a", 2, (10, 4), created=7)]
-    assert gpu_manager(by_creation_time)(pods, [call(10)]) == [Named("a", "c0")]
-    assert gpu_manager(by_bind_time)(pods, [call(10)]) == [Named("b", "c0")]
-
-
-def test_gpushare_compares_the_call_with_the_total_of_a_pod() -> None:
-    pods = [pod("two", 1, (1, 4), (1, 4)), pod("four", 2, (1, 4)), pod("eight", 3, (1, 8))]
-    requests = [call(4, resource=MEMORY), call(8, resource=MEMORY), call(8, resource=MEMORY)]
-    assert gpushare(by_bind_time)(pods, requests) == [
-        Named("four", None),
-        Named("two", None),
-        Named("eight", None),
-    ]
-
-
-def test_gpushare_never_finds_a_pod_of_several_containers_by_its_own_calls() -> None:
-    pods = [pod("two", 1, (1, 4), (1, 4))]
-    assert gpushare(by_bind_time)(pods, [call(4, resource=MEMORY)] * 2) == [None, None]
-
-
-def test_volcano_counts_a_pod_as_assigned_after_its_first_container() -> None:
-    pods = [pod("two", 1, (1, 4), (1, 8)), pod("next", 2, (1, 8))]
-    requests = [call(4, resource=MEMORY), call(8, resource=MEMORY), call(8, resource=MEMORY)]
-    assert volcano(by_bind_time)(pods, requests) == [Named("two", None), Named("next", None), None]
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
+ANSWERS: dict[str, tuple[Rule, list[Candidate], list[Request], list[str | None]]] = {
+    "gpu-manager names the oldest pod of equal cores": (
         gpu_manager(by_bind_time),
+        [pod("b", 2, (10, 4)), pod("a", 1, (5, 4)), pod("c", 3, (10, 8))],
+        cores(10, 10, 5),
+        ["b/c0", "c/c0", "a/c0"],
+    ),
+    "gpu-manager does not know a pod before it is bound": (
+        gpu_manager(by_bind_time),
+        [pod("late", 50, (10, 4))],
+        [call(10, at=49), call(10, at=50)],
+        [None, "late/c0"],
+    ),
+    "gpu-manager insists on the unfinished pod: one mistake shifts all that follow (K6)": (
+        gpu_manager(by_bind_time),
+        TWO_AND_ONE,
+        cores(10, 10, 5, 10),
+        ["two/c0", None, "two/c1", "one/c0"],
+    ),
+    "oldest first goes on to the next pod where the unfinished one does not fit": (
         oldest_first(by_bind_time),
+        TWO_AND_ONE,
+        cores(10, 10, 5, 5),
+        ["two/c0", "one/c0", "two/c1", None],
+    ),
+    "by creation time pods of one second are in arbitrary order": (
+        gpu_manager(by_creation_time),
+        OF_ONE_SECOND,
+        cores(10),
+        ["a/c0"],
+    ),
+    "by the time of binding they are not": (
+        gpu_manager(by_bind_time),
+        OF_ONE_SECOND,
+        cores(10),
+        ["b/c0"],
+    ),
+    "gpushare compares the call with the total of a pod": (
         gpushare(by_bind_time),
+        [pod("two", 1, (1, 4), (1, 4)), pod("four", 2, (1, 4)), pod("eight", 3, (1, 8))],
+        memory(4, 8, 8),
+        ["four", "two", "eight"],
+    ),
+    "gpushare never finds a pod of several containers by its own calls": (
+        gpushare(by_bind_time),
+        [pod("two", 1, (1, 4), (1, 4))],
+        memory(4, 4),
+        [None, None],
+    ),
+    "volcano counts a pod as assigned after its first container": (
         volcano(by_bind_time),
-    ],
-)
-def test_no_rule_depends_on_the_order_in_which_pods_are_told(rule: Rule) -> None:
-    pods = [pod(f"p{number}", number % 3, (10, 4)) for number in range(9)]
-    requests = [call(10 if number % 2 else 4) for number in range(9)]
-    assert rule(pods, requests) == rule(pods[::-1], requests)
+        [pod("two", 1, (1, 4), (1, 8)), pod("next", 2, (1, 8))],
+        memory(4, 8, 8),
+        ["two", "next", None],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_a_rule_names_whom_its_project_would(what: str) -> None:
+    rule, pods, requests, expected = ANSWERS[what]
+    for told in (pods, pods[::-1]):  # the order in which pods are told is none
+        found = [
+            each and (f"{each.pod}/{each.container}" if each.container else each.pod)
+            for each in rule(told, requests)
+        ]
+        assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The questions about the webhook in tiny configurations: real processes, real TLS."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from bench import fuzz, webhook, wrk
 from bench.cpu import per_review_us
 from bench.opponents import BARE, OURS, SERVED_BY, missing
 from bench.reviews import requests, review
-from bench.servers import Running, make_certificates, resident_mib, serving
+from bench.servers import make_certificates, resident_mib, serving
 from bench.siege import besiege
 from bench.target import Target, Unacceptable
 from webhook.admission.reviews import decode_review
@@ -75,15 +74,10 @@ def test_each_server_answers_reviews_and_its_time_is_measured(name: str, tmp_pat
             assert resident_mib(worker) > 1
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
+def test_a_small_siege_costs_nothing(tmp_path: Path) -> None:
     make_certificates(tmp_path)
-    with serving("webhook", tmp_path, workers=2) as found:
-        yield found
-
-
-def test_a_small_siege_costs_nothing(server: Running) -> None:
-    attacks = besiege(server, connections=60, bodies=2, inputs=40)
+    with serving(OURS, tmp_path, workers=2) as server:
+        attacks = besiege(server, connections=60, bodies=2, inputs=40)
     assert len(attacks) == 3
     for attack in attacks:
         assert attack.reviews
@@ -115,12 +109,16 @@ def test_inputs_are_shared_out_over_processes() -> None:
 
 
 def test_without_wrk_the_rates_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The opponents' times are measured above, and here they are not installed."""
+    others = {each: "not installed" for each in SERVED_BY if each not in (OURS, BARE)}
+    monkeypatch.setattr("bench.webhook.missing", lambda: others)
+    monkeypatch.setattr("bench.webhook.alone_us", lambda _size: 50.0)
+    monkeypatch.setattr("bench.webhook.per_review_us", lambda *_, **__: 100.0)
     monkeypatch.setattr("bench.wrk.is_installed", lambda: False)
-    effort = webhook.Effort(seconds=1, turns=1, siege=(20, 1, 10), inputs=0)
-    result = webhook.run(effort)
+    result = webhook.run(webhook.Effort(turns=1, siege=(20, 1, 10), inputs=0))
     costs, rates, *_ = result.tables
-    assert [row[0] for row in costs.rows] == [each for each in SERVED_BY if each not in missing()]
-    assert all(reason in " ".join(costs.notes) for reason in missing().values())
+    assert [row[0] for row in costs.rows] == [OURS, BARE]
+    assert "not installed" in " ".join(costs.notes)
     assert rates.title == "Reviews a second: NOT MEASURED"
     assert not any("99th" in goal.what for goal in result.goals)
 

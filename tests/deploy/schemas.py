@@ -1,8 +1,14 @@
 """Kubernetes' own schemas of its objects. The only importer of ``kubernetes_validate``."""
 
+from functools import cache
+
 import kubernetes_validate  # type: ignore[import-untyped]  # has no type information
+from kubernetes_validate import utils
 
 from tests.deploy.manifests import CUSTOM, Json
+
+# It would read all definitions of a version anew for each object.
+utils.schema_contents = cache(utils.schema_contents)
 
 OLDEST = "1.30"
 """What deploy/ supports: ValidatingAdmissionPolicy is v1 from here on."""

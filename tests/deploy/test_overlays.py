@@ -1,8 +1,8 @@
 """What kustomize makes of deploy/ and of each overlay."""
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,6 @@ from tests.deploy.schemas import OLDEST, check, newest
 from tests.deploy.test_manifests import program, variables
 
 COMPONENTS = sorted(each.name for each in (DEPLOY / "components").iterdir())
-every_overlay = pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
 
 
 def _agent(overlay: str) -> Json:
@@ -66,100 +65,96 @@ def _identities(objects: list[Json]) -> set[tuple[str, str, str]]:
     }
 
 
-def test_every_folder_has_its_test() -> None:
-    """What is applied elsewhere than here is a component."""
-    assert OVERLAYS == (
-        "",
-        "overlays/cdi",
-        "overlays/cert-manager",
-        "overlays/domain",
-        "overlays/gpu-manager",
-        "overlays/hami-core",
-        "overlays/host-driver",
-        "overlays/hot-standby",
-        "overlays/monitoring",
-        "overlays/nvidia-runtime",
-        "overlays/try-out",
-        "overlays/vcuda",
-    )
-
-
-@every_overlay
-@pytest.mark.parametrize("version", [OLDEST, newest()])
-def test_everything_built_is_what_kubernetes_expects(overlay: str, version: str) -> None:
-    plain = build("") if overlay else []
-    for each in build(overlay):
-        if each not in plain:
-            check(each, version)
-
-
-def test_deploy_itself_is_the_base() -> None:
-    assert _identities(build("")) == _identities(base())
-
-
 _CERTS = _identities(
     [each for path in (DEPLOY / "base" / "certs").glob("[!k]*.yaml") for each in read_yaml(path)]
 )
 """Without the kustomization itself."""
-
-
-@every_overlay
-def test_overlays_keep_what_they_have_no_business_with(overlay: str) -> None:
-    gone = _identities(base()) - _identities(build(overlay))
-    assert gone == (_CERTS if overlay == "overlays/cert-manager" else set())
-
-
-@every_overlay
-def test_every_variable_of_ours_is_an_option_of_its_program(overlay: str) -> None:
-    for spec in pod_specs(build(overlay)).values():
-        for container in containers(spec):
-            known = variables(program(container))
-            for name, value in environment(container).items():
-                if not name.startswith("NVIDIA_"):
-                    known[name].type.convert(value, known[name], None)
-
-
-@every_overlay
-def test_every_mount_has_its_volume_and_every_volume_its_mount(overlay: str) -> None:
-    for spec in pod_specs(build(overlay)).values():
-        mounts = {m["name"] for each in containers(spec) for m in each.get("volumeMounts", ())}
-        assert mounts == {each["name"] for each in spec.get("volumes", ())}
-
-
 _KUBELET = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
 _NVML = {"/dev", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"}
 _VCUDA = {"/var/lib/gpu-turnstile", "/sys/fs/cgroup", "/run/containerd"}
 
 
-@pytest.mark.parametrize(
-    ("overlay", "more", "privileged", "host_pid"),
-    [
-        ("", set[str](), False, False),
-        ("overlays/cdi", {"/var/run/cdi", "/etc/cdi"}, False, False),
-        ("overlays/cert-manager", set[str](), False, False),
-        ("overlays/domain", set[str](), False, False),
-        ("overlays/gpu-manager", _NVML | _VCUDA, True, True),
-        ("overlays/hami-core", {"/var/lib/gpu-turnstile", "/usr/local/vgpu"}, False, False),
-        ("overlays/host-driver", _NVML, True, False),
-        ("overlays/hot-standby", set[str](), False, False),
-        ("overlays/monitoring", set[str](), False, False),
-        ("overlays/nvidia-runtime", set[str](), False, False),
-        ("overlays/try-out", set[str](), False, False),
-        ("overlays/vcuda", _VCUDA, False, True),
-    ],
-)
-def test_each_overlay_takes_no_more_of_the_host_than_it_needs(
-    overlay: str, more: set[str], privileged: bool, host_pid: bool
-) -> None:
-    spec = _agent(overlay)
-    security = containers(spec)[0]["securityContext"]
-    assert _paths(spec) == _KUBELET | more
-    assert security["privileged"] is privileged
-    assert security["allowPrivilegeEscalation"] is privileged
+@dataclass(frozen=True)
+class Overlay:
+    """What an overlay needs that deploy/ itself does not.
+
+    Attributes:
+        paths: of the host.
+        privileged: whether the agent is.
+        host_pid: whether it sees the host's processes.
+        runtime_class: of the agent's pods.
+        gone: of the base's objects.
+        operators: whether it has objects of kinds that operators bring.
+    """
+
+    paths: frozenset[str] = frozenset()
+    privileged: bool = False
+    host_pid: bool = False
+    runtime_class: str | None = None
+    gone: frozenset[tuple[str, str, str]] = frozenset()
+    operators: bool = False
+
+
+EXPECTED = {
+    "": Overlay(),
+    "overlays/cdi": Overlay(frozenset({"/var/run/cdi", "/etc/cdi"}), runtime_class="nvidia"),
+    "overlays/cert-manager": Overlay(gone=frozenset(_CERTS), operators=True),
+    "overlays/domain": Overlay(),
+    "overlays/gpu-manager": Overlay(frozenset(_NVML | _VCUDA), privileged=True, host_pid=True),
+    "overlays/hami-core": Overlay(frozenset({"/var/lib/gpu-turnstile", "/usr/local/vgpu"})),
+    "overlays/host-driver": Overlay(frozenset(_NVML), privileged=True),
+    "overlays/hot-standby": Overlay(),
+    "overlays/monitoring": Overlay(operators=True),
+    "overlays/nvidia-runtime": Overlay(runtime_class="nvidia"),
+    "overlays/try-out": Overlay(),
+    "overlays/vcuda": Overlay(frozenset(_VCUDA), host_pid=True),
+}
+
+
+def test_every_folder_has_its_test() -> None:
+    """What is applied elsewhere than here is a component."""
+    assert tuple(EXPECTED) == OVERLAYS
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay: str) -> None:
+    built, expected = build(overlay), EXPECTED[overlay]
+    plain = build("") if overlay else base()  # which test_manifests.py checks
+    for each in built:
+        for version in (OLDEST, newest()) if each not in plain else ():
+            check(each, version)
+    assert _identities(base()) - _identities(built) == expected.gone
+    assert bool({each["kind"] for each in built} & CUSTOM) == expected.operators
+    for spec in pod_specs(built).values():
+        _check_settings(spec)
+        mounts = {m["name"] for each in containers(spec) for m in each.get("volumeMounts", ())}
+        assert mounts == {each["name"] for each in spec.get("volumes", ())}
+    agent = _agent(overlay)
+    security = containers(agent)[0]["securityContext"]
+    assert _paths(agent) == _KUBELET | expected.paths
+    assert security["privileged"] is expected.privileged
+    assert security["allowPrivilegeEscalation"] is expected.privileged
     assert security["readOnlyRootFilesystem"] is True
-    assert security.get("capabilities") == (None if privileged else {"drop": ["ALL"]})
-    assert spec.get("hostPID", False) is host_pid
-    assert "hostNetwork" not in spec
+    assert security.get("capabilities") == (None if expected.privileged else {"drop": ["ALL"]})
+    assert agent.get("hostPID", False) is expected.host_pid
+    assert "hostNetwork" not in agent
+    assert agent.get("runtimeClassName") == expected.runtime_class
+    # Wherever GPU pods run, the agent does.
+    assert agent["tolerations"] == [{"operator": "Exists"}]
+    assert agent["priorityClassName"] == "system-node-critical"
+
+
+def _check_settings(spec: Json) -> None:
+    """Assert that every variable of ours is an option of its program, and can be read."""
+    for container in containers(spec):
+        known = variables(program(container))
+        for name, value in environment(container).items():
+            if not name.startswith("NVIDIA_"):
+                known[name].type.convert(value, known[name], None)
+
+
+def test_deploy_itself_is_the_base() -> None:
+    assert _identities(build("")) == _identities(base())
 
 
 def test_paths_that_the_kubelet_mounts_on_are_the_same_on_both_sides() -> None:
@@ -218,49 +213,63 @@ def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
     assert DEFAULT_DOMAIN not in str(build_folder(folder))
 
 
-_WITH_OTHERS = [each for each in COMPONENTS if each not in ("domain", "hot-standby")]
+_PATTERN = "gpu-turnstile-agent(-standby)?"
+"""By which deploy/README.md, and every component, patches agent and standby."""
 
 
-@pytest.mark.parametrize("component", _WITH_OTHERS)
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_the_standby_is_the_agent_with_any_component_in_any_order(
-    component: str, order: str, tmp_path: Path
-) -> None:
-    chosen = [component, "hot-standby"] if order == "after" else ["hot-standby", component]
-    alone = pod_specs(build_folder(write_overlay(tmp_path / "alone", [component])))
-    both = pod_specs(build_folder(write_overlay(tmp_path / "both", chosen)))
-    standby = both.pop("DaemonSet/gpu-turnstile-agent-standby")
-    assert both == alone
-    assert standby == alone["DaemonSet/gpu-turnstile-agent"]
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_patches_the_agent_and_its_standby(component: str) -> None:
+    """It may be added before the standby is, or after it."""
+    (found,) = read_yaml(DEPLOY / "components" / component / "kustomization.yaml")
+    for each in found.get("patches", ()):
+        wanted = each.get("target") or yaml.safe_load(each["patch"])
+        assert wanted["kind"] != "DaemonSet" or wanted.get("name") == _PATTERN
 
 
-@every_overlay
-def test_any_overlay_can_have_a_standby_added_to_it(overlay: str, tmp_path: Path) -> None:
-    def write(name: str, *components: str) -> Path:
-        resource = os.path.relpath(DEPLOY / (overlay or "base"), (tmp_path / name).resolve())
-        return write_overlay(tmp_path / name, components, resources=[resource])
+def test_the_standby_is_the_agent_with_all_components_in_any_order(tmp_path: Path) -> None:
+    others = [each for each in COMPONENTS if each not in ("domain", "hot-standby")]
+    found = []
+    for chosen in (["hot-standby", *others], [*others, "hot-standby"]):
+        specs = pod_specs(build_folder(write_overlay(tmp_path / chosen[0], chosen)))
+        standby = specs.pop("DaemonSet/gpu-turnstile-agent-standby")
+        assert standby == specs["DaemonSet/gpu-turnstile-agent"]
+        assert {"state", "cards", "cdi"} <= {each["name"] for each in standby["volumes"]}
+        found.append(specs)
+    assert found[0] == found[1]
 
-    if overlay == "overlays/hot-standby":
-        return
-    plain = pod_specs(build_folder(write("plain")))
-    more = pod_specs(build_folder(write("more", "hot-standby")))
-    assert (
-        more.pop("DaemonSet/gpu-turnstile-agent-standby") == plain["DaemonSet/gpu-turnstile-agent"]
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_any_overlay_can_have_a_standby_and_another_image(overlay: str, tmp_path: Path) -> None:
+    """One line sets the image."""
+    image = "ghcr.io/gpu-turnstile/gpu-turnstile"
+    folder = write_overlay(
+        tmp_path / "mine",
+        [] if overlay == "overlays/hot-standby" else ["hot-standby"],
+        resources=[os.path.relpath(DEPLOY / (overlay or "base"), (tmp_path / "mine").resolve())],
+        images=[{"name": image, "newName": "registry.example.com/gpu", "newTag": "9.9.9"}],
     )
-    assert more == plain
+    more, plain = pod_specs(build_folder(folder)), pod_specs(build(overlay))
+    for spec in plain.values():
+        for each in containers(spec):
+            assert each["image"].startswith(f"{image}:")
+    assert (
+        more.pop("DaemonSet/gpu-turnstile-agent-standby") == more["DaemonSet/gpu-turnstile-agent"]
+    )
+    plain.pop("DaemonSet/gpu-turnstile-agent-standby", None)
+    images = re.compile(f"{image}:[0-9.]+")
+    assert str(more) == images.sub("registry.example.com/gpu:9.9.9", str(plain))
 
 
 def test_a_patch_of_settings_reaches_the_standby(tmp_path: Path) -> None:
     """By the target that deploy/README.md shows."""
     readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    pattern = "gpu-turnstile-agent(-standby)?"
-    assert f'- target: {{kind: DaemonSet, name: "{pattern}"}}' in readme
+    assert f'- target: {{kind: DaemonSet, name: "{_PATTERN}"}}' in readme
     folder = write_overlay(
         tmp_path / "mine",
         ["hot-standby"],
         patches=[
             {
-                "target": {"kind": "DaemonSet", "name": pattern},
+                "target": {"kind": "DaemonSet", "name": _PATTERN},
                 "patch": _settings_patch("GPU_TURNSTILE_POLICY", "spread"),
             }
         ],
@@ -307,24 +316,6 @@ def test_whatever_finds_the_agent_finds_the_standby() -> None:
                 assert selects(selector, labels), each["metadata"]["name"]
 
 
-@every_overlay
-def test_one_line_sets_the_image(overlay: str, tmp_path: Path) -> None:
-    folder = write_overlay(
-        tmp_path / "mine",
-        resources=[os.path.relpath(DEPLOY / (overlay or "base"), (tmp_path / "mine").resolve())],
-        images=[
-            {
-                "name": "ghcr.io/gpu-turnstile/gpu-turnstile",
-                "newName": "registry.example.com/gpu",
-                "newTag": "9.9.9",
-            }
-        ],
-    )
-    for spec in pod_specs(build_folder(folder)).values():
-        for each in containers(spec):
-            assert each["image"] == "registry.example.com/gpu:9.9.9"
-
-
 def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     (example,) = (each for each in PODS if each.title == "the scheduler stamps anew")
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
@@ -367,36 +358,3 @@ def test_the_try_out_runs_on_any_node_with_cards_that_the_agent_reads(tmp_path: 
     inventory = load_inventory(file)
     assert len(inventory.cards) == 12
     assert {each.device for each in inventory.cards} == {"/dev/null"}
-
-
-@pytest.mark.parametrize(
-    ("overlay", "wanted"),
-    [
-        ("", None),
-        ("overlays/nvidia-runtime", "nvidia"),
-        ("overlays/cdi", "nvidia"),
-        ("overlays/host-driver", None),
-        ("overlays/try-out", None),
-    ],
-)
-def test_only_where_it_is_said_the_agent_needs_a_runtime_class(
-    overlay: str, wanted: str | None
-) -> None:
-    assert _agent(overlay).get("runtimeClassName") == wanted
-
-
-@pytest.mark.parametrize(
-    "pick",
-    [lambda _overlay, spec: spec["tolerations"], lambda _overlay, spec: spec["priorityClassName"]],
-    ids=["tolerations", "priority"],
-)
-def test_the_agent_runs_wherever_gpu_pods_do(pick: Callable[[str, Json], object]) -> None:
-    first = pick("", _agent(""))
-    assert first in ([{"operator": "Exists"}], "system-node-critical")
-    assert all(pick(each, _agent(each)) == first for each in OVERLAYS)
-
-
-def test_kinds_of_operators_come_with_their_component_alone() -> None:
-    for overlay in OVERLAYS:
-        foreign = {each["kind"] for each in build(overlay)} & CUSTOM
-        assert bool(foreign) == (overlay in ("overlays/cert-manager", "overlays/monitoring"))

@@ -59,12 +59,6 @@ def failure(client: ApiClient, obj: Json | None = None) -> ApiError:
     return raised.value
 
 
-def test_a_webhook_patches_a_new_pod(server: ApiServer, client: ApiClient, hook: Hook) -> None:
-    hook.respond = patch_with(ANNOTATE)
-    server.apply(hook.configuration())
-    assert client.create(PODS, pod())["metadata"]["annotations"] == {"stamp": "1"}
-
-
 def test_a_review_says_what_the_request_is(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
@@ -93,14 +87,6 @@ def test_a_review_says_what_the_request_is(
     }
 
 
-def test_a_generated_name_is_not_known_to_webhooks(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    server.apply(hook.configuration())
-    client.create(PODS, pod() | {"metadata": {"generateName": "p-"}})
-    assert "name" not in hook.reviews[0]
-
-
 @pytest.mark.parametrize(
     ("status", "code_and_reason", "message"),
     [
@@ -124,15 +110,6 @@ def test_a_denial_is_worded_as_the_real_server_words_it(
         assert (error.status, error.reason) == code_and_reason
         assert error.message == f'admission webhook "hook.example.com" {message}'
     assert client.list(PODS)["items"] == []
-
-
-def test_warnings_reach_the_user(
-    server: ApiServer, client: ApiClient, hook: Hook, warnings: list[str]
-) -> None:
-    hook.respond = allow(warnings=['say "this"', "and\nthat", "back\\slash"])
-    server.apply(hook.configuration())
-    client.create(PODS, pod())
-    assert warnings == ['say "this"', "andthat", "back\\slash"]
 
 
 def test_warnings_reach_the_user_with_a_denial(
@@ -271,15 +248,6 @@ def test_a_webhook_that_is_down_stops_gpu_pods_only(
     )
 
 
-def test_a_webhook_that_is_down_may_be_ignored(
-    server: ApiServer, client: ApiClient, authority: trustme.CA
-) -> None:
-    with running_hook(authority) as gone:
-        configuration = gone.configuration(failurePolicy="Ignore")
-    server.apply(configuration)
-    client.create(PODS, pod())
-
-
 def test_a_webhook_that_is_late_has_failed(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
@@ -313,12 +281,6 @@ def test_a_certificate_for_another_name_is_not_trusted(
     config = {"url": f"https://127.0.0.1:{hook.port}/", "caBundle": hook.ca_bundle}
     server.apply(hook.configuration(clientConfig=config))
     assert "certificate is not valid for '127.0.0.1'" in failure(client).message
-
-
-def test_a_bundle_that_is_no_pem_is_named(server: ApiServer, client: ApiClient, hook: Hook) -> None:
-    config = {"url": f"https://localhost:{hook.port}/", "caBundle": "bm9uc2Vuc2U="}
-    server.apply(hook.configuration(clientConfig=config))
-    assert "caBundle is no base64 PEM" in failure(client).message
 
 
 @pytest.mark.parametrize(("certified", "trusted"), [("hook.gpu.svc", True), ("other.svc", False)])
@@ -381,31 +343,6 @@ def test_a_patch_must_be_declared(
 ) -> None:
     applied(kind).respond = allow(**response)
     assert words in failure(client).message
-
-
-def test_a_patch_that_does_not_apply_is_an_internal_error(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    hook.respond = patch_with({"op": "remove", "path": "/nothing"})
-    server.apply(hook.configuration())
-    assert failure(client).reason == "InternalError"
-
-
-def test_an_error_status_is_a_failure(server: ApiServer, client: ApiClient, hook: Hook) -> None:
-    hook.status, hook.raw = 404, b"no such page"
-    server.apply(hook.configuration())
-    assert "an error on the server (404: 'no such page')" in failure(client).message
-
-
-def test_a_dry_run_spares_webhooks_with_side_effects(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    server.apply(hook.configuration(sideEffects="Some"))
-    with pytest.raises(ApiError, match="does not support dry run"):
-        client.create(PODS, pod(), dryRun="All")
-    server.apply(hook.configuration())
-    client.create(PODS, pod(), dryRun="All")
-    assert [review["dryRun"] for review in hook.reviews] == [True]
 
 
 def test_a_patch_waits_for_no_other_and_loses_nothing(

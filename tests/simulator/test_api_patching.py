@@ -2,7 +2,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.api.patching import InvalidPatch, apply_json_patch, apply_merge_patch
@@ -41,6 +41,7 @@ _OBJECTS = st.dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(target=_OBJECTS, patch=_OBJECTS)
 def test_a_merge_patch_applied_twice_is_applied_once(
     target: dict[str, Any], patch: dict[str, Any]
@@ -49,11 +50,6 @@ def test_a_merge_patch_applied_twice_is_applied_once(
     once = apply_merge_patch(target, patch)
     assert apply_merge_patch(once, patch) == once
     assert target == before, "the object that is patched stays as it is"
-
-
-@given(target=_OBJECTS)
-def test_a_merge_patch_of_the_object_itself_changes_nothing(target: dict[str, Any]) -> None:
-    assert apply_merge_patch(target, target) == target
 
 
 def test_a_json_patch_applies_and_leaves_the_original() -> None:
@@ -80,8 +76,3 @@ def test_a_json_patch_applies_and_leaves_the_original() -> None:
 def test_a_json_patch_that_does_not_apply_is_refused(patch: object) -> None:
     with pytest.raises(InvalidPatch):
         apply_json_patch({"a": 1}, patch)
-
-
-def test_a_merge_patch_must_be_an_object() -> None:
-    with pytest.raises(InvalidPatch, match="a merge patch of an object must be an object"):
-        apply_merge_patch({}, [])

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from simulator.api.cel import EvaluationError, InvalidExpression, holds, scope_of, text_of
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
 from tests.simulator.api_helpers import PODS, Hook, patch_with, pod, rule
@@ -179,14 +178,6 @@ def test_only_selected_requests_reach_a_policy(
         client.create(PODS, pod())
 
 
-def test_a_binding_may_select_less(server: ApiServer, client: ApiClient) -> None:
-    only = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-public"}}}
-    server.apply(policy(NEVER), binding(matchResources=only))
-    client.create(PODS, pod())
-    with pytest.raises(ApiError, match="never"):
-        client.create("/api/v1/namespaces/kube-public/pods", pod())
-
-
 def test_a_binding_may_warn_or_only_note(server: ApiServer) -> None:
     told: list[str] = []
     server.apply(policy(NEVER), binding("p", "Audit"))
@@ -224,51 +215,3 @@ def test_updates_bindings_and_deletions_are_judged_too(
             f"{PODS}/p/binding",
             {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}},
         )
-
-
-def test_nobody_is_kept_from_repairing_a_policy(server: ApiServer, client: ApiClient) -> None:
-    every = {"resourceRules": [rule("*") | {"apiGroups": ["*"], "operations": ["*"]}]}
-    server.apply(policy(NEVER, matchConstraints=every), binding())
-    path = f"/apis/{_ADMISSION}"
-    client.delete(f"{path}/validatingadmissionpolicybindings/p")
-    client.create(PODS, pod())
-
-
-def test_variables_are_evaluated_once_and_only_if_they_are_spoken_of() -> None:
-    variables = {"a": "object.n + 1", "b": "variables.a + variables.a", "broken": "object.x"}
-    scope = scope_of({"object": {"n": 1}}, variables)
-    assert holds("variables.b == 4", scope)
-    with pytest.raises(EvaluationError):
-        holds("variables.broken == 1", scope)
-    with pytest.raises(EvaluationError):
-        holds("variables.unknown == 1", scope)
-
-
-@pytest.mark.parametrize(
-    ("expression", "answer"),
-    [
-        ("quantity('1k').asInteger() == 1000", True),
-        ("quantity('1Ki').asInteger() == 1024", True),
-        ("quantity('1500m').isInteger()", False),
-        ("quantity('8Ei').isInteger()", False),
-        ("[1, 2, 2].isSorted()", True),
-        ("[2, 1].isSorted()", False),
-        ("['a', 'b'].join('; ') == 'a; b'", True),
-    ],
-)
-def test_functions_that_only_kubernetes_has(expression: str, answer: bool) -> None:
-    assert holds(expression, scope_of({})) is answer
-
-
-@pytest.mark.parametrize(
-    "expression", ["quantity('x').isInteger()", "quantity('8Ei').asInteger() == 1"]
-)
-def test_what_is_no_quantity_has_no_answer(expression: str) -> None:
-    with pytest.raises(EvaluationError):
-        holds(expression, scope_of({}))
-
-
-def test_a_message_that_is_no_text_is_none() -> None:
-    assert text_of("1", scope_of({})) == ""
-    with pytest.raises(InvalidExpression):
-        text_of("(", scope_of({}))

@@ -14,10 +14,9 @@ from simulator.attribution import (
     score_agent,
     score_oldest_pending,
 )
-from simulator.audit import double_booked, holdings_of, per_card, unequal_records
+from simulator.audit import double_booked, holdings_of, unequal_records
 from simulator.burst import burst_pods, container, pod, submit
 from simulator.client import ApiError
-from simulator.manifests import read_manifests
 
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
@@ -119,21 +118,6 @@ def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> No
     assert score_oldest_pending(calls, pods, core=CORE) == Tally(right=2)
 
 
-def test_the_rule_of_age_does_not_see_memory_calls() -> None:
-    calls = [_call("a", "main", ["G::0"], resource=MEMORY)]
-    assert score_oldest_pending(calls, [], core=CORE).calls == 0
-
-
-def test_a_later_answer_for_a_container_replaces_an_earlier_one() -> None:
-    held = holdings_of([_call("a", "main", ["G::0"]), _call("a", "main", ["G::7"])])
-    assert held == {("default", "a", "main"): {CORE: frozenset({"G::7"})}}
-
-
-def test_places_are_counted_by_card() -> None:
-    held = {CORE: frozenset({"A::0", "A::1", "B::0"}), MEMORY: frozenset({"B::5"})}
-    assert per_card(held) == {"A": {CORE: 2}, "B": {CORE: 1, MEMORY: 1}}
-
-
 def test_a_place_of_two_live_pods_is_found_and_one_handed_on_within_a_pod_is_not() -> None:
     held = holdings_of(
         [
@@ -165,11 +149,6 @@ def test_a_record_that_differs_from_what_is_held_is_found() -> None:
     assert len(unequal_records([manifest], held, NAMES)) == 1
 
 
-def test_equal_seeds_draw_equal_bursts_and_other_seeds_do_not() -> None:
-    assert burst_pods(20, seed=1, names=NAMES) == burst_pods(20, seed=1, names=NAMES)
-    assert burst_pods(20, seed=1, names=NAMES) != burst_pods(20, seed=2, names=NAMES)
-
-
 def test_every_pod_of_a_burst_is_created_once_and_an_error_comes_out() -> None:
     created: list[str] = []
     pods = burst_pods(30, seed=3, names=NAMES)
@@ -181,28 +160,3 @@ def test_every_pod_of_a_burst_is_created_once_and_an_error_comes_out() -> None:
 
     with pytest.raises(ApiError, match="no"):
         submit(fail, pods, clients=2)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [("a: [", "not YAML"), ("just text", "must be an object"), ("{a: 1}", "must be an object")],
-)
-def test_a_manifest_that_is_no_object_is_named_by_its_file(
-    tmp_path: Any, text: str, reason: str
-) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=rf"bad\.yaml: .*{reason}"):
-        read_manifests(path)
-
-
-def test_an_error_is_written_as_kubectl_writes_it() -> None:
-    details = {"kind": "Pod", "name": "x", "causes": [{"field": "spec.a", "message": "bad"}]}
-    assert (
-        ApiError(422, "Invalid", "m", details).as_kubectl() == 'The Pod "x" is invalid: spec.a: bad'
-    )
-    details["causes"] = [{"field": "spec.a", "message": "bad"}, {"message": "worse"}]
-    assert ApiError(422, "Invalid", "m", details).as_kubectl() == (
-        'The Pod "x" is invalid: \n* spec.a: bad\n* worse'
-    )
-    assert ApiError(404, "NotFound", "m").as_kubectl() == "Error from server (NotFound): m"

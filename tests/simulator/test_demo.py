@@ -40,8 +40,13 @@ def _folder() -> Iterator[Path]:
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_demo_that_is_cancelled_leaves_nothing_behind(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "program"), [(signal.SIGHUP, "apiserver"), (signal.SIGTERM, "agent")]
+)
+def test_a_demo_that_is_cancelled_leaves_nothing_behind(
+    number: signal.Signals, program: str
+) -> None:
+    """While it starts its programs, the first of which is the API server and the last the agent."""
     with _folder() as short:
         demo = subprocess.Popen(
             [sys.executable, "-m", "simulator", "demo"],
@@ -50,7 +55,7 @@ def test_a_demo_that_is_cancelled_leaves_nothing_behind(number: signal.Signals) 
             cwd=ROOT,
             env=os.environ | {"TMPDIR": str(short)},
         )
-        eventually(lambda: list(short.glob("*/agent.log")), "the agent is started", within=60)
+        eventually(lambda: list(short.glob(f"*/{program}.log")), f"{program} is started", within=60)
         demo.send_signal(number)
         assert demo.wait(60) == 128 + number
         assert list(short.iterdir()) == []
@@ -69,12 +74,12 @@ def _names(cmdline: Path, folder: Path) -> bool:
 def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind() -> None:
     with _folder() as short:
         # What is set for another agent must not reach this one.
-        done = _demo("--pods", "20", "--clients", "8", folder=short, GPU_TURNSTILE_DOMAIN="no.such")
+        done = _demo("--pods", "10", "--clients", "4", folder=short, GPU_TURNSTILE_DOMAIN="no.such")
         assert done.returncode == 0, done.stdout + done.stderr
         assert list(short.iterdir()) == []
     assert "two-cards" in done.stdout
     assert "more than one card must be a multiple of 100" in done.stdout
-    assert "20 of 20 pods running" in done.stdout
+    assert "10 of 10 pods running" in done.stdout
     assert "Cards by their links: hgx-h100.yaml, 8 NVIDIA H100 80GB HBM3" in done.stdout
     for name, links in (("train-four", "NV18"), ("train-two", "NV18"), ("debug-one", "-")):
         (line,) = (each for each in done.stdout.splitlines() if each.startswith(name))

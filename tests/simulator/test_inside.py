@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from agent.enforcement.vcuda.config import InvalidConfig, VcudaConfig
-from simulator.inside import Found, describe_limits, found_inside, limits_of
+from agent.enforcement.vcuda.config import VcudaConfig
+from simulator.inside import describe_limits, found_inside, limits_of
 
 WHO = ("default", "p", "main")
 LIMITS = VcudaConfig("uid-1", "main", "", memory=1 << 30, utilization=30)
@@ -28,10 +28,6 @@ def test_the_last_start_of_a_container_is_what_counts() -> None:
     assert found.envs == {"A": "2"}
 
 
-def test_a_container_that_never_started_has_found_nothing() -> None:
-    assert found_inside([event("rpc")], WHO) is None
-
-
 def test_a_file_is_read_where_the_host_has_what_is_mounted(tmp_path: Path) -> None:
     (tmp_path / "vcuda.config").write_bytes(LIMITS.encode())
     mounts = [{"container_path": "/etc/vcuda", "host_path": str(tmp_path), "read_only": True}]
@@ -39,18 +35,6 @@ def test_a_file_is_read_where_the_host_has_what_is_mounted(tmp_path: Path) -> No
     assert found is not None
     assert found.mounts == {"/etc/vcuda": (str(tmp_path), True)}
     assert limits_of(found, "/etc/vcuda") == LIMITS
-
-
-def test_a_file_that_no_mount_shows_is_not_found() -> None:
-    found = Found({}, {}, {"/etc/vcuda": ("/nowhere", True)})
-    with pytest.raises(FileNotFoundError):
-        found.read("/etc/vcuda-other/vcuda.config")
-
-
-def test_a_file_that_is_no_limit_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / "vcuda.config").write_bytes(b"short")
-    with pytest.raises(InvalidConfig):
-        limits_of(Found({}, {}, {"/etc/vcuda": (str(tmp_path), True)}), "/etc/vcuda")
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,6 @@ def test_a_batch_is_sorted_by_creation_time_and_equal_ones_come_in_any_order() -
     assert in_order(pods, Random(3)) == in_order(pods, Random(3))
 
 
-def test_a_pod_that_fits_is_admitted() -> None:
-    steps, devices = drive(a_pod())
-    assert sum(isinstance(step, AllocateCall) for step in steps) == 3
-    assert set(devices.pods["u"]) == {"a", "b", "c"}
-
-
 def test_a_pod_can_be_refused_before_any_call() -> None:
     with pytest.raises(Rejected) as caught:
         drive(a_pod(reject="NodeAffinity"))
@@ -86,11 +80,6 @@ def test_another_plugin_can_fail_after_any_number_of_answers(answers: int) -> No
     assert caught.value.args[0].endswith("simulated failure of another device plugin")
 
 
-def test_a_failing_pod_with_more_answers_than_it_needs_is_admitted() -> None:
-    steps, _ = drive(a_pod(fail_after="4"))
-    assert sum(isinstance(step, AllocateCall) for step in steps) == 3
-
-
 def test_what_is_unexpected_is_worded_so() -> None:
     """K9."""
     error = AdmissionFailure("rpc error: code = FailedPrecondition desc = TEXT")
@@ -109,18 +98,3 @@ def test_a_pod_that_does_not_fit_is_out_of_that_resource() -> None:
     assert str(caught.value) == (
         f"Node didn't have enough resource: {R}, requested: 3, used: 3, capacity: 5"
     )
-
-
-def test_the_node_counts_as_having_what_is_allocated() -> None:
-    check_predicates(a_pod(), NodeView({R: 0}), {R: 3})
-
-
-def test_a_resource_the_node_does_not_know_is_not_checked() -> None:
-    check_predicates(a_pod(), NodeView({}), {})
-
-
-def test_a_node_selector_must_match() -> None:
-    pod = Pod("u", "default", "u", "", (), {}, {"zone": "a"})
-    check_predicates(pod, NodeView(labels={"zone": "a"}), {})
-    with pytest.raises(Rejected, match="Predicate NodeAffinity failed"):
-        check_predicates(pod, NodeView(labels={"zone": "b"}), {})

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
@@ -27,10 +27,6 @@ HOLDING = Holding(
 CHECKPOINT = Checkpoint({"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/r": ("a", "b")})
 
 
-def test_what_is_written_is_read_again() -> None:
-    assert decode(encode(CHECKPOINT)) == CHECKPOINT
-
-
 def test_the_file_has_the_shape_of_the_kubelets_own() -> None:
     data = json.loads(encode(CHECKPOINT))
     [entry] = data["Data"]["PodDeviceEntries"]
@@ -47,6 +43,7 @@ def test_the_file_has_the_shape_of_the_kubelets_own() -> None:
 texts = st.text(max_size=8)
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         texts,
@@ -86,10 +83,6 @@ def test_any_books_survive_the_file(pods: dict[str, PodHoldings]) -> None:
 def test_what_was_not_written_so_is_refused(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=r"^checkpoint: "):
         decode(text)
-
-
-def test_no_file_is_no_checkpoint(tmp_path: Path) -> None:
-    assert CheckpointFile(tmp_path).load() is None
 
 
 def test_saving_leaves_one_file(tmp_path: Path) -> None:

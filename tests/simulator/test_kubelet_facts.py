@@ -3,7 +3,6 @@
 import contextlib
 import threading
 import time
-from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -755,82 +754,8 @@ def test_a_plugin_without_prestart_that_registers_late_is_asked_when_the_contain
         assert [call.rpc for call in plugin.calls] == ["GetPreferredAllocation", "Allocate"]
 
 
-def test_a_lost_plugin_leaves_its_capacity_and_comes_back() -> None:
-    with node() as n:
-        plugin = n.plug(count=5)
-        plugin.stop()
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
-        plugin.serve().register()
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 5}))
-
-
 def test_unhealthy_devices_are_not_offered() -> None:
     with node() as n:
         plugin = n.plug(count=5)
         plugin.set_health(healthy=False)
         wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({"version": "v1"}, 'requested API version "v1" is not supported by kubelet'),
-        ({"resource_name": "cpu"}, 'the ResourceName "cpu" is invalid'),
-        ({"resource_name": "a.kubernetes.io/x"}, "is invalid"),
-    ],
-)
-def test_a_registration_that_cannot_be_taken_is_refused(changed: dict[str, str], text: str) -> None:
-    with node() as n:
-        plugin = n.plug()
-        with pytest.raises(grpc.RpcError) as caught:
-            plugin.register(**changed)
-        assert text in str(_call(caught.value).details())
-
-
-def test_an_empty_allocate_answer_refuses_the_pod() -> None:
-    with node() as n:
-        n.plug().empty_answer = True
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert "no containers return in allocation response" in n.message(p)[1]
-
-
-def test_the_trace_file_tells_every_call_with_the_true_container(tmp_path: Path) -> None:
-    with node(trace_path=tmp_path / "t.jsonl") as n:
-        n.plug()
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        events = n.kubelet.trace.events
-        lines = (tmp_path / "t.jsonl").read_text().splitlines()
-        assert len(lines) == len(events)
-        first = events[1]
-        assert (first.rpc, first.resource, first.size, first.available) == (
-            "GetPreferredAllocation",
-            CORE,
-            2,
-            20,
-        )
-        assert (first.pod_uid, first.pod, first.container) == (p["metadata"]["uid"], "p", "c")
-        assert first.ids == ("core-00000", "core-00001")
-        assert first.containers[0]["limits"] == {CORE: 2}
-
-
-def test_equal_seeds_make_equal_admissions() -> None:
-    def trace() -> list[tuple[str, ...]]:
-        with node(seed=7) as n:
-            n.plug(count=50)
-            n.plug(MEMORY, count=50)
-            n.admit(*(pod(f"p{i}", container("c", 1, 2), uid=f"u{i}") for i in range(8)))
-            return [
-                (each.rpc, each.pod, each.resource, *each.ids)
-                for each in n.kubelet.trace.rpcs()
-                if each.rpc != "PreStartContainer"
-            ]
-
-    assert trace() == trace()
-
-
-def test_a_node_can_be_without_a_podresources_socket() -> None:
-    with node(pod_resources_socket=None) as n, pytest.raises(RuntimeError, match="no PodResources"):
-        assert n.kubelet.pod_resources

@@ -1,13 +1,6 @@
 """Reading pods."""
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
-
 from contract.demand import ContainerKind
-from simulator.client import Json
-from simulator.kubelet.errors import InvalidPod
 from simulator.kubelet.podmanager import PodManager
 from simulator.kubelet.pods import MIRROR, parse_pod
 from simulator.kubelet.staticpods import mirror_of, static_pod
@@ -23,47 +16,6 @@ def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
         ("s", ContainerKind.SIDECAR, 3),
         ("c", ContainerKind.MAIN, 1),
     ]
-
-
-def test_only_extended_resources_are_kept() -> None:
-    obj = pod("p", container("c"))
-    obj["spec"]["containers"][0]["resources"]["limits"] = {
-        "cpu": "2",
-        "memory": "1Gi",
-        "hugepages-2Mi": "4Mi",
-        "kubernetes.io/x": "1",
-        "example.com/gpu": "1k",
-    }
-    assert parse_pod(obj).containers[0].limits == {"example.com/gpu": 1000}
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda obj: obj.pop("metadata"), "metadata: must be an object, not NoneType"),
-        (lambda obj: obj["metadata"].pop("uid"), "metadata.uid: must be text, not None"),
-        (
-            lambda obj: obj["spec"].update(containers={"a": 1}),
-            "spec.containers: must be a list, not dict",
-        ),
-        (
-            lambda obj: obj["spec"].update(containers=[3]),
-            "spec.containers[0]: must be an object, not int",
-        ),
-        (
-            lambda obj: obj["spec"]["containers"][0]["resources"]["limits"].update({CORE: "x"}),
-            f"spec.containers[0].resources.limits[{CORE}]: must be a quantity, not 'x'",
-        ),
-    ],
-)
-def test_what_is_no_pod_is_told_with_field_rule_and_value(
-    change: Callable[[Json], Any], text: str
-) -> None:
-    obj = pod("p", container("c", 1))
-    change(obj)
-    with pytest.raises(InvalidPod) as caught:
-        parse_pod(obj)
-    assert str(caught.value) == text
 
 
 def test_a_static_pod_is_named_after_its_node_and_keeps_its_uid_over_restarts() -> None:

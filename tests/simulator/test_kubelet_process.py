@@ -16,7 +16,6 @@ import grpc
 import pytest
 
 from simulator.kubelet.checkpoint import CheckpointFile
-from simulator.kubelet.process import run_kubelet
 from tests.simulator.kubelet_helpers import CORE, FakePlugin, wait_for
 
 _RUN = (
@@ -140,25 +139,3 @@ def _registers(plugin: FakePlugin) -> bool:
     except grpc.RpcError:
         return False
     return (plugin.directory / plugin.endpoint).exists()
-
-
-def test_a_caller_can_stop_it_without_a_signal(server: str) -> None:
-    _Api.pods = []
-    stop = threading.Event()
-    with tempfile.TemporaryDirectory(prefix="kl") as name:
-        directory = Path(name)
-        thread = threading.Thread(
-            target=run_kubelet,
-            kwargs={
-                "node_name": "n1",
-                "server": server,
-                "root_dir": directory / "root",
-                "plugin_dir": directory / "dp",
-                "stop": stop,
-            },
-        )
-        thread.start()
-        wait_for((directory / "dp" / "kubelet.sock").exists)
-        stop.set()
-        thread.join(5)
-        assert not thread.is_alive()

@@ -1,25 +1,16 @@
 """The parts of the kubelet that are a few lines each."""
 
-import json
 import threading
 import time
-from pathlib import Path
 
 import grpc
 import pytest
 
 from contract.demand import ContainerKind
-from simulator.client import Json
 from simulator.kubelet.answers import Answer, DeviceNode, Mount, merge
-from simulator.kubelet.errors import Stopping
-from simulator.kubelet.numa import Device, by_node, split_by_affinity
 from simulator.kubelet.pods import Container, Pod
 from simulator.kubelet.ratelimit import TokenBucket
-from simulator.kubelet.runtime import Run, Runtime
-from simulator.kubelet.sockets import SocketServer, in_go_words
-from simulator.kubelet.statusbody import Waiting, status_body
-from simulator.kubelet.trace import Trace
-from simulator.kubelet.wire import read_answer, write_answer
+from simulator.kubelet.sockets import in_go_words
 from simulator.kubelet.workqueue import WorkQueue
 from tests.simulator.kubelet_helpers import wait_for
 
@@ -49,38 +40,6 @@ def test_the_first_of_two_answers_wins_and_the_conflict_is_told() -> None:
     assert merge([one, one]).conflicts == ()
 
 
-def test_an_answer_survives_its_message() -> None:
-    answer = Answer(
-        {"A": "1"}, (Mount("/m", "/x", True),), (DeviceNode("/d", "/x", "r"),), {"n": "1"}, ("c",)
-    )
-    assert read_answer(write_answer(answer)) == answer
-
-
-def test_devices_are_grouped_by_affinity() -> None:
-    devices = {
-        each.id: each for each in (Device("a", nodes=(0,)), Device("b", nodes=(1,)), Device("c"))
-    }
-    split = split_by_affinity(list(devices), devices, {1})
-    assert (split.aligned, split.unaligned, split.elsewhere) == (("b",), ("a",), ("c",))
-    assert split_by_affinity(["a", "b"], devices, None).elsewhere == ("a", "b")
-    assert split_by_affinity(["x"], {"x": Device("x")}, {1}).elsewhere == ("x",)
-    assert by_node(["a", "c"], devices) == {0: ("a",), -1: ("c",)}
-
-
-def test_the_runtime_outlives_the_kubelet_and_ends_with_the_node(tmp_path: Path) -> None:
-    runtime = Runtime(tmp_path)
-    runtime.start("u", "c", {"envs": {}}, now=5.0, finish_at=None)
-    runtime.finish("u", "c", 1)
-    runtime.start("u", "c", {"envs": {"A": "1"}}, now=6.0, finish_at=9.0)
-    again = Runtime(tmp_path)
-    assert again.get("u", "c") == Run(True, 0, 2, 6.0, 9.0, {"envs": {"A": "1"}})
-    assert again.running() == {("u", "c")}
-    again.reboot()
-    assert Runtime(tmp_path).get("u", "c") == Run(False, 137, 2, 6.0, 9.0, {"envs": {"A": "1"}})
-    again.remove("u")
-    assert Runtime(tmp_path).get("u", "c") is None
-
-
 POD = Pod(
     "u",
     "d",
@@ -88,62 +47,6 @@ POD = Pod(
     "",
     (Container("i", ContainerKind.INIT, {}), Container("c", ContainerKind.MAIN, {})),
 )
-
-
-@pytest.mark.parametrize(
-    ("runs", "waiting", "phase", "state"),
-    [
-        ({}, {}, "Pending", {"waiting": {"reason": "PodInitializing"}}),
-        (
-            {},
-            {"c": Waiting("CreateContainerConfigError", "no")},
-            "Pending",
-            {"waiting": {"reason": "CreateContainerConfigError", "message": "no"}},
-        ),
-        (
-            {"c": Run(True, started_at=0.0)},
-            {},
-            "Running",
-            {"running": {"startedAt": "1970-01-01T00:00:00Z"}},
-        ),
-        (
-            {"c": Run(False, 1)},
-            {},
-            "Pending",
-            {"terminated": {"exitCode": 1, "reason": "Error"}},
-        ),
-        (
-            {"c": Run(False, 0, finish_at=1.0)},
-            {},
-            "Succeeded",
-            {"terminated": {"exitCode": 0, "reason": "Completed"}},
-        ),
-        (
-            {"c": Run(False, 3, finish_at=1.0)},
-            {},
-            "Failed",
-            {"terminated": {"exitCode": 3, "reason": "Error"}},
-        ),
-    ],
-)
-def test_a_status_says_what_containers_do(
-    runs: dict[str, Run], waiting: dict[str, Waiting], phase: str, state: Json
-) -> None:
-    body = status_body(POD, lambda uid, name: runs.get(name), waiting)
-    assert (body["phase"], body["containerStatuses"][0]["state"]) == (phase, state)
-    assert [each["name"] for each in body["initContainerStatuses"]] == ["i"]
-
-
-def test_a_trace_is_continued_in_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    Trace(path).add("rpc", POD, rpc="Allocate", ids=("a",), container="c")
-    trace = Trace(path)
-    trace.add("end", POD)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(each["seq"], each["event"]) for each in lines] == [(0, "rpc"), (1, "end")]
-    assert (lines[0]["ids"], lines[0]["pod"], lines[0]["container"]) == (["a"], "p", "c")
-    assert lines[0]["containers"][0] == {"name": "i", "kind": "init", "limits": {}}
-    assert trace.rpcs() == ()
 
 
 def test_a_key_is_never_worked_on_twice_at_once_and_added_work_is_not_lost() -> None:
@@ -186,22 +89,6 @@ def test_delayed_work_comes_when_it_is_due_and_again_when_it_says_so() -> None:
     wait_for(lambda: seen[-1] == "late")
     queue.stop()
     queue.join(2)
-
-
-def test_stopping_ends_a_queue() -> None:
-    def work(key: str) -> float | None:
-        raise Stopping
-
-    queue = WorkQueue("t", work, threads=2)
-    queue.start()
-    queue.add("a")
-    queue.join(5)
-    assert not any(thread.is_alive() for thread in queue._threads)
-
-
-def test_a_socket_path_too_long_for_the_system_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must have at most 107 bytes"):
-        SocketServer(tmp_path / ("x" * 200), name="t", threads=1)
 
 
 class _Error(grpc.RpcError):

@@ -6,7 +6,6 @@ import pytest
 
 from contract.allocation import Allocation, Evidence
 from simulator.node.mortal import CUT, AgentDies, Death, InCall, MortalOutbox, no_hook
-from tests.agent.builders import CORE
 from tests.agent.fakes import asks, eventually, make_pod
 from tests.situations.build import a_node, a_pod, gpu, said_to, uid_of
 
@@ -36,16 +35,6 @@ def test_what_a_killed_agent_has_not_written_is_never_written(waits: bool) -> No
     writer.put(make_pod("c", asks(30, 8)), GOT)
     writer.write()
     assert written.names == (["default/a"] if waits else ["default/a", "default/b"])
-
-
-def test_a_hook_that_lets_the_agent_die_does_so_once_and_for_all() -> None:
-    def hook(moment: InCall) -> None:
-        raise AgentDies
-
-    death = Death(hook)
-    death.reached(InCall("Allocate", CORE))
-    assert death.dead.is_set()
-    assert death.stop.is_set()
 
 
 def test_a_killed_agent_leaves_sockets_on_which_nobody_listens() -> None:

@@ -73,15 +73,6 @@ def test_of_two_pods_of_one_name_the_newest_is_given() -> None:
     assert uids(pods) == ["new"]  # a name belongs to one pod: the old one is gone
 
 
-def test_a_change_of_a_pod_that_is_gone_is_given_up() -> None:
-    pods = PodsInMemory(NAMES)
-    pods.bind(a_pod())
-    [view] = pods.views()
-    pods.remove("u")
-    pods.put(view, GOT)
-    assert pods.recorded("u") == {}
-
-
 def test_whoever_subscribes_is_told_of_what_the_watch_tells() -> None:
     told: list[PodView] = []
     pods = PodsInMemory(NAMES)

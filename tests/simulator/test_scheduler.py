@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
-from simulator.scheduler.fit import fitting_nodes, pod_requests, used_by_node, waits
+from simulator.scheduler.fit import fitting_nodes, pod_requests
 from simulator.scheduler.scheduler import Scheduler
 from tests.simulator.api_helpers import CORE, PODS, eventually, node, pod
 
@@ -25,28 +25,6 @@ def asking(count: int, *, sidecar: bool = False) -> Json:
 
 def shaped(init: list[Json], main: list[Json]) -> Json:
     return {"metadata": {"name": "p"}, "spec": {"initContainers": init, "containers": main}}
-
-
-@pytest.mark.parametrize(
-    ("init", "main", "needed"),
-    [
-        ([], [asking(10)], 10),
-        ([], [asking(10), asking(20)], 30),
-        ([asking(50)], [asking(10), asking(20)], 50),
-        ([asking(20), asking(25)], [asking(30)], 30),
-        ([asking(10, sidecar=True)], [asking(30)], 40),
-        # a sidecar runs beside the init containers after it, not beside those before it
-        ([asking(10, sidecar=True), asking(50)], [asking(30)], 60),
-        ([asking(50), asking(10, sidecar=True)], [asking(30)], 50),
-        ([asking(5, sidecar=True), asking(7, sidecar=True)], [asking(1)], 13),
-        ([], [{"name": "c", "resources": {"limits": {"cpu": "4"}}}], 0),
-        ([], [{"name": "c"}], 0),
-    ],
-)
-def test_a_pod_needs_the_most_that_runs_at_one_time(
-    init: list[Json], main: list[Json], needed: int
-) -> None:
-    assert pod_requests(shaped(init, main))[CORE] == needed
 
 
 @given(
@@ -78,32 +56,6 @@ def test_the_need_is_the_peak_of_a_simulated_run(
 def test_a_node_needs_room(changes: Json, fits: bool) -> None:
     candidate = node(core="40") | changes
     assert fitting_nodes(pod(limits={CORE: "40"}), [candidate], {}) == (["n1"] if fits else [])
-
-
-def test_a_pod_may_name_the_labels_of_its_node() -> None:
-    labelled = node("n2") | {"metadata": {"name": "n2", "labels": {"zone": "a"}}}
-    wanting = pod(nodeSelector={"zone": "a"})
-    assert fitting_nodes(wanting, [node("n1"), labelled], {}) == ["n2"]
-
-
-def test_pods_that_have_ended_take_no_room() -> None:
-    ended = pod(limits={CORE: "40"}) | {"status": {"phase": "Failed"}}
-    used = used_by_node([("n1", pod(limits={CORE: "40"})), ("n1", ended)])
-    assert used["n1"][CORE] == 40
-
-
-@pytest.mark.parametrize(
-    ("changes", "waiting"),
-    [
-        ({}, True),
-        ({"spec": {"nodeName": "n1"}}, False),
-        ({"spec": {"schedulingGates": [{"name": "g"}]}}, False),
-        ({"status": {"phase": "Failed"}}, False),
-        ({"metadata": {"name": "p", "deletionTimestamp": "now"}}, False),
-    ],
-)
-def test_only_some_pods_wait_for_a_node(changes: Json, waiting: bool) -> None:
-    assert waits(pod() | changes) is waiting
 
 
 @pytest.fixture
@@ -182,20 +134,6 @@ def test_a_pod_with_a_node_is_left_alone(
     assert "static" not in {each.name for each in server.requests}
 
 
-def test_the_order_of_binding_is_not_the_order_of_creation(
-    server: ApiServer, client: ApiClient, start: Start
-) -> None:
-    server.apply(node())
-    names = [f"p{number:02}" for number in range(30)]
-    for name in names:
-        client.create(PODS, pod(name))
-    start(workers=8, max_delay=0.05)
-    eventually(lambda: len(bound(client)) == 30, "all bound")
-    order = [each.name for each in server.requests if each.resource == "pods/binding"]
-    assert sorted(order) == names
-    assert order != names
-
-
 @pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
 def test_an_outage_is_survived(
     server: ApiServer, client: ApiClient, start: Start, outage: Outage
@@ -221,28 +159,6 @@ def test_watches_cut_off_and_expired_are_survived(
         server.expire_history()
         server.drop_watches()
     eventually(lambda: len(bound(client)) == 5, "all bound")
-
-
-def test_a_pod_that_is_gone_before_its_binding_gives_its_room_back(
-    server: ApiServer, client: ApiClient, start: Start
-) -> None:
-    server.apply(node(core=100))
-    client.create(PODS, pod("a", limits={CORE: "100"}))
-    start(max_delay=0.05)
-    client.delete(f"{PODS}/a", grace_period_seconds=0)
-    client.create(PODS, pod("a", limits={CORE: "100"}))
-    eventually(lambda: bound(client) == {"a": "n1"}, "its successor is bound")
-
-
-def test_two_schedulers_only_get_in_each_others_way(
-    server: ApiServer, client: ApiClient, start: Start
-) -> None:
-    server.apply(node())
-    start(seed=1)
-    start(seed=2)
-    for number in range(20):
-        client.create(PODS, pod(f"p{number}"))
-    eventually(lambda: len(bound(client)) == 20, "all bound")
 
 
 def test_stop_is_prompt_and_leaves_no_thread(server: ApiServer, client: ApiClient) -> None:

@@ -4,7 +4,6 @@ import base64
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -383,19 +382,3 @@ def test_a_workload_older_than_the_webhook_can_still_be_changed(
     assert client.get(f"{collection}/w")["spec"]["replicas"] == 0
     (warning,) = warnings
     assert warning.startswith("as before, its pods are refused: spec.template.spec.containers[0]")
-
-
-def test_the_stamp_of_a_dry_run_is_not_kept(client: ApiClient, hook: Hook) -> None:
-    client.create(PODS, plain_pod(limits=GPU), dryRun="All")
-    (review,) = hook.reviews
-    assert review["dryRun"] is True
-    with pytest.raises(ApiError):
-        client.get(f"{PODS}/p")
-
-
-def test_a_review_that_comes_twice_gets_the_same_verdict(client: ApiClient, hook: Hook) -> None:
-    client.create(PODS, plain_pod(limits=GPU))
-    (request,) = hook.reviews
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    decoded = decode_review(json.dumps(review).encode())
-    assert _decide(decoded) == _decide(replace(decoded, dry_run=True)) == _decide(decoded)

@@ -4,12 +4,13 @@ import json
 import re
 import shlex
 import tomllib
+from importlib.metadata import requires, version
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tests.image.conftest import ROOT, sources
+from tests.image.conftest import ROOT, pinned, sources
 from tests.image.dockerfile import Stage, context, covered, is_ignored, parse
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -125,11 +126,6 @@ def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
 # --- what is pinned ------------------------------------------------------------------------
 
 
-def pinned(name: str) -> dict[str, str]:
-    text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
-    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, flags=re.MULTILINE))
-
-
 def _key(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -152,3 +148,14 @@ def test_everything_pinned_has_a_hash_and_comes_from_nowhere_in_particular() -> 
         for entry in entries:
             assert "--hash=sha256:" in entry, entry
         assert "://" not in text
+
+
+def test_everything_that_the_pinned_need_is_pinned_too() -> None:
+    """pip refuses to install with hashes what is not in the list."""
+    for name in ("requirements.txt", "build-requirements.txt"):
+        versions = pinned(name)
+        for each in versions:
+            for needed in map(Requirement, requires(each) or ()):
+                if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                    found = versions.get(_key(needed.name), "nothing")
+                    assert version(each) != versions[each] or found in needed.specifier, needed

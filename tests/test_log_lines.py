@@ -1,7 +1,7 @@
 """docs/operate.md tells admins which lines to look for: the programs write them, with these fields.
 
-All programs run as they are installed: the agent on a simulated node, the webhook with its
-gunicorn, ``certs rotate`` on a simulated API server. What goes wrong is brought about.
+The agent runs as it is installed, on a simulated node, the webhook with its gunicorn, ``certs
+rotate`` in this process, on a simulated API server. What goes wrong is brought about.
 """
 
 import json
@@ -24,6 +24,7 @@ import pytest
 
 from agent.enforcement.vcuda.api import vcuda_pb2 as vcuda
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
+from certs.__main__ import main as certs
 from certs.objects import LABEL, Kind
 from common.logs import FIELDS, TRACE
 from contract.names import Names
@@ -136,8 +137,10 @@ def test_agent_and_webhook_write_what_the_page_tells() -> None:
                     assert f'"message":"{each.message}"' in cluster.log(program).read_text()
 
 
-def test_certs_write_what_the_page_tells(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in _certificates_rotate(tmp_path)]
+def test_certs_write_what_the_page_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.loads(line) for line in _certificates_rotate(tmp_path, capsys)]
     _check_the_fields_of_every_line(lines)
     assert _differences("certs", lines) == []
 
@@ -276,23 +279,16 @@ def _others_are_away(stage: Stage) -> None:
     stage.wait("agent", "no pods from the API server")
 
 
-def _certificates_rotate(folder: Path) -> list[str]:
+def _certificates_rotate(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     kubeconfig = folder / "kubeconfig"
     written: list[str] = []
 
     def rotate(*flags: str) -> int:
-        done = subprocess.run(
-            [*_CERTS, "rotate", "--kubeconfig", str(kubeconfig), "--namespace", "gpu", *flags],
-            cwd=ROOT,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.stdout == ""
-        written.extend(done.stderr.splitlines())
-        return done.returncode
+        ended = certs(["rotate", "--kubeconfig", str(kubeconfig), "--namespace", "gpu", *flags])
+        said = capsys.readouterr()
+        assert said.out == ""
+        written.extend(said.err.splitlines())
+        return ended
 
     with ApiServer() as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url), encoding="utf-8")

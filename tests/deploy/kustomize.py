@@ -12,9 +12,7 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import BASE, DEPLOY, Json
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Much faster where PyYAML comes with libyaml."""
+from tests.rbac.manifests import LOADER
 
 OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays").iterdir()))
 """Everything that can be applied; the first is deploy/ itself."""
@@ -41,7 +39,7 @@ def build_folder(folder: Path) -> list[Json]:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "kustomize warns"
-    return list(yaml.load_all(done.stdout, Loader=_LOADER))
+    return list(yaml.load_all(done.stdout, Loader=LOADER))
 
 
 def build(overlay: str) -> list[Json]:

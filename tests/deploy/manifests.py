@@ -5,6 +5,8 @@ from typing import Any
 
 import yaml
 
+from tests.rbac.manifests import LOADER
+
 Json = dict[str, Any]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -15,7 +17,7 @@ CUSTOM = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonit
 
 def read_yaml(path: Path) -> list[Json]:
     """Read every document of a file."""
-    return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+    return [each for each in yaml.load_all(path.read_bytes(), Loader=LOADER) if each]  # noqa: S506
 
 
 def base() -> list[Json]:

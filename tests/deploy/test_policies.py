@@ -88,7 +88,7 @@ _COUNTS = st.sampled_from(["", "0", "1", "50", "99", "100", "150", "200", "300",
 _ASKED = st.tuples(_COUNTS, _COUNTS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(_ASKED, min_size=1, max_size=3), st.lists(_ASKED, max_size=3))
 def test_the_requests_policy_and_the_webhook_agree_about_every_pod(
     containers: list[tuple[str, str]], init: list[tuple[str, str]]
@@ -104,7 +104,7 @@ _RIGHT = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(_RIGHT, min_size=1, max_size=3),
     st.lists(_RIGHT.map(lambda each: (*each, "Always")) | _RIGHT, max_size=4),

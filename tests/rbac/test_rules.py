@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from tests.rbac.rules import ANY, Permission, Request, missing, permissions, superfluous
 
@@ -74,10 +72,6 @@ def test_a_binding_in_a_namespace_holds_there_alone() -> None:
     assert missing(asked, own) == [asked[1], asked[2]]
 
 
-def test_a_rule_about_a_url_allows_no_resource() -> None:
-    assert missing([GET], rights({"nonResourceURLs": [ANY], "verbs": [ANY]})) == [GET]
-
-
 MANY = [
     Request("get", "", "pods", "team-a", "p"),
     Request("get", "", "pods", "team-b", "q"),
@@ -119,50 +113,3 @@ def test_what_is_superfluous_is_told_with_what_to_do(
 ) -> None:
     said = [text for right, text in superfluous(asked, rights(given)) if what in str(right)]
     assert said == [advice]
-
-
-words = st.sampled_from(["get", "list", "pods", "nodes", "pods/status", "", "apps", ANY])
-rules = st.fixed_dictionaries(
-    {
-        "apiGroups": st.lists(words, max_size=2),
-        "resources": st.lists(words, max_size=2),
-        "verbs": st.lists(words, min_size=1, max_size=2),
-        "resourceNames": st.lists(words, max_size=2),
-    }
-)
-requests = st.builds(Request, words, words, words, words, words)
-
-
-@given(st.lists(rules, max_size=3), st.lists(requests, max_size=5))
-def test_what_is_missing_is_what_no_rule_as_a_whole_allows(
-    given_: list[dict[str, Any]], asked: list[Request]
-) -> None:
-    """Multiplying a rule out changes nothing: held against the rule read directly."""
-
-    def allows(each: dict[str, Any], request: Request) -> bool:
-        return (
-            bool({ANY, request.verb} & set(each["verbs"]))
-            and bool({ANY, request.group} & set(each["apiGroups"]))
-            and bool({ANY, request.resource} & set(each["resources"]))
-            and (not each["resourceNames"] or request.name in each["resourceNames"])
-        )
-
-    # A name that is empty stands for no name: no manifest has one.
-    named = [each for each in given_ if "" not in each["resourceNames"]]
-    expected = {each for each in asked if not any(allows(one, each) for one in named)}
-    assert set(missing(asked, rights(*named))) == expected
-
-
-@given(st.lists(rules, max_size=3), st.lists(requests, min_size=1, max_size=5))
-@example(
-    [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"], "resourceNames": []}],
-    [Request("list", "", "pods", "", ""), Request("get", "", "nodes", "", "")],
-)
-def test_nothing_is_both_missing_and_the_use_of_a_right(
-    given_: list[dict[str, Any]], asked: list[Request]
-) -> None:
-    granted = rights(*given_)
-    lacking = set(missing(asked, granted))
-    needed = set(granted) - {right for right, _ in superfluous(asked, granted)}
-    for right in needed:
-        assert any(right.allows(each) for each in set(asked) - lacking)

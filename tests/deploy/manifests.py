@@ -17,7 +17,7 @@ CUSTOM = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonit
 
 def read_yaml(path: Path) -> list[Json]:
     """Read every document of a file."""
-    return [each for each in yaml.load_all(path.read_bytes(), Loader=LOADER) if each]  # noqa: S506
+    return [each for each in yaml.load_all(path.read_bytes(), Loader=LOADER) if each]
 
 
 def base() -> list[Json]:

@@ -52,20 +52,6 @@ def test_the_search_agrees_with_that_of_the_agents_own_tests(
     assert fits(tasks, free, {}) == can_be_placed(others, free, left)
 
 
-def test_what_a_container_holds_binds_it_to_its_card() -> None:
-    free = {"A": {CORE: 50, MEMORY: 0}, "B": {CORE: 50, MEMORY: 5}}
-    container = Container("c", MAIN, 10, 2)
-    assert fits([Task(container, BOTH)], free, {})
-    assert not fits([Task(container, frozenset({MEMORY}), frozenset("A"))], free, {})
-
-
-def test_what_an_init_container_left_over_is_handed_on() -> None:
-    free = {"A": {CORE: 0, MEMORY: 0}, "B": {CORE: 100, MEMORY: 5}}
-    left = {"A": {CORE: 10, MEMORY: 2}}
-    assert fits([Task(Container("c", MAIN, 10, 2), BOTH)], free, left)
-    assert not fits([Task(Container("c", MAIN, 20, 2), BOTH)], free, left)
-
-
 # --- the kubelet ----------------------------------------------------------------------
 
 
@@ -197,10 +183,6 @@ def test_k11_a_kubelet_that_restarts_keeps_the_books_and_lists_what_it_has_come_
 
 
 # --- the judge ------------------------------------------------------------------------
-
-
-def test_everything_falls_from_the_seed() -> None:
-    assert run(3, active_only=True, rounds=6) == run(3, active_only=True, rounds=6)
 
 
 @pytest.mark.parametrize(("seed", "active_only"), [(3, True), (9, False), (13, True)])

@@ -1,7 +1,6 @@
 """The recording, and what is refused of one."""
 
 import gzip
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -50,15 +49,6 @@ def test_the_burst_of_a_real_kubelet_is_read_whole() -> None:
     assert asked.keys() == {(pod.pod, each.name) for pod in burst.pods for each in pod.containers}
 
 
-def test_in_the_recording_every_call_asks_for_what_its_container_asks_for() -> None:
-    burst = load_burst(RECORDING, NAMES)
-    demands = {(pod.pod, each.name): each.demand for pod in burst.pods for each in pod.containers}
-    for request in (each.request for each in burst.calls):
-        demand = demands[request.pod, request.container]
-        wanted = demand.cores if request.resource is Resource.CORE else demand.memory
-        assert request.size == wanted
-
-
 def test_a_call_whose_list_was_turned_away_is_told_by_its_neighbours() -> None:
     calls = [
         *pair(NAMES.core, 10, list="RESOURCE_EXHAUSTED: rejected by rate limit"),
@@ -103,13 +93,3 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(InvalidRecording, match="not gzipped JSON"):
         load_burst(path, NAMES)
-
-
-def test_a_recording_survives_being_written_and_read(tmp_path: Path) -> None:
-    calls = [
-        *pair(NAMES.core, 10, lacking={"default/a": {"c0": []}}),
-        *pair(NAMES.memory, 4, lacking={"default/a": {"c0": [NAMES.core]}}),
-    ]
-    path = tmp_path / "burst.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(recording(*calls)).encode()))
-    assert load_burst(path, NAMES) == parse_burst(recording(*calls), NAMES)

@@ -9,10 +9,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench import __main__ as command
-from bench.report import Report, describe_goal, show
-from bench.result import Goal, Machine, Result, Table, cpu_model, this_machine
+from bench.report import Report, show
+from bench.result import Goal, Result, Table
 
-MACHINE = Machine("Some CPU", 2, "3.11.7", "Linux 6")
 RESULT = Result(
     "colour",
     (Table("Colours", ("name", "ms"), (("red", 1.2345), ("blue", 2)), ("A note.",)),),
@@ -43,18 +42,6 @@ def test_a_result_is_printed_with_its_goals() -> None:
 )
 def test_three_digits_are_shown(cell: str | float, text: str) -> None:
     assert show(cell) == text
-
-
-def test_a_goal_that_is_just_reached_is_met() -> None:
-    assert describe_goal(Goal("ratio", 3.0, 3.0)) == "met: ratio: 3, at most 3"
-
-
-def test_the_cpu_model_is_read_where_the_kernel_tells_it(tmp_path: Path) -> None:
-    assert cpu_model("processor\t: 0\nmodel name\t: Fast CPU: X\n") == "Fast CPU: X"
-    assert cpu_model("processor\t: 0\n") == ""
-    machine = this_machine(tmp_path / "missing")
-    assert machine.cpu
-    assert machine.cores >= 1
 
 
 @pytest.mark.parametrize(("limit", "status"), [(2.0, 0), (1.0, 1)])

@@ -72,7 +72,6 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         self.on_allocate: Callable[[Call], None] = lambda call: None
         self.on_pre_start: Callable[[Call], None] = lambda call: None
         self.empty_answer = False
-        self._healthy = True
         self._push: queue.Queue[bool] = queue.Queue()
         self._server: grpc.Server | None = None
 
@@ -99,10 +98,6 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
             self._server.stop(grace=None).wait(5)
             self._server = None
 
-    def set_health(self, *, healthy: bool) -> None:
-        self._healthy = healthy
-        self._push.put(True)
-
     def of(self, rpc: str) -> list[Call]:
         return [call for call in self.calls if call.rpc == rpc]
 
@@ -123,7 +118,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
                 devices=[
                     pb.Device(
                         ID=id_,
-                        health="Healthy" if self._healthy else "Unhealthy",
+                        health="Healthy",
                         topology=pb.TopologyInfo(
                             nodes=[pb.NUMANode(ID=node) for node in self.numa(index)]
                         ),

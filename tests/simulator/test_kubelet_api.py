@@ -58,18 +58,6 @@ def test_a_refused_pod_fails_with_the_plugins_words(api: FakeApi, n: Node) -> No
     wait_for(lambda: "default/p" not in api.pods)
 
 
-def test_a_deleted_pod_ends_leaves_the_api_server_and_frees_its_devices(
-    api: FakeApi, n: Node
-) -> None:
-    api.put(pod("p", container("c", 10)))
-    wait_for(lambda: status(api, "p").get("phase") == "Running")
-    api.mark_deleted("default/p")
-    wait_for(lambda: "default/p" not in api.pods)
-    api.put(pod("q", container("c", 10)))
-    wait_for(lambda: status(api, "q").get("phase") == "Running")
-    wait_for(lambda: len(n.kubelet.running()) == 1)
-
-
 def test_a_pod_that_finishes_succeeds_and_frees_its_devices(api: FakeApi, n: Node) -> None:
     api.put(
         pod(
@@ -134,24 +122,6 @@ def test_an_outage_of_the_api_server_delays_what_is_said_and_loses_nothing(
     wait_for(lambda: status(api, "p").get("phase") == "Running")
     api.put(pod("q", container("c", 1)))
     wait_for(lambda: status(api, "q").get("phase") == "Running")
-
-
-def test_a_status_that_cannot_be_written_does_not_hold_up_admission(
-    api: FakeApi, n: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocked = threading.Event()
-    real = api.patch
-
-    def slow(path: str, *args: Any, **kwargs: Any) -> Json:
-        if "/pods/" in path:
-            blocked.wait(20)
-        return real(path, *args, **kwargs)
-
-    monkeypatch.setattr(api, "patch", slow)
-    pods = [api.put(pod(f"p{index}", container("c", 1))) for index in range(8)]
-    n.wait_running(*pods)
-    blocked.set()
-    wait_for(lambda: all(status(api, f"p{i}").get("phase") == "Running" for i in range(8)))
 
 
 def test_a_restart_finds_its_pods_again_and_starts_nothing_twice(api: FakeApi, n: Node) -> None:

@@ -97,14 +97,6 @@ def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred()
         assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
 
 
-@pytest.mark.parametrize(("exact", "calls"), [(True, 1), (False, 0)])
-def test_k2_whether_an_exact_fit_is_asked_about_is_a_knob(exact: bool, calls: int) -> None:
-    with node(preferred_when_exact=exact) as n:
-        plugin = n.plug(count=3)
-        n.admit(pod("p", container("c", 3)))
-        assert len(plugin.of("GetPreferredAllocation")) == calls
-
-
 def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_not_asked() -> None:
     with node(numa_hint=lambda uid, name: {1}) as n:
         plugin = n.plug(count=8, numa=lambda index: (index // 4,))
@@ -185,13 +177,6 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
         assert _call(caught.value).details() == "rejected by rate limit"
 
 
-def test_k5_the_limit_lets_a_hundred_a_second_through() -> None:
-    with node() as n:
-        for _ in range(12):
-            time.sleep(0.012)
-            n.list()
-
-
 def test_k7_freed_init_devices_come_back_silently_then_as_must_include() -> None:
     with node() as n:
         plugin = n.plug()
@@ -251,22 +236,6 @@ def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads() -> None:
                 "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
                 "desc = OUR TEXT, which is unexpected"
             ),
-        )
-
-
-def test_k9_a_refused_preference_reads_a_little_differently() -> None:
-    with node() as n:
-
-        def prefer(call: Call) -> list[str]:
-            raise Refuse("OUR TEXT")
-
-        n.plug().on_prefer = prefer
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert n.message(p)[1] == (
-            "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
-            "failed with err: rpc error: code = FailedPrecondition desc = OUR TEXT, "
-            "which is unexpected"
         )
 
 
@@ -402,14 +371,6 @@ def test_k15_a_list_during_an_allocate_lets_the_devices_be_given_twice() -> None
         assert twice in n.held(q, "c")
 
 
-def test_k15_without_a_list_in_that_instant_nothing_is_given_twice() -> None:
-    with node() as n:
-        n.plug(count=2)
-        p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
-        n.admit(p, q)
-        wait_for(lambda: "Failed" in (n.phase(p), n.phase(q)))
-
-
 def test_k16_one_entry_for_each_device() -> None:
     with node() as n:
         n.plug()
@@ -437,23 +398,6 @@ def test_the_list_can_hang_be_denied_be_exhausted_and_recover() -> None:
             assert _call(caught.value).code() is code
             misbehave(on=False)
         assert n.list() == {}
-
-
-def test_the_list_can_be_older_or_leave_out_pods_that_wait() -> None:
-    with node() as n:
-        plugin = n.plug()
-        seen: list[set[str]] = []
-        plugin.on_allocate = lambda call: seen.append(set(n.list()))
-        n.admit(pod("first", container("c", 1)))
-        n.kubelet.pod_resources.omit_waiting()
-        n.admit(pod("second", container("c", 1)))
-        assert seen == [{"first"}, {"first"}]
-        assert set(n.list()) == {"first", "second"}
-        n.kubelet.pod_resources.outdate()
-        with pytest.raises(grpc.RpcError, match=r"unknown service v1\.PodResourcesLister"):
-            n.list()
-        n.kubelet.pod_resources.outdate(False)
-        assert set(n.list()) == {"first", "second"}
 
 
 def test_a_hanging_list_does_not_hold_up_the_end() -> None:
@@ -569,20 +513,6 @@ def test_k20_a_name_can_be_listed_twice_while_the_pod_before_still_ends() -> Non
         n.admit(pod("p", container("c", 2), uid="another"))
         names = [each.name for each in n.list_raw().pod_resources]
         assert names == ["p", "p"]
-
-
-def test_k20_a_kubelet_can_be_told_to_let_go_of_a_force_deleted_pod_at_once() -> None:
-    with node(removed_pods_stay=False, grace_s=(0.5, 0.5), **FAST) as n:
-        n.plug(count=1)
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        n.wait_running(p)
-        n.kubelet.remove_pods(p)
-        n.wait_idle()
-        assert n.list() == {}
-        assert n.kubelet.running()
-        n.admit(q := pod("q", container("c", 1)))
-        assert n.held(q, "c")
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])
@@ -720,42 +650,3 @@ def test_a_kill_leaves_stale_sockets_and_a_stop_does_not() -> None:
         n.list()
         n.kubelet.stop()
         assert [path is not None and path.exists() for path in sockets] == [False, False]
-
-
-def test_a_pod_admitted_before_its_plugin_ever_registered_never_starts() -> None:
-    """Such a pod is admitted without devices; PreStart then finds none (node reboot)."""
-    with node() as n:
-        p = pod("p", container("c", 1))
-        n.plug(MEMORY)
-        q = pod("q", container("c", 1, 1))
-        n.admit(p, q)
-        assert n.held(q, "c", MEMORY)
-        assert not n.held(q, "c", CORE)
-        n.wait_running(p, q)
-        n.plug(CORE)
-        n.kubelet.restart_container("default", "p", "c")
-        uid = p["metadata"]["uid"]
-
-        def message() -> str:
-            status = n.kubelet.status(uid) or {}
-            return str(status["containerStatuses"][0]["state"].get("waiting", {}).get("message"))
-
-        wait_for(lambda: "no devices found allocated in local cache" in message())
-
-
-def test_a_plugin_without_prestart_that_registers_late_is_asked_when_the_container_starts() -> None:
-    with node() as n:
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        plugin = n.plug(pre_start=False)
-        n.kubelet.restart_container("default", "p", "c")
-        wait_for(lambda: len(n.held(p, "c")) == 2)
-        assert [call.rpc for call in plugin.calls] == ["GetPreferredAllocation", "Allocate"]
-
-
-def test_unhealthy_devices_are_not_offered() -> None:
-    with node() as n:
-        plugin = n.plug(count=5)
-        plugin.set_health(healthy=False)
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))

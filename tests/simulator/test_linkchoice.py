@@ -34,10 +34,6 @@ def test_links_of_one_kind_are_one_word_and_others_are_counted_best_first(
     assert links_of(pcie, [0, 1, 4]) == "1 PIX, 2 SYS"
 
 
-def test_a_link_that_is_not_known_is_shown_so() -> None:
-    assert links_of(book(2).inventory, [0, 1]) == "?"
-
-
 def test_numa_nodes_are_named_once(hgx: Inventory) -> None:
     assert numa_of(hgx, [0, 1]) == "0"
     assert numa_of(hgx, [5, 1]) == "0, 1"

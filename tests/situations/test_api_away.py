@@ -382,15 +382,3 @@ def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
         "/api/v1/pods",
         "/api/v1/namespaces/default/pods/unknown",
     }
-
-
-def test_it_stops_promptly_with_everything_unwritten(site: Site) -> None:
-    """``Site.agent`` asserts it: all threads have ended, within the time they are given."""
-    with site.agent() as agent:
-        bound = site.create(a_pod("bound", gpu("c0", 10, 2)))
-        eventually(agent._pods.views, "the agent knows the pod")
-        site.server.set_outage(Outage.UNAVAILABLE)
-        site.admit(bound)
-        site.outlast()
-        assert agent.pending() == 1
-    assert site.recorded("bound") == {}

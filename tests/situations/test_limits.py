@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from simulator.node.node import Node
-from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, said_to, uid_of, wait_for
+from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_of, wait_for
 
 
 def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
@@ -126,18 +126,3 @@ def test_places_that_are_given_to_another_pod_bring_it_a_fresh_directory() -> No
             node.admit([pod])
             assert_own_limits(node)
             node.remove(uid_of(pod))
-
-
-def test_a_disk_that_cannot_be_written_refuses_in_words_and_the_next_pod_is_served() -> None:
-    with a_limited_node() as node:
-        tickets = node.state / "tickets"
-        aside = tickets.rename(node.state / "aside")
-        tickets.write_text("in the way")
-        first, second = a_pod("first", gpu("main", 30, 4)), a_pod("second", gpu("main", 30, 4))
-        node.admit([first])
-        assert "gpu-turnstile: state-dir: " in said_to(node, uid_of(first))
-        tickets.unlink()
-        aside.rename(tickets)
-        node.admit([second])
-        assert_own_limits(node)
-        assert node.kubelet.running() == {(uid_of(second), "main")}

@@ -25,7 +25,6 @@ from tests.situations.build import (
     a_pod,
     assert_right,
     assert_sound,
-    calls_of,
     evidence_of,
     gpu,
     said_to,
@@ -286,28 +285,6 @@ def test_a_wrong_guess_by_order_is_corrected_once_the_record_is_back(
         assert node.miscounts() == []
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_pod_rejected_while_nobody_could_see_it_does_not_keep_its_places(seed: int) -> None:
-    """Rejected without a call, it still stands first in line until the API shows it as failed."""
-    first = a_pod("first", at=1, annotations={"simulator/reject": "NodeAffinity"})
-    with Gate() as gate, blind(denied, seed=seed, kubelet={"hook": gate}) as (node, blindness):
-        node.bind(first)
-        node.bind(a_pod("second", at=2))
-        wait_until_admitted(node)
-        guesses = [each.verdict for each in calls_of(node, "uid-second")]
-        assert guesses == [Verdict.WRONG, Verdict.WRONG], "order cannot know better"
-        blindness.close()
-        gate.opened.set()
-        node.settle()
-        assert node.diary.counts["corrected"]
-        assert node.differences() == []
-        assert {*evidence_of(node, "uid-second")} == {Evidence.RECORD}
-        node.admit([a_pod("next", at=9)])
-        assert_right(node, "uid-next")
-        assert node.double_grants() == 0
-        assert node.miscounts() == []
-
-
 def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> None:
     """Neither the API nor the kubelet's record tells of it."""
     with a_node() as node, denied(node):
@@ -330,17 +307,6 @@ def asked_first(node: Node) -> str:
     return {"core": "10 places of core", "memory": "4 places of memory"}[
         resource.rpartition("-")[2]
     ] + " were asked for"
-
-
-def test_what_pods_held_that_are_gone_from_the_api_is_free_again_without_a_record() -> None:
-    with a_node(cards=1) as node, denied(node):
-        for name in ("one", "two", "three"):
-            node.admit([a_pod(name, gpu("c0", 60, 20))])
-            assert_right(node, f"uid-{name}")
-            node.delete(f"uid-{name}")
-            eventually(lambda: not node.kubelet.record(), f"{name} has ended")
-            node.sweep()
-        assert node.diary.refusals == []
 
 
 def test_prestarts_at_once_are_all_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from agent.kubelet.podresources import PodResources
-from simulator.kubelet.errors import CrashHere
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Moment
 from simulator.node.node import Node
@@ -193,38 +192,6 @@ def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
         assert_sound(node)
         node.admit([a_pod("greedy", gpu("c0", 10, 4))])
         assert said_to(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
-
-
-def test_an_init_container_is_served_anew_by_a_kubelet_that_died_while_it_was() -> None:
-    """What it offers of a listed pod's init container is free again after a registration."""
-    crash: list[str] = ["holder"]
-
-    def hook(moment: Moment) -> None:
-        if moment.when == "before" and moment.what == "Checkpoint" and moment.pod.name in crash:
-            crash.clear()
-            raise CrashHere
-
-    with a_node(cards=1, kubelet={"hook": hook}) as node:
-        node.bind(a_pod("holder", gpu("c0", 5, 1), init=[gpu("init", 100, 32)]))
-        eventually(lambda: node.kubelet.crashed, "the kubelet has died")
-        node.restart_kubelet()
-        node.settle()
-        assert_right(node, "uid-holder")
-        assert_sound(node)
-
-
-def test_what_no_longer_fits_is_refused_although_the_kubelet_offers_enough() -> None:
-    with forgetful_node() as (node, hook):
-        hook.forget(node, "holder", "c0", NAMES.core)
-        node.admit([a_pod("holder", gpu("c0", 60, 8))])
-        node.admit([a_pod("greedy", gpu("c0", 60, 8))])
-        assert said_to(node, "uid-greedy").endswith(
-            f"no card fits 60 cores and 8 memory blocks: 0 of 1 cards found; {CARD}: "
-            f"40 of 60 cores free, {ENDS}"
-        )
-        node.admit([a_pod("next", gpu("c0", 40, 8))])
-        assert_right(node, "uid-holder", "uid-next")
-        assert_sound(node)
 
 
 def test_a_node_that_forgets_all_the_time_gives_nothing_out_twice() -> None:

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from contract.allocation import Allocation, Evidence, encode_allocations
-from simulator.node.judge import Verdict
 from simulator.node.node import Node
 from tests.simulator.kubelet_helpers import FakePlugin
 from tests.situations.build import (
@@ -77,22 +76,6 @@ def test_the_record_of_a_static_pod_is_written_once_its_mirror_is_there(seed: in
         assert evidence_of(node, mirror) == {Evidence.RECORD: 2}
         assert_next_is_right(node, "second")
         assert evidence_of(node, mirror) == {Evidence.RECORD: 2}
-
-
-def test_the_record_of_a_static_pod_is_written_when_a_watch_far_behind_tells_of_its_mirror() -> (
-    None
-):
-    with a_node() as node:
-        node.pods.hang()
-        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
-        wait_for(lambda: len(calls_of(node, uid)) == 4)
-        mirror = node.mirror(uid)
-        node.settle()
-        assert evidence_of(node, mirror) == {}
-        node.pods.catch_up()
-        assert evidence_of(node, mirror) == {Evidence.RECORD: 2}
-        assert verdicts(node, uid) == ["right"] * 4
-        assert_next_is_right(node)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -240,25 +223,6 @@ def test_pods_with_and_without_stamps_in_one_batch_are_named_rightly() -> None:
         assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
 
 
-def test_without_a_witness_pods_stand_in_line_by_the_best_time_that_is_known() -> None:
-    """Bound, admitted, or created: one line; the kubelet takes them in it, the API in none."""
-    pods = [
-        unstamped("oldest", 0),
-        a_pod("first", at=1_000),
-        bound_by_its_author("second", 2_000),
-        a_pod("last", at=3_000),
-    ]
-    with a_node(witness=False) as node:
-        for each in reversed(pods):
-            node.pods.bind(each)
-        for each in pods:
-            node.admit([each])
-        assert_right(node, *map(uid_of, pods))
-        assert_sound(node)
-        assert node.diary.counts["prefer by order"] == 8
-        assert {*evidence_of(node, "uid-oldest")} == {Evidence.ORDER}
-
-
 def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
     """It runs on places that are none of ours; whoever comes now is named rightly beside it.
 
@@ -390,10 +354,3 @@ def test_pods_with_copied_records_in_a_burst_are_named_rightly() -> None:
         node.settle()
         assert_right(node, *map(uid_of, pods))
         assert_next_is_right(node)
-
-
-def test_without_a_witness_a_copied_record_does_not_make_a_pod_look_served() -> None:
-    with a_node(witness=False) as node:
-        node.admit([copied("p", *CARDS["a card of this node"])])
-        assert said_to(node, "uid-p") == ""
-        assert {each.verdict for each in calls_of(node, "uid-p")} == {Verdict.RIGHT}

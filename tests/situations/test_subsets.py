@@ -5,7 +5,7 @@ no more of them than are asked for, it asks for no preference at all and allocat
 Cards 0 and 1 are on node 0, cards 2 and 3 on node 1.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -138,60 +138,6 @@ def test_all_that_is_aligned_but_split_over_cards_is_refused_with_the_split(seed
         node.admit([a_pod("next", gpu("c0", 60, 4))])
         assert cards_of(node, "uid-next") <= NEAR
         assert_right(node, "uid-a", "uid-b", "uid-next")
-        assert_sound(node)
-
-
-@every_seed
-def test_too_few_aligned_ones_of_two_cards_must_be_taken_and_cannot(seed: int) -> None:
-    """The kubelet wants all that is left on the node first, and the rest from elsewhere."""
-    hints = Hints(a={1}, b={1}, torn={1})
-    with hinted_node(seed, hints=hints, policy=Policy.SPREAD) as node:
-        fill(node, a=(80, 4), b=(80, 4))
-        node.admit([a_pod("torn", gpu("c0", 50, 4))])
-        assert said_to(node, "uid-torn").endswith(ENDS)
-        [refusal] = node.diary.refusals
-        assert refusal.call == "prefer"
-        assert refusal.reason.startswith("no card fits 50 cores and 4 memory blocks: ")
-        node.admit([a_pod("next", gpu("c0", 50, 4))])
-        assert_right(node, "uid-a", "uid-b", "uid-next")
-        assert_sound(node)
-
-
-EXACT: Mapping[str, tuple[dict[str, tuple[int, int]], tuple[int, int], str]] = {
-    "cores split": (
-        {"a": (60, 8), "b": (70, 8)},
-        (70, 8),
-        f"a share of 70 cores is split over cards: 40 on {CARDS[0]}, 30 on {CARDS[1]}",
-    ),
-    "whole card torn": (
-        {"a": (40, 8), "b": (60, 8)},
-        (100, 8),
-        f"100 cores are whole cards, but the places are not: 60 on {CARDS[0]}, 40 on {CARDS[1]}",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", EXACT)
-@every_seed
-def test_an_exact_fit_that_is_split_is_refused_with_the_split_named(seed: int, name: str) -> None:
-    """A kubelet that does not ask about an exact fit, and no topology manager."""
-    fillers, asked, split = EXACT[name]
-    kubelet = {"preferred_when_exact": False}
-    with a_node(seed=seed, cards=2, policy=Policy.SPREAD, kubelet=kubelet) as node:
-        fill(node, **fillers)
-        assert [cards_of(node, f"uid-{each}") for each in fillers] == [{CARDS[0]}, {CARDS[1]}]
-        node.admit([a_pod("split", gpu("c0", *asked))])
-        refusal = node.diary.refusals[-1]
-        if refusal.call == "allocate":
-            assert said_to(node, "uid-split") == f"{REFUSED}{split}, {ENDS}"
-        else:  # its memory was asked for first: then it can be told which card would fit
-            assert refusal.reason.startswith(
-                f"no card fits {asked[0]} cores and 8 memory blocks: 0 of 1 cards found; "
-            )
-        assert refusal.ref is not None
-        assert refusal.ref.pod.uid == "uid-split"
-        node.admit([a_pod("next", gpu("c0", 30, 8))])
-        assert_right(node, *(f"uid-{each}" for each in fillers), "uid-next")
         assert_sound(node)
 
 

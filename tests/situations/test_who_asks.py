@@ -81,17 +81,6 @@ def wishes(uuid: str = OTHER_CARD) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_failed_get_while_the_watch_is_behind_costs_no_wish(seed: int) -> None:
-    with a_node(seed=seed) as node:
-        node.pods.hang()
-        node.pods.fail(1)
-        node.admit([a_pod("p", annotations=wishes())])
-        assert cards_of(node, "uid-p") == {OTHER_CARD}
-        assert evidence_of(node, "uid-p") == {Evidence.WITNESS: 1}
-        assert node.diary.counts["unadvised"] == 0
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_choice_that_broke_an_unknown_wish_is_told_and_the_start_is_vetoed(seed: int) -> None:
     known: list[bool] = []
 

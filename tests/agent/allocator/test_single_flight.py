@@ -79,12 +79,6 @@ def _first(pool: ThreadPoolExecutor, shared: SharedRecord, source: Source) -> Fu
     return future
 
 
-def test_one_after_another_each_asks() -> None:
-    source = Source()
-    shared = SharedRecord(source)
-    assert [number(shared.list(within=1)) for _ in range(3)] == [1, 2, 3]
-
-
 def test_all_the_time_is_given_to_a_question_that_need_not_wait() -> None:
     source = Source()
     SharedRecord(source, clock=FakeClock()).list(within=1.5)
@@ -115,20 +109,6 @@ def test_a_failure_is_its_askers_alone_and_the_next_one_asks_again() -> None:
         with pytest.raises(Unavailable, match=r"^no socket$"):
             first.result(DEADLINE_S)
         assert [number(each.result(DEADLINE_S)) for each in others] == [2] * 3
-
-
-def test_when_every_question_fails_every_caller_is_told() -> None:
-    source = Source(*["no socket"] * 9)
-    shared = SharedRecord(source)
-    source.go_on.clear()
-    with ThreadPoolExecutor(16) as pool:
-        first = _first(pool, shared, source)
-        others = _asking(pool, shared, 4)
-        source.go_on.set()
-        for each in (first, *others):
-            with pytest.raises(Unavailable, match=r"^no socket$"):
-                each.result(DEADLINE_S)
-    assert (source.asked, source.most_at_once) == (5, 1)
 
 
 def test_an_asker_that_fails_in_another_way_does_not_keep_the_others_waiting() -> None:

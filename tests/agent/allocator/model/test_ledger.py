@@ -1,23 +1,15 @@
-"""The book of held places, by example and against a model that says the rules in sets."""
+"""The book of held places; over any history it is tested in ``test_ledger_kubelet``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
 
 from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
-from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import ListedPod, MatchedPod
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.podresources import MatchedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
@@ -81,6 +73,14 @@ def test_only_exactly_the_same_ids_are_found() -> None:
 
 
 # --- K7: what init containers leave --------------------------------------------------
+
+
+def test_places_of_an_init_container_are_within_reach_of_its_own_pod_alone() -> None:
+    ledger = Ledger()
+    hold(ledger, P, "init", CORE, A, kind=INIT)
+    assert not ledger.taken(CORE, ONE, but_reusable_by=P)
+    assert ledger.taken(CORE, ONE, but_reusable_by=Q)
+    assert not ledger.taken(MEMORY, ONE, but_reusable_by=Q)
 
 
 @pytest.mark.parametrize("kind", [MAIN, SIDECAR])
@@ -300,213 +300,6 @@ def test_no_list_however_contradictory_breaks_the_book(
         for ref, _, holdings in ledger.refs():
             assert holdings
             assert ref in ledger.pod_refs(ref.pod)
-
-
-# --- against a model -----------------------------------------------------------------
-
-_PODS = [view("p"), view("q"), view("r"), view("p", uid="u-p2")]
-_PLACES = sorted(ids("GPU-0", range(6)))
-_CONTAINERS = {"init": INIT, "side": SIDECAR, "c0": MAIN, "c1": MAIN}
-_Key = tuple[PodId, str, Resource]
-
-
-class KubeletAndLedger(RuleBasedStateMachine):
-    """The ledger beside a kubelet that is a set of sets.
-
-    The kubelet of this model books as the real one does: a place has one pod; the places of
-    an ordinary init container go on to later containers; a pod that ends frees all of its
-    places. The ledger learns of it by ``record`` and by ``List``, now and then wrongly.
-    """
-
-    pods = Bundle("pods")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ledger = Ledger()
-        self.kubelet: dict[_Key, frozenset[str]] = {}
-        self.live: dict[PodId, PodView] = {}
-        self.shown: dict[PodId, ListedPod] = {}
-
-    @initialize(target=pods)
-    def first(self) -> PodView:
-        self.live[_PODS[0].id] = _PODS[0]
-        return _PODS[0]
-
-    def _free(self, pod: PodId, resource: Resource) -> list[str]:
-        """What the kubelet could hand a container of *pod*."""
-        taken = {
-            each
-            for (owner, name, kind), held in self.kubelet.items()
-            if kind is resource and (owner != pod or _CONTAINERS[name] is not INIT)
-            for each in held
-        }
-        return [each for each in _PLACES if each not in taken]
-
-    def _entries(self) -> list[MatchedPod]:
-        found = []
-        for pod, seen in self.live.items():
-            shown: dict[str, dict[Resource, frozenset[str]] | None] = {
-                name: {
-                    resource: self.kubelet[pod, name, resource]
-                    for resource in Resource
-                    if (pod, name, resource) in self.kubelet
-                }
-                for name, kind in _CONTAINERS.items()
-                if kind is not INIT
-            }
-            entry = listed(pod.name, **shown)
-            if self.shown.get(pod) != entry:  # what has not changed is the same object again
-                self.shown[pod] = entry
-            found.append(identified(seen, self.shown[pod]))
-        return found
-
-    @rule(target=pods, pod=st.sampled_from(_PODS))
-    def bind(self, pod: PodView) -> PodView:
-        self.live[pod.id] = pod
-        return pod
-
-    @rule(
-        pod=pods,
-        name=st.sampled_from(sorted(_CONTAINERS)),
-        resource=st.sampled_from(Resource),
-        evidence=st.sampled_from(Evidence),
-        data=st.data(),
-    )
-    def allocate(
-        self, pod: PodView, name: str, resource: Resource, evidence: Evidence, data: st.DataObject
-    ) -> None:
-        """The kubelet allocates, and the agent books it to whom it was for."""
-        free = self._free(pod.id, resource)
-        if pod.id not in self.live or (pod.id, name, resource) in self.kubelet or not free:
-            return
-        held = data.draw(st.frozensets(st.sampled_from(free), min_size=1, max_size=3))
-        self.kubelet[pod.id, name, resource] = held
-        hold(self.ledger, pod.id, name, resource, held, kind=_CONTAINERS[name], evidence=evidence)
-
-    @rule(
-        pod=pods,
-        wrong=pods,
-        resource=st.sampled_from(Resource),
-        is_listed=st.booleans(),
-        data=st.data(),
-    )
-    def allocate_and_guess_wrong(
-        self,
-        pod: PodView,
-        wrong: PodView,
-        resource: Resource,
-        is_listed: bool,
-        data: st.DataObject,
-    ) -> None:
-        """The agent books to another pod, listed or not; the next reconciliation tells it so."""
-        free = [each for each in self._free(pod.id, resource) if each in self._unheld(resource)]
-        if (
-            pod.id == wrong.id
-            or not free
-            or not {pod.id, wrong.id} <= self.live.keys()
-            or (pod.id, "c0", resource) in self.kubelet
-            or (wrong.id, "c0", resource) in self.kubelet
-        ):
-            return
-        held = data.draw(st.frozensets(st.sampled_from(free), min_size=1, max_size=3))
-        self.kubelet[pod.id, "c0", resource] = held
-        guessed = hold(self.ledger, wrong.id, "c0", resource, held)
-        entries = [each for each in self._entries() if is_listed or each.pod != wrong.id]
-        found = self.ledger.reconcile(entries, live=set(self.live))
-        assert found == [Correction(resource, held, guessed, ContainerRef(pod.id, "c0"))]
-        self._agrees()
-
-    def _unheld(self, resource: Resource) -> set[str]:
-        """What not even an init container holds: the handing on is another rule's matter."""
-        held = {
-            each for (_, _, kind), some in self.kubelet.items() if kind is resource for each in some
-        }
-        return set(_PLACES) - held
-
-    @rule(pod=pods)
-    def end(self, pod: PodView) -> None:
-        """A pod ends; the agent is told at once."""
-        if pod.id in self.live:
-            held = any(key[0] == pod.id for key in self.kubelet)
-            self._forget(pod.id)
-            assert self.ledger.release_pod(pod.id) is held
-
-    @rule(pod=pods)
-    def end_unnoticed(self, pod: PodView) -> None:
-        """A pod ends, and only the next list tells."""
-        self._forget(pod.id)
-        self.ledger.reconcile(self._entries(), live=set(self.live))
-
-    def _forget(self, pod: PodId) -> None:
-        self.live.pop(pod, None)
-        self.kubelet = {key: held for key, held in self.kubelet.items() if key[0] != pod}
-
-    @rule()
-    def reconcile(self) -> None:
-        """A list of a kubelet that has all pods changes nothing that is right."""
-        assert self.ledger.reconcile(self._entries(), live=set(self.live)) == []
-
-    @rule(data=st.data())
-    def reconcile_with_a_kubelet_that_has_just_restarted(self, data: st.DataObject) -> None:
-        """It lists a part of the pods, and offers nothing that its checkpoint books (K11)."""
-        entries = [each for each in self._entries() if data.draw(st.booleans())]
-        offered = {(resource, each) for resource in Resource for each in self._unheld(resource)}
-        assert self.ledger.reconcile(entries, live=set(self.live), offered=offered) == []
-
-    @precondition(lambda self: not any(_CONTAINERS[key[1]] is INIT for key in self.kubelet))
-    @rule()
-    def restart_the_agent(self) -> None:
-        """The kubelet's record alone gives the book back (init containers apart, K4)."""
-        self.ledger = Ledger()
-        self.ledger.reconcile(self._entries(), live=set(self.live))
-
-    @precondition(lambda self: not any(_CONTAINERS[key[1]] is INIT for key in self.kubelet))
-    @rule()
-    def restart_the_agent_while_the_api_is_away(self) -> None:
-        """Pods are booked by name alone and get their UID later."""
-        if len({pod.key for pod in self.live}) < len(self.live):
-            return  # two of a name cannot be told apart by name
-        self.ledger = Ledger()
-        entries = self._entries()
-        nameless = [identified(PodId(*each.pod.key, ""), each.listed) for each in entries]
-        self.ledger.reconcile(nameless)
-        self.ledger.check()
-        self.ledger.reconcile(entries, live=set(self.live))
-
-    @invariant()
-    def _agrees(self) -> None:
-        self.ledger.check()
-        booked = {
-            (ref.pod, ref.container, resource): held.ids
-            for ref, _, holdings in self.ledger.refs()
-            for resource, held in holdings.items()
-        }
-        assert booked == self.kubelet
-
-    @invariant()
-    def _counts_what_is_held(self) -> None:
-        for resource in Resource:
-            assert self.ledger.held(resource) == set(_PLACES) - self._unheld(resource)
-
-    @invariant()
-    def _tells_what_is_within_reach(self) -> None:
-        for pod in [*self.live, pod_id("stranger")]:
-            for resource in Resource:
-                within = [
-                    each
-                    for each in _PLACES
-                    if not self.ledger.taken(resource, each, but_reusable_by=pod)
-                ]
-                mine = pod in self.live
-                assert within == (
-                    self._free(pod, resource)
-                    if mine
-                    else [each for each in _PLACES if each in self._unheld(resource)]
-                )
-
-
-TestKubeletAndLedger = KubeletAndLedger.TestCase
-TestKubeletAndLedger.settings = settings(patient, max_examples=40, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("how", ["offered", "named"])

@@ -280,7 +280,8 @@ class Allocator:
         with self.state:
             refs = self._ledger.refs()
             held = tuple(Held(ref, kind, dict(held)) for ref, kind, held in refs)
-            return Knowledge(held, *self._resolver.admissions.had_their_turn())
+            admissions = self._resolver.admissions
+            return Knowledge(held, *admissions.had_their_turn(), admissions.found)
 
     def inherit(self, known: Knowledge) -> None:
         """Apply what a predecessor knew, where the kubelet's record says nothing of it.
@@ -301,7 +302,7 @@ class Allocator:
                     learned.add(each.ref.pod)
                 self._inherited |= {(each.ref, one): held.ids for one, held in new.items()}
             self._forget_half_served()
-            self._resolver.admissions.inherit(known.passed, known.refused)
+            self._resolver.admissions.inherit(known.passed, known.refused, known.found)
             self._owed_annotations.tell_of(learned | self._resolver.take_changed())
 
     def refresh(self, *, owed: bool = True) -> bool:

@@ -41,12 +41,15 @@ class Knowledge:
         held: the ledger.
         passed: pods that had their turn with this kubelet, answered or not.
         refused: pods whose calls this agent has refused.
+        found: pods that were there when it started: what their init containers had got by then
+            it does not know (K4), and of all others it does. ``None`` where that is not told.
         kubelet: the kubelet that this is about, by its socket's file.
     """
 
     held: Sequence[Held] = ()
     passed: frozenset[PodId] = frozenset()
     refused: frozenset[PodId] = frozenset()
+    found: frozenset[PodId] | None = None
     kubelet: Sequence[int] | None = None
 
     def for_another_kubelet(self) -> "Knowledge":
@@ -70,6 +73,7 @@ def encode_rest(known: Knowledge) -> dict[str, object]:
     return {
         "passed": [list(each) for each in sorted(known.passed)],
         "refused": [list(each) for each in sorted(known.refused)],
+        "found": None if known.found is None else [list(each) for each in sorted(known.found)],
         "kubelet": known.kubelet and list(known.kubelet),
     }
 
@@ -83,7 +87,8 @@ def decode_rest(message: Mapping[str, object], held: Sequence[Held]) -> Knowledg
     kubelet = message.get("kubelet")
     if kubelet is not None and not _is_list(kubelet, int):
         raise ValueError("kubelet: not of the form that is known")
-    return Knowledge(held, _pods(message, "passed"), _pods(message, "refused"), kubelet)
+    found = _pods(message, "found") if message.get("found") is not None else None
+    return Knowledge(held, _pods(message, "passed"), _pods(message, "refused"), found, kubelet)
 
 
 def _pods(message: Mapping[str, object], key: str) -> frozenset[PodId]:

@@ -120,10 +120,29 @@ class Admissions:
         """Return the pods that had their turn, and those of them that were refused."""
         return self._passed | self._over, frozenset(self._refused)
 
-    def inherit(self, passed: AbstractSet[PodId], refused: AbstractSet[PodId]) -> None:
-        """Take over what a predecessor knew of the same kubelet."""
+    @property
+    def found(self) -> frozenset[PodId]:
+        """Pods of whose init containers nobody has seen all (K4)."""
+        return self._found
+
+    def inherit(
+        self,
+        passed: AbstractSet[PodId],
+        refused: AbstractSet[PodId],
+        found: AbstractSet[PodId] | None,
+    ) -> None:
+        """Take over what a predecessor knew of the same kubelet.
+
+        Args:
+            passed: pods that had their turn.
+            refused: those of them that were refused.
+            found: pods that the predecessor had found in its turn: what the init containers of
+                all others got it has told. ``None`` where it has not said.
+        """
         self._passed |= passed
         self._refused |= refused
+        if found is not None:
+            self._found &= found
 
     def disproved(self, pod: PodId) -> None:
         """Record that *pod* was not the one that was answered last, and nobody is shown to be."""

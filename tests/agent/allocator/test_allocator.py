@@ -413,6 +413,20 @@ def test_a_successor_writes_no_record_without_what_the_init_container_got(node: 
     assert allocations.keys() == {"init", "main"}
 
 
+def test_a_successor_knows_that_no_init_container_of_a_pod_was_served_yet(node: Node) -> None:
+    """Its predecessor saw all of the pod: the first container that lacks something is asking."""
+    pod = make_pod("a", init(10, 2), asks(10, 2))
+    node.bind(pod)
+    node.record.show(pod)
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.inherit(known)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    assert node.decision_log.refs("allocate") == ["a/init"]
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS]
+
+
 def test_what_a_predecessor_tells_late_of_an_init_container_is_recorded(node: Node) -> None:
     """It answered for the init container, and the successor for the rest before it heard."""
     pod = make_pod("a", init(30, 8), asks(10, 2))

@@ -55,11 +55,14 @@ pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
 kubelets = st.none() | st.lists(st.integers(), min_size=3, max_size=3)
 
 
-@given(pods, pods, kubelets)
+@given(pods, pods, st.none() | pods, kubelets)
 def test_who_had_its_turn_is_understood_too(
-    passed: frozenset[PodId], refused: frozenset[PodId], kubelet: list[int] | None
+    passed: frozenset[PodId],
+    refused: frozenset[PodId],
+    found: frozenset[PodId] | None,
+    kubelet: list[int] | None,
 ) -> None:
-    known = Knowledge((), passed, refused, kubelet)
+    known = Knowledge((), passed, refused, found, kubelet)
     assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
 
 
@@ -69,6 +72,7 @@ def test_another_kubelet_has_done_nothing_yet() -> None:
         [Held(ContainerRef(POD, "c"), ContainerKind.MAIN, {CORE: given})],
         frozenset([POD]),
         frozenset([OTHER]),
+        frozenset([POD]),
         [1, 2, 3],
     )
     expected = Held(

@@ -174,20 +174,6 @@ def test_a_registration_that_is_refused_is_tried_again(
     ] == ["UNKNOWN: the kubelet does not like this"] * 2
 
 
-def test_a_socket_of_a_kubelet_that_died_is_tried_until_the_next_one(
-    kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After a crash, or a reboot, the file is there and nobody listens."""
-    left = socket.socket(socket.AF_UNIX)
-    left.bind(str(kubelet.socket))
-    left.close()
-    with registering(kubelet.plugin_dir) as running:
-        eventually(lambda: "registration failed" in caplog.text, "it tries")
-        assert not running.registrar.registered
-        kubelet.start()
-        running.wait()
-
-
 def test_a_kubelet_that_comes_is_registered_with_at_once_however_long_the_one_before_refused(
     kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """Who a peer is, by what the kernel tells of its process."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,31 +8,6 @@ from agent.enforcement.vcuda import peers
 from agent.errors import Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from tests.agent.enforcement.vcuda.relay_site import T1, RelaySite, ended
-from tests.agent.fakes import eventually
-
-_CHILD = """
-import socket, sys
-c = socket.socket(socket.AF_UNIX); c.connect(sys.argv[1]); c.sendall(b"x")
-print("said", flush=True); sys.stdin.read()
-"""
-
-
-def test_a_process_of_another_kind_is_told_by_its_pid(relay_site: RelaySite) -> None:
-    path = relay_site.ticket(T1) / "vcuda.sock"
-    with subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == "said\n"
-        eventually(lambda: relay_site.upstream.peers, "it was passed on")
-        peer = relay_site.relay.peer(relay_site.upstream.peers[-1])
-        assert peer is not None
-        assert peer.pid == child.pid
-        child.stdin.close()
 
 
 def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(

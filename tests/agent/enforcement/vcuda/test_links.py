@@ -5,12 +5,11 @@ import errno
 import selectors
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from agent.enforcement.vcuda.limits import Limits
-from agent.enforcement.vcuda.links import Link, connect
+from agent.enforcement.vcuda.links import Link
 from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear
 
 
@@ -79,8 +78,3 @@ def test_sockets_that_cannot_be_waited_for_are_closed(room: int) -> None:
         assert gone.fileno() == -1
         assert ended(other)
         other.close()
-
-
-def test_a_server_that_is_not_there_cannot_be_connected_to(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        connect(str(folder / "none"), "gpu-turnstile-test-none")

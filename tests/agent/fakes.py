@@ -41,7 +41,7 @@ NAMES = Names()
 RESOURCES = {NAMES.core: CORE, NAMES.memory: MEMORY}
 CORE_FIRST, MEMORY_FIRST = (CORE, MEMORY), (MEMORY, CORE)
 MIB = 1 << 20
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 _uids = itertools.count(1)
 

@@ -17,7 +17,7 @@ from simulator.client import Json
 
 CORE = "tencent.com/vcuda-core"
 PODS = "/api/v1/namespaces/default/pods"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def pod(name: str = "p", *, limits: Mapping[str, object] | None = None, **spec: Any) -> Json:

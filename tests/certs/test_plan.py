@@ -10,7 +10,7 @@ from certs.names import parse_subject
 from certs.objects import Configuration, Kind, Origin, Secret
 from certs.plan import Observed, Policy, decide
 from certs.reading import Certificate, is_issued_by, read_certificate
-from certs.steps import Ask, DateServing, Done, StoreServing, TrustBeside, TrustIn
+from certs.steps import Ask, DateServing, Done, StoreServing, TrustBeside, TrustIn, Wait
 from tests.certs.fakes import GRACE, SETTLE, START
 
 SUBJECT = parse_subject(["hook.gpu.svc"], [], 30)
@@ -53,7 +53,7 @@ _CONFIGURATIONS = st.builds(
     st.lists(_BUNDLES, max_size=2).map(tuple),
     _STAMPS,
 )
-_OBSERVED = st.builds(
+_OB_SERVED = st.builds(
     Observed,
     _secret("a", AUTHORITIES),
     _secret("s", SERVING),
@@ -74,7 +74,7 @@ def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
     return (Configuration(Kind.MUTATING, "c", "1", (bundle,), START),)
 
 
-@given(_OBSERVED, _TIMES)
+@given(_OB_SERVED, _TIMES)
 @example(Observed(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
 @example(Observed(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1))  # to be trusted
 @example(Observed(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
@@ -122,3 +122,18 @@ def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> N
     assert isinstance(decide(at(now - GRACE), FORCED, now=now), Ask)
     assert str(Ask()) == "webhooks are asked which certificate they serve"
     assert decide(at(now - GRACE), POLICY, now=now) == TrustBeside((OTHER,))
+
+
+def test_the_configuration_that_changed_last_is_waited_for() -> None:
+    now = START + timedelta(days=61)
+    authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)
+    certificate = read_certificate(SERVING[1].certificate)
+    serving = Secret("s", Origin.OURS, SERVING[1], certificate, "", (OTHER, ONE), START)
+    configurations = tuple(
+        Configuration(Kind.MUTATING, name, "1", ((OTHER, ONE),), changed)
+        for name, changed in (("c", now - SETTLE), ("d", now))
+    )
+    observed = Observed(authority, serving, configurations)
+    why = "API servers may not have seen the changed caBundle"
+    assert decide(observed, POLICY, now=now) == Wait(now + SETTLE, why)
+    assert isinstance(decide(observed, POLICY, now=now + SETTLE), StoreServing)

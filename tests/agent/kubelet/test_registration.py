@@ -270,6 +270,8 @@ def test_a_suspended_registrar_leaves_the_kubelet_to_another(kubelet: FakeKubele
         running.registrar.suspend()
         kubelet.cut("vcore")
         eventually(lambda: not running.registrar.registered, "the loss is noticed")
+        time.sleep(0.2)  # in which it would have registered again many times over
+        assert kubelet.resources == BOTH
         running.registrar.resume()
         running.wait(2)
     assert kubelet.resources == BOTH * 2

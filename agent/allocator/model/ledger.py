@@ -64,6 +64,10 @@ class Correction:
 _NO_CLAIMS: frozenset[ContainerRef] = frozenset()
 
 
+Places = Mapping[Resource, frozenset[str]]
+"""Device IDs, by resource."""
+
+
 class Ledger:
     """The book of held places."""
 
@@ -71,6 +75,7 @@ class Ledger:
         """Start empty."""
         self._kinds: dict[ContainerRef, ContainerKind] = {}
         self._holdings: dict[ContainerRef, dict[Resource, Holding]] = {}
+        self._places: dict[ContainerRef, Places] = {}  # the same, without all else
         self._owners: dict[tuple[Resource, str], PodId] = {}
         self._by_pod: dict[PodId, set[ContainerRef]] = {}
         self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
@@ -95,6 +100,14 @@ class Ledger:
     def over(self, pod: PodId) -> bool:
         """Return whether this kubelet knew a pod and lists it no more: it ended or was rejected."""
         return self._listed is not None and pod in self._known and pod not in self._listed
+
+    def all_over(self) -> AbstractSet[PodId]:
+        """Return the pods that this kubelet knew and lists no more."""
+        return self._known - self._listed if self._listed is not None else frozenset()
+
+    def places(self) -> dict[ContainerRef, Places]:
+        """Return the device IDs that each container holds now, by resource."""
+        return dict(self._places)
 
     @property
     def owners(self) -> Mapping[tuple[Resource, str], PodId]:
@@ -171,6 +184,7 @@ class Ledger:
                 self._listed.add(ref.pod)
         self._kinds[ref] = kind
         self._holdings.setdefault(ref, {})[resource] = holding
+        self._places[ref] = {**self._places.get(ref, {}), resource: holding.ids}
         self._by_pod.setdefault(ref.pod, set()).add(ref)
         for device_id in holding.ids:
             self._owners[resource, device_id] = ref.pod
@@ -464,7 +478,11 @@ class Ledger:
         if held is None:
             return
         self._changed.add(ref.pod)
+        self._places[ref] = {
+            each: ids for each, ids in self._places[ref].items() if each != resource
+        }
         if not self._holdings[ref]:
+            del self._places[ref]
             del self._holdings[ref]
             del self._kinds[ref]
             self._by_pod[ref.pod].discard(ref)

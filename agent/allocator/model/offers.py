@@ -12,14 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.ledger import ContainerRef, Ledger
+from agent.allocator.model.ledger import ContainerRef, Ledger, Places
 from agent.allocator.model.tickets import TicketBook, card_of
 from contract.resource import Resource
 
 _MOST_ENDED = 64
 _NOTHING: frozenset[str] = frozenset()
-
-_Places = Mapping[Resource, frozenset[str]]
 
 Kept = Mapping[Resource, Mapping[str, int]]
 """Places that are kept back, by card, by resource."""
@@ -39,13 +37,13 @@ class Offers:
         self._book = book
         self._nodes = {card.uuid: card.numa for card in book.inventory.cards} if aligned else {}
         self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
-        self._booked: dict[ContainerRef, _Places] = {}  # as of the last answer, and some before
-        self._former: dict[ContainerRef, _Places] = {}  # what this kubelet may count of ended pods
+        self._booked: dict[ContainerRef, Places] = {}  # as of the last answer, and some before
+        self._former: dict[ContainerRef, Places] = {}  # what this kubelet may count of ended pods
         self._seen: dict[
-            ContainerRef, _Places
+            ContainerRef, Places
         ] = {}  # as of the last call, and what was answered since
         self._left: dict[
-            ContainerRef, _Places
+            ContainerRef, Places
         ] = {}  # not in the ledger any more, and not yet offered
 
     def registered(self, ledger: Ledger) -> None:
@@ -57,11 +55,11 @@ class Offers:
         self._withheld.clear()
         self._seen.clear()
         self._left.clear()
-        self._former = {**self._booked, **_bookings(ledger)}
+        self._former = {**self._booked, **ledger.places()}
 
     def answered(self, ledger: Ledger) -> None:
         """Apply that a call was answered, after which a checkpoint may be written."""
-        current = _bookings(ledger)
+        current = ledger.places()
         self._seen |= current
         ended = [ref for ref in self._booked if ref not in current]
         kept = ended[-_MOST_ENDED:]
@@ -108,12 +106,12 @@ class Offers:
         ``List`` shows a rejected pod no more, and the kubelet frees its devices later: after a
         restart not before all pods of the first batch are admitted (K21).
         """
-        current = {
-            ref: places for ref, places in _bookings(ledger).items() if not ledger.over(ref.pod)
-        }
+        current, over = ledger.places(), ledger.all_over()
+        if over:
+            current = {ref: places for ref, places in current.items() if ref.pod not in over}
         self._left |= {ref: places for ref, places in self._seen.items() if ref not in current}
         self._seen = current
-        held = _all_of(resource, current)
+        held = _all_of(resource, current) if self._left else _NOTHING
         for ref, places in tuple(self._left.items()):
             mine = places.get(resource, _NOTHING)
             if ref in current or not offered.isdisjoint(mine) or (mine and mine <= held):
@@ -163,12 +161,5 @@ class Offers:
         return tuple(lists)
 
 
-def _bookings(ledger: Ledger) -> dict[ContainerRef, _Places]:
-    return {
-        ref: {resource: held.ids for resource, held in holdings.items()}
-        for ref, _, holdings in ledger.refs()
-    }
-
-
-def _all_of(resource: Resource, bookings: Mapping[ContainerRef, _Places]) -> frozenset[str]:
+def _all_of(resource: Resource, bookings: Mapping[ContainerRef, Places]) -> frozenset[str]:
     return _NOTHING.union(*(places.get(resource, _NOTHING) for places in bookings.values()))

@@ -104,11 +104,20 @@ class PatchQueue:
         self._patches: dict[PodId, Json] = {}
         self._tries: dict[PodId, tuple[int, float]] = {}
         self._written: dict[PodId, tuple[Json, float]] = {}
+        self._told: dict[PodId, dict[str, Allocation]] = {}
 
     def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
-        """Queue a pod's allocation; the same one again is ignored."""
-        patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
+        """Queue a pod's allocation; the same one again is ignored.
+
+        A container that was told of before stays in the record. The kubelet takes back what an
+        init container had (K4, K15), and the watch may show its record later than that.
+        """
         with self._changed:
+            allocations = {**self._told.pop(view.id, {}), **allocations}
+            self._told[view.id] = allocations
+            while len(self._told) > _MOST_REMEMBERED:
+                del self._told[next(iter(self._told))]
+            patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
             if self._patches.get(view.id, self._just_written(view.id)) == patch:
                 return
             self._patches[view.id] = patch

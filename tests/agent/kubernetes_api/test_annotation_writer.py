@@ -85,6 +85,20 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.01, 30.0))
 
 
+def test_an_init_container_that_was_recorded_stays_so_when_the_rest_is_told_alone() -> None:
+    """Its places are taken back before the watch shows its record."""
+    api, view = FakePatchApi(), make_pod("a", init(100, 0), asks(30, 8))
+    writing = Writing(api)
+    served = {"init": Allocation(("GPU-0",), 100, 0, Evidence.TICKET)}
+    with writing.running():
+        writing.queue.put(view, served)
+        writing.wait("written")
+        writing.queue.put(view, GOT)
+        writing.wait("written", "written")
+    record = api.patches[-1][1]["metadata"]["annotations"][NAMES.gpu_allocation]
+    assert json.loads(record).keys() == {"init", "main"}
+
+
 def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containers() -> None:
     view = make_pod("a", init(100, 0), asks(200, 9, "two"))
     allocations = {

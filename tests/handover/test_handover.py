@@ -6,6 +6,7 @@ from typing import Self
 
 import pytest
 
+from simulator.kubelet.settings import Moment
 from tests.agent.fakes import eventually
 from tests.handover.stage import Stage, stage
 from tests.situations.build import gpu
@@ -85,6 +86,29 @@ def test_the_steps_of_a_handover_are_those_that_are_tested_here() -> None:
         eventually(lambda: ("new", "alone") in node.steps, "the new one is alone")
         assert [step for name, step in node.steps if name == "old"] == SERVING_STEPS
         assert [step for name, step in node.steps if name == "new"] == STANDBY_STEPS
+
+
+def test_an_init_container_that_is_half_served_is_known_to_the_next_agent() -> None:
+    """The kubelet's record never shows it (K4): the first agent answers for its first resource."""
+    begun, followed = threading.Event(), threading.Event()
+
+    def hold(moment: Moment) -> None:
+        if (moment.container, moment.what, moment.when) == ("i", "Allocate", "after"):
+            begun.set()
+            followed.wait(60)
+
+    with stage(hook=hold) as node:
+        node.serving("old")
+        node.standing_by("new")
+        node.create("p", gpu("c0", 10, 4), init=(gpu("i", 30, 8),))
+        assert begun.wait(60)
+        node.terminate("old")
+        eventually(lambda: ("new", "registered") in node.steps, "the new one is registered")
+        followed.set()
+        node.await_running("p")
+        starts = [line for line in node.log("new") if line["message"] == "unproven"]
+        assert [(line["container"], len(line["ids"]) > 0) for line in starts] == [("i", True)] * 2
+        node.check()
 
 
 def _settled(node: Stage) -> None:

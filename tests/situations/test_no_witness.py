@@ -229,13 +229,14 @@ def test_order_takes_over_and_says_so(way: Way, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("way", [absent, denied], ids=lambda way: way.__name__)
-@pytest.mark.usefixtures("hasty")
-def test_prestart_proves_once_the_record_is_back(way: Way) -> None:
+def test_prestart_proves_once_the_record_is_back(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     pods = some_pods()[:4]
     with Gate() as gate, blind(way, cards=4, kubelet={"hook": gate}) as (node, blindness):
-        for each in pods:
-            node.bind(each)
-            wait_until_admitted(node)
+        with monkeypatch.context() as hasty:
+            hasty.setattr(agent.allocator.resolver.observer, "WITNESS_WITHIN", 0.02)
+            for each in pods:
+                node.bind(each)
+                wait_until_admitted(node)
         blindness.close()
         wait_until_seen(node)
         gate.opened.set()

@@ -50,7 +50,7 @@ class Knowledge:
     passed: frozenset[PodId] = frozenset()
     refused: frozenset[PodId] = frozenset()
     found: frozenset[PodId] | None = None
-    kubelet: Sequence[int] | None = None
+    kubelet: tuple[int, ...] | None = None
 
     def for_another_kubelet(self) -> "Knowledge":
         """Leave out what only this kubelet did: another tries all pods anew."""
@@ -88,7 +88,13 @@ def decode_rest(message: Mapping[str, object], held: Sequence[Held]) -> Knowledg
     if kubelet is not None and not _is_list(kubelet, int):
         raise ValueError("kubelet: not of the form that is known")
     found = _pods(message, "found") if message.get("found") is not None else None
-    return Knowledge(held, _pods(message, "passed"), _pods(message, "refused"), found, kubelet)
+    return Knowledge(
+        held,
+        _pods(message, "passed"),
+        _pods(message, "refused"),
+        found,
+        tuple(kubelet) if kubelet is not None else None,
+    )
 
 
 def _pods(message: Mapping[str, object], key: str) -> frozenset[PodId]:

@@ -52,7 +52,7 @@ def test_what_is_told_is_what_is_understood(held: Held) -> None:
 
 
 pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
-kubelets = st.none() | st.lists(st.integers(), min_size=3, max_size=3)
+kubelets = st.none() | st.tuples(st.integers(), st.integers(), st.integers())
 
 
 @given(pods, pods, st.none() | pods, kubelets)
@@ -60,7 +60,7 @@ def test_who_had_its_turn_is_understood_too(
     passed: frozenset[PodId],
     refused: frozenset[PodId],
     found: frozenset[PodId] | None,
-    kubelet: list[int] | None,
+    kubelet: tuple[int, ...] | None,
 ) -> None:
     known = Knowledge((), passed, refused, found, kubelet)
     assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
@@ -73,7 +73,7 @@ def test_another_kubelet_has_done_nothing_yet() -> None:
         frozenset([POD]),
         frozenset([OTHER]),
         frozenset([POD]),
-        [1, 2, 3],
+        (1, 2, 3),
     )
     expected = Held(
         ContainerRef(POD, "c"), ContainerKind.MAIN, {CORE: replace(given, answered=False)}

@@ -281,7 +281,9 @@ class Allocator:
             refs = self._ledger.refs()
             held = tuple(Held(ref, kind, dict(held)) for ref, kind, held in refs)
             admissions = self._resolver.admissions
-            return Knowledge(held, *admissions.had_their_turn(), admissions.found)
+            return Knowledge(
+                held, admissions.passed, admissions.ended, admissions.refused, admissions.found
+            )
 
     def inherit(self, known: Knowledge) -> None:
         """Apply what a predecessor knew, where the kubelet's record says nothing of it.
@@ -302,7 +304,7 @@ class Allocator:
                     learned.add(each.ref.pod)
                 self._inherited |= {(each.ref, one): held.ids for one, held in new.items()}
             self._forget_half_served()
-            self._resolver.admissions.inherit(known.passed, known.refused, known.found)
+            self._resolver.admissions.inherit(known)
             self._owed_annotations.tell_of(learned | self._resolver.take_changed())
 
     def refresh(self, *, owed: bool = True) -> bool:
@@ -590,6 +592,7 @@ class Allocator:
             return None
         with self.state:
             views_of = self._resolver.update().views_of
+            guessed = self._ledger.find(resource, ids)  # what ended meanwhile is released
             found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
             if found is None:
                 sure = [each for each in guessed if not self._by_order(each, resource)]

@@ -139,9 +139,7 @@ class Serving:
         self._wait_synced()
         try:
             self._allocator.rebuild(inheriting=True)
-            if self._registrar.kubelet not in (None, known.kubelet):
-                known = known.for_another_kubelet()
-            self._allocator.inherit(known)
+            self.note(known)
             self._upkeep.tick()
         finally:  # whatever became of it: the kubelet's calls have no deadline of their own
             self._loaded.set()
@@ -187,7 +185,9 @@ class Serving:
         self._loaded.wait(_SYNC_SECONDS)
 
     def note(self, known: Knowledge) -> None:
-        """Learn what the predecessor has answered meanwhile."""
+        """Learn what the predecessor knows, and has answered meanwhile."""
+        if self._registrar.kubelet not in (None, known.kubelet):
+            known = known.for_another_kubelet()
         self._allocator.inherit(known)
 
     def hold(self, connections: Sequence[int]) -> None:

@@ -106,9 +106,38 @@ def test_an_init_container_that_is_half_served_is_known_to_the_next_agent() -> N
         eventually(lambda: ("new", "registered") in node.steps, "the new one is registered")
         followed.set()
         node.await_running("p")
-        starts = [line for line in node.log("new") if line["message"] == "unproven"]
-        assert [(line["container"], len(line["ids"]) > 0) for line in starts] == [("i", True)] * 2
+        assert _unproven(node, "new") == [("i", True)] * 2
         node.check()
+
+
+def test_an_init_container_that_has_not_started_is_known_to_the_next_agent() -> None:
+    """Its pod was admitted long ago: other pods came after it."""
+    followed = threading.Event()
+
+    def hold(moment: Moment) -> None:
+        if (moment.container, moment.what, moment.when) == ("i", "PreStartContainer", "before"):
+            followed.wait(60)
+
+    with stage(hook=hold) as node:
+        node.serving("old")
+        node.standing_by("new")
+        node.create("p", gpu("c0", 10, 4), init=(gpu("i", 30, 8),))
+        node.create("q", gpu("c0", 10, 4))
+        node.await_running("q")
+        node.terminate("old")
+        node.await_end("old")
+        node.create("r", gpu("c0", 10, 4))
+        node.await_running("r")
+        followed.set()
+        node.await_running("p")
+        assert _unproven(node, "new") == [("i", True)] * 2
+        node.check()
+
+
+def _unproven(node: Stage, agent: str) -> list[tuple[str, bool]]:
+    """Return the containers whose start an agent let pass, and whether it told their places."""
+    lines = [line for line in node.log(agent) if line["message"] == "unproven"]
+    return [(line.get("container", ""), len(line["ids"]) > 0) for line in lines]
 
 
 def _settled(node: Stage) -> None:

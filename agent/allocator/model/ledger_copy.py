@@ -39,7 +39,8 @@ class Knowledge:
 
     Attributes:
         held: the ledger.
-        passed: pods that had their turn with this kubelet, answered or not.
+        passed: pods that this kubelet has rejected, as far as can be told.
+        over: pods whose admission by this kubelet is over, answered or not.
         refused: pods whose calls this agent has refused.
         found: pods that were there when it started: what their init containers had got by then
             it does not know (K4), and of all others it does. ``None`` where that is not told.
@@ -48,6 +49,7 @@ class Knowledge:
 
     held: Sequence[Held] = ()
     passed: frozenset[PodId] = frozenset()
+    over: frozenset[PodId] = frozenset()
     refused: frozenset[PodId] = frozenset()
     found: frozenset[PodId] | None = None
     kubelet: tuple[int, ...] | None = None
@@ -72,6 +74,7 @@ def encode_rest(known: Knowledge) -> dict[str, object]:
     """Write all but the ledger as a JSON object."""
     return {
         "passed": [list(each) for each in sorted(known.passed)],
+        "over": [list(each) for each in sorted(known.over)],
         "refused": [list(each) for each in sorted(known.refused)],
         "found": None if known.found is None else [list(each) for each in sorted(known.found)],
         "kubelet": known.kubelet and list(known.kubelet),
@@ -91,6 +94,7 @@ def decode_rest(message: Mapping[str, object], held: Sequence[Held]) -> Knowledg
     return Knowledge(
         held,
         _pods(message, "passed"),
+        _pods(message, "over"),
         _pods(message, "refused"),
         found,
         tuple(kubelet) if kubelet is not None else None,

@@ -9,6 +9,7 @@ got (K21), this is what tells them from the one that is asking.
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
+from agent.allocator.model.ledger_copy import Knowledge
 from agent.allocator.model.pod_view import Key, PodId
 from agent.allocator.model.podresources import MatchedPod, Snapshot
 from agent.allocator.resolver.pod_index import Observation
@@ -33,6 +34,7 @@ class Admissions:
         self._by_last: frozenset[PodId] = frozenset()  # passed when the last call was settled
         self._before: Snapshot | None = None
         self._keys: frozenset[Key] | None = frozenset()
+        self._told = Knowledge()  # by a predecessor, when it last did
 
     @property
     def passed(self) -> frozenset[PodId]:
@@ -116,33 +118,37 @@ class Admissions:
         if certain:
             self._refused.add(pod)
 
-    def had_their_turn(self) -> tuple[frozenset[PodId], frozenset[PodId]]:
-        """Return the pods that had their turn, and those of them that were refused."""
-        return self._passed | self._over, frozenset(self._refused)
+    @property
+    def ended(self) -> frozenset[PodId]:
+        """Pods whose admission is over, answered or not."""
+        return self._over
+
+    @property
+    def refused(self) -> frozenset[PodId]:
+        """Pods whose calls were refused for certain."""
+        return frozenset(self._refused)
 
     @property
     def found(self) -> frozenset[PodId]:
         """Pods of whose init containers nobody has seen all (K4)."""
         return self._found
 
-    def inherit(
-        self,
-        passed: AbstractSet[PodId],
-        refused: AbstractSet[PodId],
-        found: AbstractSet[PodId] | None,
-    ) -> None:
-        """Take over what a predecessor knew of the same kubelet.
+    def inherit(self, known: Knowledge) -> None:
+        """Take over what a predecessor knows of the same kubelet.
+
+        It is told again and again: what has changed since it was told last is applied.
 
         Args:
-            passed: pods that had their turn.
-            refused: those of them that were refused.
-            found: pods that the predecessor had found in its turn: what the init containers of
-                all others got it has told. ``None`` where it has not said.
+            known: what it has told.
         """
-        self._passed |= passed
-        self._refused |= refused
-        if found is not None:
-            self._found &= found
+        before, self._told = self._told, known
+        self._passed = (self._passed - (before.passed - known.passed)) | (
+            known.passed - before.passed
+        )
+        self._over = (self._over - (before.over - known.over)) | (known.over - before.over)
+        self._refused |= known.refused
+        if known.found is not None:
+            self._found &= known.found
 
     def disproved(self, pod: PodId) -> None:
         """Record that *pod* was not the one that was answered last, and nobody is shown to be."""

@@ -278,6 +278,22 @@ def test_places_that_nobody_holds_start_unproven(node: Node) -> None:
     assert node.decision_log.unproven_starts[1][2] == "away"
 
 
+def test_a_container_that_is_released_while_its_start_asks_the_kubelet_starts_unproven(
+    node: Node,
+) -> None:
+    pod = node.admitted(make_pod("a", init(30, 8), asks(10, 2)))
+
+    def another_call() -> None:
+        node.record.meanwhile = lambda: None
+        node.forget(pod)
+        with pytest.raises(ResolutionError):
+            node.prefer(CORE, 55)
+
+    node.record.meanwhile = another_call
+    node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])
+    assert node.decision_log.unproven_starts[-1][0] is None
+
+
 def test_an_init_container_whose_places_another_pod_holds_is_vetoed(node: Node) -> None:
     """The kubelet forgot whose they are (K15), and the agent that knew has been replaced."""
     pod = node.begin(make_pod("a", init(40, 8), asks(30, 8)))
@@ -425,6 +441,35 @@ def test_a_successor_knows_that_no_init_container_of_a_pod_was_served_yet(node: 
     node.serve(pod, pod.demand.containers[0], CORE)
     assert node.decision_log.refs("allocate") == ["a/init"]
     assert node.decision_log.evidence("prefer") == [Evidence.WITNESS]
+
+
+def test_a_successor_knows_an_init_container_that_starts_after_its_pods_admission(
+    node: Node,
+) -> None:
+    pod, after = make_pod("a", init(30, 8), asks(10, 2)), make_pod("b", asks(10, 2))
+    node.admitted(pod)
+    node.admitted(after)
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.inherit(known)
+    node.admitted(make_pod("c", asks(10, 2)))
+    node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])
+    assert str(node.decision_log.unproven_starts[-1][0]) == "default/a container init"
+
+
+def test_what_a_predecessor_takes_back_is_taken_back(node: Node) -> None:
+    """It guessed that a pod had been rejected, and was asked for it again."""
+    pod = make_pod("a", init(30, 8), asks(10, 2))
+    node.admitted(pod)
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.inherit(replace(known, passed=frozenset([pod.id])))
+    node.allocator.inherit(known)
+    node.admitted(make_pod("b", asks(10, 2)))
+    node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])
+    assert str(node.decision_log.unproven_starts[-1][0]) == "default/a container init"
 
 
 def test_what_a_predecessor_tells_late_of_an_init_container_is_recorded(node: Node) -> None:

@@ -55,14 +55,15 @@ pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
 kubelets = st.none() | st.tuples(st.integers(), st.integers(), st.integers())
 
 
-@given(pods, pods, st.none() | pods, kubelets)
+@given(pods, pods, pods, st.none() | pods, kubelets)
 def test_who_had_its_turn_is_understood_too(
     passed: frozenset[PodId],
+    over: frozenset[PodId],
     refused: frozenset[PodId],
     found: frozenset[PodId] | None,
     kubelet: tuple[int, ...] | None,
 ) -> None:
-    known = Knowledge((), passed, refused, found, kubelet)
+    known = Knowledge((), passed, over, refused, found, kubelet)
     assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
 
 
@@ -70,6 +71,7 @@ def test_another_kubelet_has_done_nothing_yet() -> None:
     given = Holding(frozenset(["G::1"]), Evidence.TICKET, proven=True, answered=True)
     known = Knowledge(
         [Held(ContainerRef(POD, "c"), ContainerKind.MAIN, {CORE: given})],
+        frozenset([POD]),
         frozenset([POD]),
         frozenset([OTHER]),
         frozenset([POD]),

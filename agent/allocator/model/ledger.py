@@ -78,6 +78,7 @@ class Ledger:
         self._places: dict[ContainerRef, Places] = {}  # the same, without all else
         self._owners: dict[tuple[Resource, str], PodId] = {}
         self._by_pod: dict[PodId, set[ContainerRef]] = {}
+        self._nameless: set[ContainerRef] = set()  # of pods known by name alone
         self._held: dict[Resource, set[str]] = {resource: set() for resource in Resource}
         self._counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
         self._changed: set[PodId] = set()
@@ -186,6 +187,8 @@ class Ledger:
         self._holdings.setdefault(ref, {})[resource] = holding
         self._places[ref] = {**self._places.get(ref, {}), resource: holding.ids}
         self._by_pod.setdefault(ref.pod, set()).add(ref)
+        if not ref.pod.uid:
+            self._nameless.add(ref)
         for device_id in holding.ids:
             self._owners[resource, device_id] = ref.pod
         fresh = holding.ids - self._held[resource]
@@ -287,9 +290,10 @@ class Ledger:
                 for resource, ids in container.held.items():
                     if ids:
                         truth[ContainerRef(each.pod, container.name), resource] = ids
-        # A pod that is listed without a UID is none of those that the API shows.
-        strangers = {each.pod.key for each in identified if not each.pod.uid}
-        self.adopt_names({each for each in present if each.key not in strangers})
+        if self._nameless:
+            # A pod that is listed without a UID is none of those that the API shows.
+            strangers = {each.pod.key for each in identified if not each.pod.uid}
+            self.adopt_names({each for each in present if each.key not in strangers})
         self._take_back(offered, named, listed)
         corrections = self._corrections(truth, settled)
         self._forget_unseen(truth, present, listed, settled)
@@ -334,12 +338,12 @@ class Ledger:
 
     def adopt_names(self, present: AbstractSet[PodId]) -> None:
         """Return the UID to what was booked by name alone, once the API has told it."""
-        nameless = [ref for pod, refs in self._by_pod.items() if not pod.uid for ref in refs]
+        nameless = sorted(self._nameless)
         if not nameless:
             return
         # One that has a booking of its own is another pod of the same name.
         by_key = {pod.key: pod for pod in sorted(present) if pod.uid and pod not in self._by_pod}
-        for ref in sorted(nameless):
+        for ref in nameless:
             pod = by_key.get(ref.pod.key)
             if pod is not None:
                 for pods in (self._known, self._listed or set()):
@@ -485,6 +489,7 @@ class Ledger:
             del self._places[ref]
             del self._holdings[ref]
             del self._kinds[ref]
+            self._nameless.discard(ref)
             self._by_pod[ref.pod].discard(ref)
             if not self._by_pod[ref.pod]:
                 del self._by_pod[ref.pod]

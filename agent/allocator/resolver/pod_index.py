@@ -113,9 +113,12 @@ class PodIndex:
             keys: the names.
             snapshot: what ``List`` showed; in the next, others may have come under them.
         """
+        found = set(keys)
+        if not found:
+            return  # so that what was seen need not be looked at anew
         if self._alone[0] is not snapshot:
             self._alone = (snapshot, set())
-        self._alone[1].update(keys)
+        self._alone[1].update(found)
         self._last = None
 
     def by_runtime_uid(self, uid: str) -> list[PodId]:

@@ -264,8 +264,9 @@ class Allocator:
         """Read the ledger off the kubelet's record; return whether it could be had.
 
         Args:
-            inheriting: ``inherit`` comes next. Nothing is written before: of ordinary init
-                containers the kubelet's record says nothing (K4), a predecessor may.
+            inheriting: ``inherit`` comes next, and nothing is written before, whoever asks for
+                it: of ordinary init containers the kubelet's record says nothing (K4), a
+                predecessor may.
         """
         context = self._observer.look()
         with self.state if inheriting else self._reconciling():
@@ -273,6 +274,8 @@ class Allocator:
             if context.snapshot is not None:
                 there |= self._resolver.reconcile(context.snapshot).pods
             self._resolver.admissions.find(there)
+            if inheriting:
+                self._owed_annotations.defer()
         return context.snapshot is not None
 
     def knowledge(self) -> Knowledge:
@@ -305,7 +308,7 @@ class Allocator:
                 self._inherited |= {(each.ref, one): held.ids for one, held in new.items()}
             self._forget_half_served()
             self._resolver.admissions.inherit(known)
-            self._owed_annotations.tell_of(learned | self._resolver.take_changed())
+            self._owed_annotations.resume(learned | self._resolver.take_changed())
 
     def refresh(self, *, owed: bool = True) -> bool:
         """Apply what the kubelet's record shows, on a node where no call comes any more.

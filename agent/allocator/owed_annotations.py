@@ -19,6 +19,16 @@ class OwedAnnotations:
         self._book = book
         self._pod_index = state.pod_index
         self._writer = writer
+        self._deferred: set[PodId] | None = None  # pods to hand on later; None: at once
+
+    def defer(self) -> None:
+        """Hand nothing on until ``resume``."""
+        self._deferred = self._deferred or set()
+
+    def resume(self, pods: AbstractSet[PodId]) -> None:
+        """Hand on what is complete of *pods*, and of those that were deferred."""
+        deferred, self._deferred = self._deferred or set(), None
+        self.tell_of(pods | deferred)
 
     def tell_of(self, pods: AbstractSet[PodId]) -> None:
         """Hand on what is complete of *pods*."""
@@ -36,6 +46,9 @@ class OwedAnnotations:
         """
         if view is None or self._pod_index.has_departed(view.id):
             return  # nobody is there to be written to
+        if self._deferred is not None:
+            self._deferred.add(view.id)
+            return
         try:
             found = allocations_of(self._ledger, self._book, view)
         except GrantError:

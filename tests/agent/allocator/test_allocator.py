@@ -107,6 +107,17 @@ def test_with_the_api_away_what_the_kubelet_lists_is_enough(node: Node) -> None:
     assert node.writer.of(pod)["main"].cards == tuple(node.cards(pod))
 
 
+def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused(
+    node: Node,
+) -> None:
+    """Without the kubelet's record nothing else names it."""
+    pod = make_pod("a", asks(30, 8))
+    node.pods.on_server[pod.id.key] = pod
+    node.record.away = "hanging"
+    node.prefer(CORE, 30)
+    assert node.decision_log.refs("prefer") == ["a/main"]
+
+
 # --- init containers: fact K7 ---------------------------------------------------------
 
 
@@ -427,6 +438,18 @@ def test_a_successor_writes_no_record_without_what_the_init_container_got(node: 
     node.allocator.inherit(known)
     ((_, allocations),) = node.writer.puts
     assert allocations.keys() == {"init", "main"}
+
+
+def test_a_successor_that_hears_of_a_pod_before_it_inherits_writes_nothing(node: Node) -> None:
+    """Its watch tells of pods at any time; what would be written lacks the init container."""
+    pod = node.admitted(make_pod("a", init(30, 8), asks(10, 2)))
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.catch_up(pod)
+    assert not node.writer.puts
+    node.allocator.inherit(known)
+    assert [allocations.keys() for _, allocations in node.writer.puts] == [{"init", "main"}]
 
 
 def test_a_successor_knows_that_no_init_container_of_a_pod_was_served_yet(node: Node) -> None:

@@ -101,7 +101,7 @@ class Plugin:
         """
         self.name = name
         self._log = folder / f"{name}.log"
-        self._free = {resource: shuffled(load.book().tickets(resource)) for resource in Resource}
+        self._free = {resource: shuffled(load.table().tickets(resource)) for resource in Resource}
         command = (
             f"-m bench.plugins --plugin {name} --cards {load.cards} --live {load.live} "
             f"--arriving {load.arriving} --folder {folder}"

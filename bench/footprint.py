@@ -44,7 +44,7 @@ class Footprint:
 
     Attributes:
         live: containers that were there from the start.
-        started: MiB resident once all of them are booked and recorded on their pods.
+        started: MiB resident once all of them are in the ledger and annotated on their pods.
         served: MiB after more containers were served, one after the other.
         idle: CPU time over wall time while nothing happens, in percent.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
@@ -41,9 +41,9 @@ class Load:
         """Make the cards."""
         return parse_inventory(cards_file(self.cards, CARD_MEMORY))
 
-    def book(self) -> TicketBook:
+    def table(self) -> DeviceTable:
         """Make the tickets."""
-        return TicketBook(self.inventory(), BLOCK)
+        return DeviceTable(self.inventory(), BLOCK)
 
     @property
     def settled(self) -> int:
@@ -62,11 +62,12 @@ class Load:
 
     def held(self) -> Iterator[tuple[PodView, dict[Resource, tuple[str, ...]]]]:
         """Return what each live pod holds: places of one card, cards in turn."""
-        book, demand = self.book(), self._live_demand()
+        table, demand = self.table(), self._live_demand()
         free = {
-            resource: {card.uuid: count() for card in book.inventory.cards} for resource in Resource
+            resource: {card.uuid: count() for card in table.inventory.cards}
+            for resource in Resource
         }
-        cards = book.inventory.cards
+        cards = table.inventory.cards
         counts = {Resource.CORE: demand.cores, Resource.MEMORY: demand.memory}
         for number, view in enumerate(self.views()[: self.settled]):
             card = cards[number % len(cards)].uuid
@@ -83,7 +84,7 @@ class Load:
     def _live_demand(self) -> Demand:
         """Share most of the node out over the live containers."""
         a_card = -(-max(self.settled, 1) // self.cards)
-        memory = self.book().places(Resource.MEMORY, self.inventory().cards[0])
+        memory = self.table().places(Resource.MEMORY, self.inventory().cards[0])
         return Demand(int(CORES_PER_CARD * _FILLED) // a_card or 1, int(memory * _FILLED) // a_card)
 
 

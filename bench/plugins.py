@@ -14,7 +14,7 @@ import click
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.host import memory
 from agent.injection.inject import Injection, inject
 from agent.kubelet.podresources import PodResources
@@ -101,14 +101,14 @@ class Echo:
 def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> None:
     """Serve until standard input ends; then tell what was asked of the API."""
     load, names = Load(cards, live, arriving), Names()
-    book, pods, writer = load.book(), LoadedPods(load.views()), CountingOutbox()
+    table, pods, writer = load.table(), LoadedPods(load.views()), CountingOutbox()
     configure("info")
     calls: Calls = Echo()
     if plugin == "ours":
-        calls = _allocator(book, pods, writer, folder / "r.sock", names)
+        calls = _allocator(table, pods, writer, folder / "r.sock", names)
     servers = [
         PluginServer(
-            DevicePluginService(resource=resource, book=book, calls=calls),
+            DevicePluginService(resource=resource, table=table, calls=calls),
             folder / f"{plugin}-{resource.value}.sock",
         )
         for resource in Resource
@@ -123,11 +123,11 @@ def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> Non
 
 
 def _allocator(
-    book: TicketBook, pods: LoadedPods, writer: CountingOutbox, record: Path, names: Names
+    table: DeviceTable, pods: LoadedPods, writer: CountingOutbox, record: Path, names: Names
 ) -> Allocator:
-    inventory = book.inventory
+    inventory = table.inventory
     allocator = Allocator(
-        book=book,
+        table=table,
         pods=pods,
         record=PodResources(
             record, resources={names.core: Resource.CORE, names.memory: Resource.MEMORY}

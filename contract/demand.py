@@ -26,7 +26,7 @@ _MAPPINGS = (dict, Mapping)
 
 
 class ContainerKind(StrEnum):
-    """The three kinds of containers a kubelet admits, told apart because it books them apart."""
+    """The three kinds of containers a kubelet admits, by how it counts devices."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -70,7 +70,7 @@ class ContainerDemand:
 
     Attributes:
         name: the container's name, unique within its pod.
-        kind: how the kubelet books it.
+        kind: how the kubelet counts its devices.
         index: its place in ``spec.initContainers`` or ``spec.containers``.
         demand: what it asks for.
     """

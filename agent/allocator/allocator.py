@@ -31,13 +31,13 @@ from agent.allocator.model.ports import (
     PodSource,
     RecordSource,
 )
-from agent.allocator.model.tickets import Ticket, TicketBook
+from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
 from agent.allocator.owed_annotations import OwedAnnotations
 from agent.allocator.placement_request import Beliefs, Guidance, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.proof import (
-    add_unbooked,
+    assign_listed,
     believe,
     check_start,
     check_unshared,
@@ -89,7 +89,7 @@ class Allocator:
     def __init__(  # noqa: PLR0913 -- the collaborators of the whole node, by keyword
         self,
         *,
-        book: TicketBook,
+        table: DeviceTable,
         pods: PodSource,
         record: RecordSource,
         writer: AnnotationWriter,
@@ -104,7 +104,7 @@ class Allocator:
         """Start with an empty ledger.
 
         Args:
-            book: the node's tickets.
+            table: the node's device IDs.
             pods: the pods of this node.
             record: the kubelet's own record.
             writer: takes finished allocations.
@@ -116,19 +116,19 @@ class Allocator:
             strict: whether a scheduler's choice of cards that does not fit is refused.
             aligned: whether the kubelet knows the cards' NUMA nodes.
         """
-        self._book = book
-        self._pods = BelievedPods(pods, book)
+        self._table = table
+        self._pods = BelievedPods(pods, table)
         self._shared = SharedRecord(record)
         self._decision_log = decision_log
         self._answer = answer
         self._unhealthy = unhealthy
-        self._placer = Placer(book=book, links=Links(book.inventory), unhealthy=unhealthy)
+        self._placer = Placer(table=table, links=Links(table.inventory), unhealthy=unhealthy)
         self._policy = policy
         self._strict = strict
         self.state = NodeState()
         self._ledger = self.state.ledger
         self._reservations = self.state.reservations
-        self._owed_annotations = OwedAnnotations(state=self.state, book=book, writer=writer)
+        self._owed_annotations = OwedAnnotations(state=self.state, table=table, writer=writer)
         self._resolver = Resolver(
             ledger=self.state.ledger,
             pod_index=self.state.pod_index,
@@ -145,13 +145,13 @@ class Allocator:
         self._enforcement = Enforcement(
             enforcer=enforcer,
             state=self.state,
-            book=book,
+            table=table,
             resolver=self._resolver,
             record=self._shared,
         )
         self._inherited: dict[tuple[ContainerRef, Resource], frozenset[str]] = {}
         self._unshown: Mapping[tuple[ContainerRef, Resource], Holding] = {}
-        self._offers = Offers(book, aligned=aligned)
+        self._offers = Offers(table, aligned=aligned)
 
     # --- the three calls -------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Allocator:
         """
         asker: list[Resolution] = []
         try:
-            must_tickets = self._book.read(resource, must)
+            must_tickets = self._table.read(resource, must)
             offered = frozenset(available)
             with self.state:  # held by the ledger and offered all the same: those were freed
                 held = (self._ledger.held(resource) & offered) - frozenset(must)
@@ -190,7 +190,7 @@ class Allocator:
         return [str(ticket) for ticket in placement.tickets]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        """Translate IDs into what their container gets, and book them.
+        """Translate IDs into what their container gets, and assign them to it.
 
         Raises:
             Refusal: the IDs make no sense together, or another container holds them.
@@ -199,7 +199,7 @@ class Allocator:
         size = len(device_ids)
         asker: list[Resolution] = []
         try:
-            tickets = self._book.read(resource, device_ids)
+            tickets = self._table.read(resource, device_ids)
             with self.state:
                 promised = self._reservations.claim(resource, ids)
                 ask = self._resolver.ask(resource, size, device_ids)
@@ -219,10 +219,10 @@ class Allocator:
                 reservation, grant = self._attempt(vet, context, ask)
                 evidence = reservation.resolution.evidence
             ref = ref_of(reservation.resolution)
-            # Before anything is booked: where it cannot be made, nothing has happened.
+            # Before anything is assigned: where it cannot be made, nothing has happened.
             found = self._answer(grant)
             with self._enforcement.making(ref, ids, grant) as made:
-                self._book_in(ref, reservation, resource, ids)
+                self._assign(ref, reservation, resource, ids)
         except Refusal as error:
             self._refused("allocate", asker, resource, size, error)
             raise
@@ -247,9 +247,9 @@ class Allocator:
             if ref is not None:
                 with self.state:
                     view = self._resolver.update().view(ref.pod)
-                    check_start(self._ledger, self._book, ref, view)
+                    check_start(self._ledger, self._table, ref, view)
                     if view is not None and (not view.running or self._reservations.unadvised(ids)):
-                        check_wishes(self._book, resource, ids, view)
+                        check_wishes(self._table, resource, ids, view)
             if resource is Resource.CORE:
                 self._enforcement.start(ref, ids)
         except Refusal as error:
@@ -324,9 +324,9 @@ class Allocator:
             Whether something has become free.
         """
         with self.state:
-            # Asked before the record: what is booked from here on may not be in it.
+            # Asked before the record: what is assigned from here on may not be in it.
             gone = self._resolver.gone()
-            if not gone and not (owed and self._unbooked(self._resolver.update())):
+            if not gone and not (owed and self._incomplete(self._resolver.update())):
                 return False
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
@@ -334,10 +334,10 @@ class Allocator:
             return False
         with self.state:
             pod_index = self._resolver.update()
-            unbooked = self._unbooked(pod_index)
+            incomplete = self._incomplete(pod_index)
             for each in match_entries(snapshot.pods, pod_index.views_of, self._ledger.owners):
-                if each.pod in unbooked:
-                    add_unbooked(self._ledger, each)
+                if each.pod in incomplete:
+                    assign_listed(self._ledger, each)
             released = [
                 self._ledger.release_pod(pod)
                 for pod in gone
@@ -348,8 +348,8 @@ class Allocator:
             self._owed_annotations.tell_of(pod_index.owed)
         return any(released)
 
-    def _unbooked(self, pod_index: PodIndex) -> set[PodId]:
-        """Return the pods of which the record may show more than is booked.
+    def _incomplete(self, pod_index: PodIndex) -> set[PodId]:
+        """Return the pods that may hold more by the kubelet's record than by the ledger.
 
         They wait for their record, or had it from an agent before, and this one could not read
         the kubelet's when it started.
@@ -389,7 +389,7 @@ class Allocator:
         if view.terminal or not view.demand:
             return
         with self.state:
-            # A pod that was served while the API was away is booked by its name alone.
+            # A pod that was served while the API was away is known by its name alone.
             self._resolver.update()
             if not view.assigned:
                 self._owed_annotations.tell(view)
@@ -398,7 +398,7 @@ class Allocator:
         """Count the free places by card."""
         with self.state:
             hidden = self._resolver.update().hidden
-            return free_places(self._ledger, self._book, resource, hidden=hidden)
+            return free_places(self._ledger, self._table, resource, hidden=hidden)
 
     # --- enforcing -------------------------------------------------------------------
 
@@ -484,7 +484,7 @@ class Allocator:
     ) -> Placement:
         container = asker.container
         if view is None:
-            container = at_least(container, self._book)
+            container = at_least(container, self._table)
         pod = view.demand if view is not None else PodDemand((container,))
         request = PlacementRequest(
             ref_of(asker),
@@ -527,7 +527,7 @@ class Allocator:
                 self._reservations.drop(asker[0].pod)
         self._decision_log.refused(call, ref, resource, size, str(error))
 
-    # --- booking ---------------------------------------------------------------------
+    # --- assigning -------------------------------------------------------------------
 
     def _vet_any(
         self, asker: Resolution, resource: Resource, tickets: Sequence[Ticket]
@@ -560,17 +560,17 @@ class Allocator:
         )
         grant = translate(resource, tickets)
         check_request(resolution.container.demand, grant)
-        other = grant_of(self._ledger, self._book, ref, resource.other)
+        other = grant_of(self._ledger, self._table, ref, resource.other)
         if resource is Resource.CORE:
             check_together(grant, other)
         else:
             check_together(other, grant)
         return grant
 
-    def _book_in(
+    def _assign(
         self, ref: ContainerRef, reservation: Reservation, resource: Resource, ids: frozenset[str]
     ) -> None:
-        """Book places that were vetted, and tell the API once that is all of its pod's."""
+        """Assign places that were vetted, and tell the API once that is all of its pod's."""
         resolution = reservation.resolution
         holding = Holding(ids, resolution.evidence, answered=True)
         with self.state:
@@ -613,6 +613,6 @@ class Allocator:
         return ref
 
     def _by_order(self, ref: ContainerRef, resource: Resource) -> bool:
-        """Return whether it was merely guessed that *ref* got what it is booked for."""
+        """Return whether it was merely guessed that *ref* got what it holds."""
         held = self._ledger.holding(ref, resource)
         return held is not None and held.evidence is Evidence.ORDER

@@ -1,7 +1,7 @@
 """What enforcement needs of the allocator: who may use what, what to make and what to sweep away.
 
 One pod after the other is given something; what is made on disk for it is not swept away
-before it is booked. The state's lock is not held while something is made.
+before it is assigned. The state's lock is not held while something is made.
 """
 
 import threading
@@ -15,7 +15,7 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import Enforcer, RecordSource
-from agent.allocator.model.tickets import TicketBook, card_of
+from agent.allocator.model.tickets import DeviceTable, card_of
 from agent.allocator.node_state import NodeState
 from agent.allocator.resolver.observer import WITNESS_WITHIN
 from agent.allocator.resolver.resolver import Resolver
@@ -33,14 +33,14 @@ class Enforcement:
         *,
         enforcer: Enforcer | None,
         state: NodeState,
-        book: TicketBook,
+        table: DeviceTable,
         resolver: Resolver,
         record: RecordSource,
     ) -> None:
         """Work on what *state* remembers."""
         self._enforcer = enforcer
         self._state = state
-        self._book = book
+        self._table = table
         self._resolver = resolver
         self._record = record
         self._making = threading.Lock()
@@ -49,7 +49,7 @@ class Enforcement:
 
     @contextmanager
     def making(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Iterator[Answer]:
-        """Make what a container will find; inside, it is booked, and nothing is swept away.
+        """Make what a container will find; inside, it is assigned, and nothing is swept away.
 
         Raises:
             EnforcementError: it cannot be made.
@@ -99,7 +99,7 @@ class Enforcement:
     def sweep(self) -> None:
         """Release what was made for pods that are gone.
 
-        Kept is what the API shows, what is booked, and what the kubelet's record shows; while
+        Kept is what the API shows, what the ledger has, and what the kubelet's record shows; while
         that cannot be had, everything is.
         """
         if self._enforcer is None:
@@ -112,16 +112,16 @@ class Enforcement:
         with self._making:
             with self._state:
                 known = self._resolver.update().known
-                booked = {ref.pod for ref, _, _ in self._state.ledger.refs()}
-                for ref in [each for each in self._deduced if each.pod not in known | booked]:
+                holders = {ref.pod for ref, _, _ in self._state.ledger.refs()}
+                for ref in [each for each in self._deduced if each.pod not in known | holders]:
                     del self._deduced[ref]
-            self._enforcer.keep(known | booked | listed)
+            self._enforcer.keep(known | holders | listed)
 
     def _pods(self, runtime_uid: str) -> list[PodId]:
         """Return the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
         known = self._state.pod_index.by_runtime_uid(runtime_uid)
-        booked = {ref.pod for ref, _, _ in self._state.ledger.refs()}
-        return sorted({*known, *(pod for pod in booked if pod.uid == runtime_uid)})
+        holders = {ref.pod for ref, _, _ in self._state.ledger.refs()}
+        return sorted({*known, *(pod for pod in holders if pod.uid == runtime_uid)})
 
     def _candidates(self, ref: ContainerRef | None, ids: frozenset[str]) -> list[Entitlement]:
         """Return who may be starting with these core places, in the order in which they start."""
@@ -162,17 +162,17 @@ class Enforcement:
             return None
         if view.running or ref.container in view.recorded:
             return None
-        demand, ordered = container.demand, tuple(self._book.in_order(cards))
+        demand, ordered = container.demand, tuple(self._table.in_order(cards))
         made = Allocation(ordered, demand.cores, demand.memory, Evidence.ORDER)
-        return recorded(self._book, ref, replace(view, recorded={ref.container: made}))
+        return recorded(self._table, ref, replace(view, recorded={ref.container: made}))
 
     def _recorded(self, ref: ContainerRef) -> Entitlement | None:
         view = self._state.pod_index.view(ref.pod)
         container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
-        return recorded(self._book, ref, view)
+        return recorded(self._table, ref, view)
 
     def _entitlement(self, ref: ContainerRef) -> Entitlement | None:
         view = self._state.pod_index.view(ref.pod)
-        return entitlement(self._state.ledger, self._book, ref, view)
+        return entitlement(self._state.ledger, self._table, ref, view)

@@ -1,4 +1,4 @@
-"""What is free of each card: what the kubelet offers, the book, and the records on pods."""
+"""What is free of each card: what the kubelet offers, the ledger, and the annotations of pods."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,14 +6,14 @@ from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import TicketBook, card_of, per_card
+from agent.allocator.model.tickets import DeviceTable, card_of, per_card
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
 
 def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
     ledger: Ledger,
-    book: TicketBook,
+    table: DeviceTable,
     resource: Resource,
     *,
     hidden: Iterable[PodView] = (),
@@ -26,7 +26,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
 
     Args:
         ledger: who holds what.
-        book: the node's tickets.
+        table: the node's device IDs.
         resource: which places.
         hidden: pods by whose records places may be taken of which the ledger knows nothing.
         reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
@@ -35,7 +35,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
     pod = reusable_by or PodId("", "", "")
     held = ledger.count(resource)
     free = {
-        card: len(places) - held.get(card, 0) for card, places in book.by_card(resource).items()
+        card: len(places) - held.get(card, 0) for card, places in table.by_card(resource).items()
     }
     for other in ledger.unlisted:
         if other != pod and (trusting or ledger.over(other)):
@@ -48,7 +48,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
     for view in hidden:
         if not view.recorded or view.terminal or view.id == pod or ledger.over(view.id):
             continue
-        for card, count in _beyond_book(view, resource, ledger).items():
+        for card, count in _beyond_ledger(view, resource, ledger).items():
             if card in free:
                 free[card] -= count
     return {card: max(places, 0) for card, places in free.items()}
@@ -65,7 +65,7 @@ def _held_by(pod: PodId, resource: Resource, ledger: Ledger) -> set[str]:
 
 
 def left_over(
-    pod: PodId, resource: Resource, book: TicketBook, ledger: Ledger
+    pod: PodId, resource: Resource, table: DeviceTable, ledger: Ledger
 ) -> Mapping[str, int]:
     """Count the places of each card that the pod's ordinary init containers have left over.
 
@@ -75,17 +75,17 @@ def left_over(
         ticket
         for ref in ledger.pod_refs(pod)
         if (held := ledger.holding(ref, resource)) is not None
-        for ticket in book.read(resource, held.ids)
+        for ticket in table.read(resource, held.ids)
         if not ledger.taken(resource, str(ticket), but_reusable_by=pod)
     }
     return per_card(left)
 
 
-def _beyond_book(view: PodView, resource: Resource, ledger: Ledger) -> Counter[str]:
+def _beyond_ledger(view: PodView, resource: Resource, ledger: Ledger) -> Counter[str]:
     """Count the places of each card that a pod must have beyond what the ledger knows.
 
-    The kubelet keeps what ordinary init containers took booked for the life of the pod and
-    never shows it (fact K4), and shows nothing of a pod it has not come to after a restart
+    The kubelet keeps what ordinary init containers took for the life of the pod and never
+    shows it (fact K4), and shows nothing of a pod it has not come to after a restart
     (K11), so an agent that has just started can only know it from the pod's own record. What
     an ordinary init container took is handed on to the containers after it (K7).
     """
@@ -116,18 +116,18 @@ def _recorded(view: PodView, container: str, resource: Resource) -> Counter[str]
 
 
 def offered_by_card(
-    resource: Resource, offered: AbstractSet[str], book: TicketBook, ledger: Ledger
+    resource: Resource, offered: AbstractSet[str], table: DeviceTable, ledger: Ledger
 ) -> Mapping[str, int]:
     """Count what is offered of each card."""
     held = ledger.held(resource)
-    if len(offered) + len(held) == len(book.cards(resource)) and held.isdisjoint(offered):
+    if len(offered) + len(held) == len(table.cards(resource)) and held.isdisjoint(offered):
         # All that nobody holds, as nearly always: thousands need not be counted.
         counts = ledger.count(resource)
         return {
             card: len(places) - counts.get(card, 0)
-            for card, places in book.by_card(resource).items()
+            for card, places in table.by_card(resource).items()
         }
-    known = book.cards(resource)
+    known = table.cards(resource)
     return Counter(map(known.__getitem__, offered & known.keys()))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from agent.allocator.model.allocations import allocations_of, is_news, served_inits
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.ports import AnnotationWriter
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
 from agent.errors import GrantError
 
@@ -13,10 +13,10 @@ from agent.errors import GrantError
 class OwedAnnotations:
     """Hand what is news to the annotation writer, in the order in which it was decided."""
 
-    def __init__(self, *, state: NodeState, book: TicketBook, writer: AnnotationWriter) -> None:
+    def __init__(self, *, state: NodeState, table: DeviceTable, writer: AnnotationWriter) -> None:
         """Read off *state* and put into *writer*."""
         self._ledger = state.ledger
-        self._book = book
+        self._table = table
         self._pod_index = state.pod_index
         self._writer = writer
         self._deferred: set[PodId] | None = None  # pods to hand on later; None: at once
@@ -50,10 +50,10 @@ class OwedAnnotations:
             self._deferred.add(view.id)
             return
         try:
-            found = allocations_of(self._ledger, self._book, view)
+            found = allocations_of(self._ledger, self._table, view)
         except GrantError:
             found = None  # it holds places of a card this node no longer has
         if (not found or not is_news(found, view.recorded)) and parts:
-            found = served_inits(self._ledger, self._book, view)
+            found = served_inits(self._ledger, self._table, view)
         if found and is_news(found, view.recorded):
             self._writer.put(view, found)

@@ -40,7 +40,7 @@ class Beliefs:
     A plan that heeds all of it is safe. None of it is certain, so nobody is refused for it.
 
     Attributes:
-        hidden: pods that the kubelet may book more for than its record shows.
+        hidden: pods that may hold more than the kubelet's record shows.
         reserved: places by card that are planned for another pod.
         kept: places by card that the kubelet may not offer, nobody knows why; several such
             lists, of which less and less is doubtful.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import Ticket, TicketBook
+from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.placement_request import PlacementRequest
 from agent.allocator.request_view import RequestView
 from agent.errors import PlacementError
@@ -37,15 +37,17 @@ class Placement:
 class Placer:
     """Places containers on the cards of one node."""
 
-    def __init__(self, *, book: TicketBook, links: Links, unhealthy: Callable[[str], str]) -> None:
-        """Place on the node of *book*.
+    def __init__(
+        self, *, table: DeviceTable, links: Links, unhealthy: Callable[[str], str]
+    ) -> None:
+        """Place on the node of *table*.
 
         Args:
-            book: the node's tickets.
+            table: the node's device IDs.
             links: how the node's cards are connected.
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
         """
-        self._book = book
+        self._table = table
         self._links = links
         self._unhealthy = unhealthy
 
@@ -59,7 +61,7 @@ class Placer:
         Raises:
             PlacementError: nothing fits; names the container that cannot be placed.
         """
-        view = RequestView(request, book=self._book, ledger=ledger, unhealthy=self._unhealthy)
+        view = RequestView(request, table=self._table, ledger=ledger, unhealthy=self._unhealthy)
         container, resource = request.container, request.resource
         try:
             step = view.step(container)
@@ -67,7 +69,7 @@ class Placer:
         except errors.PlacementError as error:
             raise PlacementError(str(error)) from error
         cards = found[container.name].cards
-        within = {card: self._book.among(resource, card, view.offered) for card in cards}
+        within = {card: self._table.among(resource, card, view.offered) for card in cards}
         tickets = pick(container.demand, resource, cards, free=within, must=request.must)
         first = resource.other in step.lacking or not count_of(container.demand, resource.other)
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
@@ -143,12 +145,14 @@ def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:
     return steps
 
 
-def at_least(container: ContainerDemand, book: TicketBook) -> ContainerDemand:
+def at_least(container: ContainerDemand, table: DeviceTable) -> ContainerDemand:
     """Work out what a container must ask for of which only the memory is known.
 
     More memory than any card has is asked for with whole cards.
     """
-    largest = max((book.places(Resource.MEMORY, card) for card in book.inventory.cards), default=0)
+    largest = max(
+        (table.places(Resource.MEMORY, card) for card in table.inventory.cards), default=0
+    )
     memory = container.demand.memory
     if memory <= largest or not container.demand.is_share or not largest:
         return container

@@ -10,7 +10,7 @@ from agent.allocator.model.grant import check_free, check_request, check_togethe
 from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import MatchedPod, Snapshot, match_entries
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
@@ -111,7 +111,7 @@ def _may_be_of(
 def believe(
     ledger: Ledger, ref: ContainerRef, held: Mapping[Resource, frozenset[str]]
 ) -> list[Correction]:
-    """Book all that a container holds by the kubelet's record, and to no other container.
+    """Assign all that a container holds by the kubelet's record, and to no other container.
 
     To be called before the container starts: it has been given all it asks for by then.
 
@@ -133,8 +133,8 @@ def believe(
     return wrong
 
 
-def add_unbooked(ledger: Ledger, each: MatchedPod) -> None:
-    """Book what ``List`` shows a pod holding where nobody has booked any of it."""
+def assign_listed(ledger: Ledger, each: MatchedPod) -> None:
+    """Assign what ``List`` shows a pod holding where nobody holds any of it."""
     for container in each.listed.containers:
         ref = ContainerRef(each.pod, container.name)
         for resource, ids in sorted(container.held.items()):
@@ -151,7 +151,7 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
     may still be being admitted, only what the record has shown before can be missing from it.
 
     Args:
-        ledger: what it is booked for.
+        ledger: what it holds, as far as the agent knows.
         snapshot: what ``List`` showed.
         pod: the pod.
         view: what the API tells of it; ``None`` when that is nothing.
@@ -166,9 +166,9 @@ def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None
         for resource in Resource
         if (held := ledger.holding(ref, resource)) is not None
     ]
-    booked = {(resource, each) for resource, held in holdings for each in held.ids}
+    assigned = {(resource, each) for resource, held in holdings for each in held.ids}
     proven = any(held.proven for _, held in holdings)
-    return shown.isdisjoint(booked) and (view is not None or proven)
+    return shown.isdisjoint(assigned) and (view is not None or proven)
 
 
 def unshown(
@@ -194,14 +194,16 @@ def unshown(
     }
 
 
-def check_start(ledger: Ledger, book: TicketBook, ref: ContainerRef, view: PodView | None) -> None:
+def check_start(
+    ledger: Ledger, table: DeviceTable, ref: ContainerRef, view: PodView | None
+) -> None:
     """Veto a container whose devices contradict each other or its request.
 
     Raises:
         GrantError: saying what contradicts what.
     """
     container = view.demand.of(ref.container) if view is not None else None
-    grants = {resource: grant_of(ledger, book, ref, resource) for resource in Resource}
+    grants = {resource: grant_of(ledger, table, ref, resource) for resource in Resource}
     if container is not None:
         for grant in grants.values():
             if grant is not None:
@@ -209,7 +211,9 @@ def check_start(ledger: Ledger, book: TicketBook, ref: ContainerRef, view: PodVi
     check_together(grants[Resource.CORE], grants[Resource.MEMORY])
 
 
-def check_wishes(book: TicketBook, resource: Resource, ids: frozenset[str], view: PodView) -> None:
+def check_wishes(
+    table: DeviceTable, resource: Resource, ids: frozenset[str], view: PodView
+) -> None:
     """Veto a container whose cards its pod's author has ruled out.
 
     They were not known when the card was chosen: neither watch nor API had shown the pod.
@@ -218,8 +222,8 @@ def check_wishes(book: TicketBook, resource: Resource, ids: frozenset[str], view
         GrantError: naming the cards and the annotations.
     """
     ruled_out = []
-    for card in translate(resource, book.read(resource, ids)).cards:
-        found = book.inventory.card(card)
+    for card in translate(resource, table.read(resource, ids)).cards:
+        found = table.inventory.card(card)
         key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
         if key:
             ruled_out.append(f"{card} by {key}")

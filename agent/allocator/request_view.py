@@ -10,7 +10,7 @@ from dataclasses import replace
 from agent.allocator.free_places import free_places, left_over, offered_by_card, within_reach
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.offers import Kept
-from agent.allocator.model.tickets import TicketBook, per_card
+from agent.allocator.model.tickets import DeviceTable, per_card
 from agent.allocator.placement_request import Beliefs, PlacementRequest
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
@@ -25,7 +25,7 @@ class RequestView:
         self,
         request: PlacementRequest,
         *,
-        book: TicketBook,
+        table: DeviceTable,
         ledger: Ledger,
         unhealthy: Callable[[str], str],
     ) -> None:
@@ -33,21 +33,21 @@ class RequestView:
 
         Args:
             request: the container to place.
-            book: the node's tickets.
+            table: the node's device IDs.
             ledger: who holds what.
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
         """
         self._request = request
         self._pod = request.ref.pod
         self._resource = request.resource
-        self._book = book
+        self._table = table
         self._ledger = ledger
         self.offered = within_reach(self._pod, request.resource, request.available, ledger)
-        self._offer = offered_by_card(request.resource, self.offered, book, ledger)
+        self._offer = offered_by_card(request.resource, self.offered, table, ledger)
         wishes = request.guidance.wishes
         self._barred = {
             card.uuid: (unhealthy(card.uuid), wishes.excludes(model=card.model, uuid=card.uuid))
-            for card in book.inventory.cards
+            for card in table.inventory.cards
         }
 
     def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
@@ -72,10 +72,10 @@ class RequestView:
         }
         # Given out already: it need not fit again, and the rest must follow it.
         need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
-        fixed = self._book.in_order(
+        fixed = self._table.in_order(
             ticket.card
             for each, holding in held.items()
-            for ticket in self._book.read(each, holding.ids)
+            for ticket in self._table.read(each, holding.ids)
         )
         planned = (self._request.plan or {}).get(container.name) if asking else None
         if planned is not None and fixed and set(fixed) <= set(planned.cards):
@@ -85,7 +85,7 @@ class RequestView:
             need,
             lacking,
             fixed,
-            self._book.in_order(ticket.card for ticket in self._request.must) if asking else (),
+            self._table.in_order(ticket.card for ticket in self._request.must) if asking else (),
             (self._resource, self._offer) if asking else None,
             self._chosen(container),
             self._request.guidance.strict,
@@ -95,7 +95,7 @@ class RequestView:
         """Return the cards that a scheduler chose; one that is not there by its number."""
         if container.kind is not ContainerKind.MAIN:
             return ()
-        by_index = {card.index: card.uuid for card in self._book.inventory.cards}
+        by_index = {card.index: card.uuid for card in self._table.inventory.cards}
         indices = self._request.guidance.chosen.get(container.index, ())
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
@@ -110,7 +110,7 @@ class RequestView:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*step.fixed, *step.must}
         if other in step.lacking:
-            bound |= left_over(self._pod, other, self._book, self._ledger).keys()
+            bound |= left_over(self._pod, other, self._table, self._ledger).keys()
         need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
         states = {state.uuid: state for state in self._states({})}
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
@@ -144,7 +144,7 @@ class RequestView:
             else:
                 found = free_places(
                     self._ledger,
-                    self._book,
+                    self._table,
                     each,
                     hidden=beliefs.hidden,
                     trusting=beliefs.trusting,
@@ -158,7 +158,7 @@ class RequestView:
             left[each] = (
                 per_card(self._request.must)
                 if asked
-                else left_over(self._pod, each, self._book, self._ledger)
+                else left_over(self._pod, each, self._table, self._ledger)
             )
         return [
             Capacity(
@@ -175,8 +175,8 @@ class RequestView:
                 card.uuid,
                 card.index,
                 {each: free.get(each, self._offer).get(card.uuid, 0) for each in Resource},
-                {each: self._book.places(each, card) for each in Resource},
+                {each: self._table.places(each, card) for each in Resource},
                 *self._barred[card.uuid],
             )
-            for card in self._book.inventory.cards
+            for card in self._table.inventory.cards
         ]

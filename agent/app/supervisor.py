@@ -16,7 +16,7 @@ from agent.allocator.allocator import Allocator
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, set_up_containers
 from agent.app.serving import Serving
@@ -91,7 +91,7 @@ class Agent:
         self._settings = settings
         self._source = source or open_source(settings.cards)
         if isinstance(self._source, StaticSource):  # known now: told now
-            _open_book(self._source.inventory, settings)
+            _open_table(self._source.inventory, settings)
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
@@ -245,7 +245,7 @@ class Agent:
             SettingsError: a memory block is larger than a card, or too small for the kubelet.
         """
         settings, names = self._settings, self._settings.names
-        book = _open_book(inventory, settings)
+        table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
         enforcer, works = set_up_containers(
             settings,
@@ -262,7 +262,7 @@ class Agent:
         )
         decision_log = LoggedDecisions(self._metrics, tell=self._tell_refusal)
         allocator = Allocator(
-            book=book,
+            table=table,
             pods=self._pods,
             record=self._record,
             writer=writer,
@@ -281,7 +281,7 @@ class Agent:
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
                 resource=resource,
-                book=book,
+                table=table,
                 calls=gate,
                 health_feed=self._health_feed,
                 numa=settings.numa,
@@ -324,7 +324,7 @@ class Agent:
     # --- what the parts ask of each other ----------------------------------------------
 
     def _catch_up(self, view: PodView) -> None:
-        # Before there is a desk nothing is booked: the first look at the kubelet's record
+        # Before there is a session nothing is assigned: the first look at the kubelet's record
         # finds every pod that is known by then.
         if self._desk is not None:
             self._desk.allocator.catch_up(view)
@@ -399,12 +399,12 @@ class Agent:
         return threading.Thread(target=target, name=name, daemon=True)
 
 
-def _open_book(inventory: Inventory, settings: Settings) -> TicketBook:
+def _open_table(inventory: Inventory, settings: Settings) -> DeviceTable:
     """Make the node's places.
 
     Raises:
         SettingsError: a memory block is larger than a card, or too small for the kubelet.
     """
-    book = TicketBook(inventory, settings.memory_block)
-    check_size(book, numa=settings.numa)
-    return book
+    table = DeviceTable(inventory, settings.memory_block)
+    check_size(table, numa=settings.numa)
+    return table

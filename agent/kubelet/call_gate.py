@@ -42,7 +42,7 @@ class CallGate:
             return self._calls.prefer(resource, available, must, size)
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        """Translate and book places."""
+        """Translate device IDs, and assign their places."""
         with self._passage():
             return self._calls.allocate(resource, device_ids)
 

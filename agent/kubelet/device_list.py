@@ -2,7 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.tickets import Ticket, TicketBook
+from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.errors import SettingsError
 from agent.kubelet.api import deviceplugin_pb2 as api
 from contract.resource import Resource
@@ -18,32 +18,32 @@ _MIB = 1 << 20
 
 
 def devices(
-    book: TicketBook, resource: Resource, unhealthy: AbstractSet[str], *, numa: bool
+    table: DeviceTable, resource: Resource, unhealthy: AbstractSet[str], *, numa: bool
 ) -> list[api.Device]:
     """List every place of *resource*.
 
     Args:
-        book: the node's places.
+        table: the node's device IDs.
         resource: of what.
         unhealthy: the cards that may not be given out, by UUID.
         numa: whether each says on which NUMA node its card is.
     """
-    topology = {card.uuid: _topology(card, numa=numa) for card in book.inventory.cards}
+    topology = {card.uuid: _topology(card, numa=numa) for card in table.inventory.cards}
     return [
         api.Device(
             ID=device_id,
             health=UNHEALTHY if ticket.card in unhealthy else HEALTHY,
             topology=topology[ticket.card],
         )
-        for device_id, ticket in book.tickets(resource).items()
+        for device_id, ticket in table.tickets(resource).items()
     ]
 
 
-def size_of(book: TicketBook, resource: Resource, *, numa: bool) -> int:
+def size_of(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     """Return the bytes of the longest message: that of a node all of whose cards are ill."""
     total = 0
-    for card in book.inventory.cards:
-        places, low = book.places(resource, card), 0
+    for card in table.inventory.cards:
+        places, low = table.places(resource, card), 0
         while low < places:  # IDs of as many digits have the same length
             high = min(places, max(low * 10, 10))
             device = api.Device(
@@ -56,46 +56,46 @@ def size_of(book: TicketBook, resource: Resource, *, numa: bool) -> int:
     return total
 
 
-def check_size(book: TicketBook, *, numa: bool) -> None:
+def check_size(table: DeviceTable, *, numa: bool) -> None:
     """Refuse more places than the kubelet can be told of.
 
     Raises:
         SettingsError: the message is too long; names the smallest block that works.
     """
-    cards = len(book.inventory.cards)
-    if size_of(book, Resource.CORE, numa=numa) > MOST_BYTES:
+    cards = len(table.inventory.cards)
+    if size_of(table, Resource.CORE, numa=numa) > MOST_BYTES:
         raise SettingsError(
             f"cards: Invalid value: {cards} cards: the kubelet reads at most {MOST_BYTES} bytes of "
             "devices in one message"
         )
-    size = size_of(book, Resource.MEMORY, numa=numa)
+    size = size_of(table, Resource.MEMORY, numa=numa)
     if size <= MOST_BYTES:
         return
-    places = sum(book.places(Resource.MEMORY, card) for card in book.inventory.cards)
-    smallest = _smallest_block(book, numa=numa)
+    places = sum(table.places(Resource.MEMORY, card) for card in table.inventory.cards)
+    smallest = _smallest_block(table, numa=numa)
     what_to_do = f"use {smallest}Mi or more" if smallest else "no block of this node's cards works"
     raise SettingsError(
-        f"memory-block: Invalid value: {book.block // _MIB}Mi: {places} blocks on {cards} cards "
+        f"memory-block: Invalid value: {table.block // _MIB}Mi: {places} blocks on {cards} cards "
         f"are {size} bytes of devices, and the kubelet reads at most {MOST_BYTES} in one "
         f"message: {what_to_do}"
     )
 
 
-def _smallest_block(book: TicketBook, *, numa: bool) -> int:
+def _smallest_block(table: DeviceTable, *, numa: bool) -> int:
     """Return the smallest block that works, in MiB; 0 where none does."""
-    low = book.block // _MIB
-    high = min(card.memory for card in book.inventory.cards) // _MIB
+    low = table.block // _MIB
+    high = min(card.memory for card in table.inventory.cards) // _MIB
     while low < high:
         middle = (low + high) // 2
-        if _fits(book, middle, numa=numa):
+        if _fits(table, middle, numa=numa):
             high = middle
         else:
             low = middle + 1
-    return high if _fits(book, high, numa=numa) else 0
+    return high if _fits(table, high, numa=numa) else 0
 
 
-def _fits(book: TicketBook, mebibytes: int, *, numa: bool) -> bool:
-    tried = TicketBook(book.inventory, mebibytes * _MIB)
+def _fits(table: DeviceTable, mebibytes: int, *, numa: bool) -> bool:
+    tried = DeviceTable(table.inventory, mebibytes * _MIB)
     return size_of(tried, Resource.MEMORY, numa=numa) <= MOST_BYTES
 
 

@@ -81,7 +81,7 @@ class PacedCalls:
             raise
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        """Translate and book places.
+        """Translate device IDs, and assign their places.
 
         Raises:
             Refusal: the IDs make no sense together, or another container holds them.

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 import grpc
 
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.cards.health_feed import HealthFeed
 from agent.errors import Refusal
 from agent.kubelet.api import deviceplugin_pb2 as api
@@ -39,7 +39,7 @@ class Calls(Protocol):
         ...
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        """Translate and book places."""
+        """Translate device IDs, and assign their places."""
         ...
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -54,23 +54,23 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self,
         *,
         resource: Resource,
-        book: TicketBook,
+        table: DeviceTable,
         calls: Calls,
         health_feed: HealthFeed | None = None,
         numa: bool = False,
     ) -> None:
-        """Serve *resource* from *book*.
+        """Serve *resource* from *table*.
 
         Args:
             resource: what is served.
-            book: its places.
+            table: the node's device IDs.
             calls: what answers the calls.
             health_feed: tells which cards are unhealthy; none is when it is left out.
             numa: whether places say on which NUMA node they are (K23).
         """
         self._numa = numa
         self._resource = resource
-        self._book = book
+        self._table = table
         self._calls = calls
         self._health_feed = health_feed or HealthFeed()
         self._ended = threading.Event()
@@ -135,7 +135,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         showing = self._health_feed.showing
         while True:
             yield api.ListAndWatchResponse(
-                devices=devices(self._book, self._resource, showing.unhealthy, numa=self._numa)
+                devices=devices(self._table, self._resource, showing.unhealthy, numa=self._numa)
             )
             later = self._health_feed.after(showing.version, leave=leave)
             if later is None:

@@ -253,14 +253,14 @@ class Faults:
         if world.ill:
             card = world.ill.pop()
             for resource in Resource:
-                world.devices.healthy[resource] |= world.book.by_card(resource)[card]
+                world.devices.healthy[resource] |= world.table.by_card(resource)[card]
         else:
             card = self._random.choice(world.cards)
             self.note("card fell ill")
             world.ill.add(card)
             world.could.clear()
             for resource in Resource:
-                world.devices.healthy[resource] -= world.book.by_card(resource)[card]
+                world.devices.healthy[resource] -= world.table.by_card(resource)[card]
 
     # --- agents and kubelets --------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import DecisionLog, RecordSource
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
 from agent.kubernetes_api.pods import PodCache
@@ -130,7 +130,7 @@ class Host:
     def __init__(  # noqa: PLR0913 -- the agent's surroundings, by keyword
         self,
         *,
-        book: TicketBook,
+        table: DeviceTable,
         api: Api,
         record: RecordSource,
         decision_log: DecisionLog,
@@ -140,7 +140,7 @@ class Host:
     ) -> None:
         """Run no agent yet."""
         self._guarded = guarded
-        self._book = book
+        self._table = table
         self._api = api
         self._record = record
         self._decision_log = decision_log
@@ -158,7 +158,7 @@ class Host:
         watch = Watch(self._api, self._clock)
         self.watch = watch
         allocator = Allocator(
-            book=self._book,
+            table=self._table,
             pods=watch.cache,
             record=self._record,
             writer=self._api,
@@ -167,7 +167,7 @@ class Host:
             unhealthy=self._unhealthy,
         )
         self.allocator = allocator
-        watch.start()  # before there is a desk nothing is booked, and nobody is told
+        watch.start()  # before there is a session nothing is assigned, and nobody is told
         self.shown = {each.id.uid for each in watch.cache.views()}
 
         def changed(view: PodView) -> None:

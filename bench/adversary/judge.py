@@ -141,7 +141,7 @@ class Judge:
         return another
 
     def _carries_out(self, call: Call, said: Said) -> bool:
-        """Return whether ``Allocate`` books what the call before it chose, on an excused guess.
+        """Return whether ``Allocate`` assigns what the call before it chose, on an excused guess.
 
         Nothing has come to be known between the two: the kubelet asks for the places at once.
         """

@@ -58,7 +58,7 @@ def _check_free(world: World) -> None:
 
 def _free(world: World, resource: Resource, *, but: Collection[str]) -> dict[str, int]:
     held = Counter(map(card_of, world.devices.held(resource, but=but)))
-    places = world.book.by_card(resource).items()
+    places = world.table.by_card(resource).items()
     return {card: len(ids) - held[card] for card, ids in places}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Refusal
 from bench.adversary.api import Api
 from bench.adversary.devices import CallFailed, Devices, Offer
@@ -39,13 +39,13 @@ class World:
         self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None
         self.trace: Callable[[str], None] = lambda _line: None
         self.judge = Judge()
-        self.book = _book()
-        self.cards = tuple(each.uuid for each in self.book.inventory.cards)
+        self.table = _table()
+        self.cards = tuple(each.uuid for each in self.table.inventory.cards)
         self.ill: set[str] = set()
         self.now = 0.0
-        self.api = Api(indices={each.uuid: each.index for each in self.book.inventory.cards})
+        self.api = Api(indices={each.uuid: each.index for each in self.table.inventory.cards})
         self.api.on_get = self._got
-        places = {each: tuple(self.book.tickets(each)) for each in Resource}
+        places = {each: tuple(self.table.tickets(each)) for each in Resource}
         self.devices = Devices(places, random)
         self.kubelet = Kubelet(
             devices=self.devices, api=self.api, active_only=active_only, port=self, random=random
@@ -53,7 +53,7 @@ class World:
         self.kubelet.on_list = lambda: self.strike("list", self.call)
         self.memory = Memory()
         self.host = Host(
-            book=self.book,
+            table=self.table,
             api=self.api,
             record=self.kubelet,
             decision_log=self.memory,
@@ -222,8 +222,8 @@ class World:
         return held
 
 
-def _book() -> TicketBook:
-    return TicketBook(
+def _table() -> DeviceTable:
+    return DeviceTable(
         Inventory(
             tuple(
                 Card(

@@ -15,7 +15,7 @@ import grpc
 from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import AnnotationWriter, DecisionLog
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.server import Calls, DevicePluginService
 from contract.allocation import Allocation, Evidence
@@ -34,7 +34,7 @@ class AgentDies(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InCall:
-    """Where an agent is: a call is settled and booked, its answer has not left yet.
+    """Where an agent is: a call is settled and assigned, its answer has not left yet.
 
     Attributes:
         call: ``GetPreferredAllocation``, ``Allocate`` or ``PreStartContainer``.
@@ -179,12 +179,12 @@ class MortalService(DevicePluginService):
         self,
         *,
         resource: Resource,
-        book: TicketBook,
+        table: DeviceTable,
         calls: Calls,
         death: Death,
         numa: bool = False,
     ) -> None:
-        super().__init__(resource=resource, book=book, calls=calls, numa=numa)
+        super().__init__(resource=resource, table=table, calls=calls, numa=numa)
         self._asked = resource
         self._death = death
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import Enforcer, RecordSource
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
@@ -64,7 +64,7 @@ class Node:
         }
         document = options.document or cards_file(options.cards, "80Gi")
         self._inventory: Inventory = parse_inventory(document)
-        self._book = TicketBook(self._inventory, BLOCK)
+        self._table = DeviceTable(self._inventory, BLOCK)
         # Sockets need a short path: 107 bytes at most.
         self._folder = tempfile.TemporaryDirectory(prefix="gt-node-", dir="/tmp")
         root = Path(self._folder.name)
@@ -310,7 +310,7 @@ class Node:
         for name, resource in self._resources.items():
             taken = {i for each in self.kubelet.record() if each.resource == name for i in each.ids}
             counted = {} if self._agent is None else self._agent.allocator.free(resource)
-            for card, places in self._book.by_card(resource).items():
+            for card, places in self._table.by_card(resource).items():
                 free = len(places - taken)
                 if counted.get(card) != free:
                     wrong.append(f"{card} {resource}: {counted.get(card)} counted, {free} free")
@@ -326,7 +326,7 @@ class Node:
         record: RecordSource = channel if self._options.witness else NoRecord()
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
-            book=self._book,
+            table=self._table,
             pods=self.pods,
             record=self._options.record(record),
             writer=writer,
@@ -406,7 +406,7 @@ class Node:
     ) -> Callable[[], DevicePluginService]:
         return lambda: MortalService(
             resource=resource,
-            book=self._book,
+            table=self._table,
             calls=allocator,
             death=death,
             numa=self._options.numa,

@@ -7,7 +7,7 @@ from hypothesis import settings
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, MatchedPod, Snapshot
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
@@ -123,12 +123,14 @@ def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
     )
 
 
-def book(cards: int = 2, *, blocks: int = 10) -> TicketBook:
-    """The tickets of a node with ``GPU-0`` … of *blocks* memory blocks each."""
-    return TicketBook(Inventory(tuple(card(index, blocks=blocks) for index in range(cards))), BLOCK)
+def device_table(cards: int = 2, *, blocks: int = 10) -> DeviceTable:
+    """The device IDs of a node with ``GPU-0`` … of *blocks* memory blocks each."""
+    return DeviceTable(
+        Inventory(tuple(card(index, blocks=blocks) for index in range(cards))), BLOCK
+    )
 
 
-def every_id(node: TicketBook, resource: Resource) -> list[str]:
+def every_id(node: DeviceTable, resource: Resource) -> list[str]:
     """Every device ID of one resource, as a kubelet with nothing allocated offers them."""
     return list(node.tickets(resource))
 
@@ -143,7 +145,7 @@ def hold(
     kind: ContainerKind = MAIN,
     evidence: Evidence = Evidence.WITNESS,
 ) -> ContainerRef:
-    """Book *held* to a container; gives its claim."""
+    """Assign *held* to a container; return the container."""
     ref = ContainerRef(pod, name)
     ledger.record(ref, kind, resource, Holding(held, evidence))
     return ref

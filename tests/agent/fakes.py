@@ -23,7 +23,7 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Unavailable
 from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
 from agent.kubelet.api import podresources_pb2 as lister_pb
@@ -67,9 +67,9 @@ def short_dir() -> Iterator[Path]:
 # --- plain data ----------------------------------------------------------------------
 
 
-def make_book(cards: int = 2, *, blocks: int = 32) -> TicketBook:
+def make_table(cards: int = 2, *, blocks: int = 32) -> DeviceTable:
     """A node with ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each."""
-    return TicketBook(
+    return DeviceTable(
         Inventory(
             tuple(
                 Card(
@@ -336,7 +336,7 @@ class FakeDecisionLog:
 
 
 class Node:
-    """A allocator with fakes around it, and the bookkeeping of a kubelet that calls it.
+    """An allocator with fakes around it, and the device counts of a kubelet that calls it.
 
     What the kubelet does is facts K2 to K4 and K7, spelled out in :meth:`serve`.
     """
@@ -353,11 +353,11 @@ class Node:
         self.strict = strict
         self.enforcer = enforcer
         self.ill: dict[str, str] = {}
-        self.book = make_book(cards, blocks=blocks)
+        self.table = make_table(cards, blocks=blocks)
         self.policy = policy
         self.pods, self.record = FakePods(), FakeRecord()
         self.free: dict[Resource, list[str]] = {
-            resource: list(self.book.tickets(resource)) for resource in Resource
+            resource: list(self.table.tickets(resource)) for resource in Resource
         }
         self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
         self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
@@ -369,7 +369,7 @@ class Node:
         self.writer, self.decision_log = FakeAnnotationWriter(), FakeDecisionLog()
         self.grants: list[Grant] = []
         self.allocator = Allocator(
-            book=self.book,
+            table=self.table,
             pods=self.pods,
             record=self.record,
             writer=self.writer,
@@ -417,7 +417,7 @@ class Node:
                 if pod == view.id and kind is resource
                 for each in held
             }
-            known = list(self.book.tickets(resource))
+            known = list(self.table.tickets(resource))
             self.free[resource] = [
                 each for each in known if each in freed or each in self.free[resource]
             ]
@@ -431,7 +431,7 @@ class Node:
         return self.allocator.prefer(resource, available, must, size)
 
     def serve(self, view: PodView, container: ContainerDemand, resource: Resource) -> list[str]:
-        """Make the calls for one resource of one container, and book what was answered."""
+        """Make the calls for one resource of one container, and take note of what was answered."""
         size = count_of(container.demand, resource)
         reusable = self.reusable.get((view.id, resource), [])
         self.forced = len(reusable) + len(self.free[resource]) == size > len(reusable)
@@ -448,7 +448,7 @@ class Node:
     def took(
         self, view: PodView, container: ContainerDemand, resource: Resource, chosen: Sequence[str]
     ) -> None:
-        """Book that a container got devices, as the kubelet does after ``Allocate``."""
+        """Note that a container got devices, as the kubelet does after ``Allocate``."""
         self.free[resource] = [each for each in self.free[resource] if each not in chosen]
         left = [each for each in self.reusable.get((view.id, resource), []) if each not in chosen]
         if container.kind is ContainerKind.INIT:

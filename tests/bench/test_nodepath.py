@@ -25,12 +25,12 @@ def test_live_containers_leave_room_for_those_that_arrive() -> None:
 def test_what_live_containers_hold_is_what_they_ask_for_and_nothing_twice() -> None:
     load = Load(2, 30, 1)
     places: set[tuple[Resource, str]] = set()
-    book = load.book()
+    table = load.table()
     for view, held in load.held():
         (container,) = view.demand.containers
         counts = [len(held[resource]) for resource in held]
         assert counts == [container.demand.cores, container.demand.memory]
         for resource, ids in held.items():
-            assert book.read(resource, ids)
+            assert table.read(resource, ids)
             assert not places & {(resource, each) for each in ids}
             places |= {(resource, each) for each in ids}

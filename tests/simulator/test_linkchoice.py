@@ -7,7 +7,7 @@ import pytest
 from agent.cards.cards_file import load_inventory
 from placement.cards import Inventory
 from simulator.linkchoice import better_set, links_of, numa_of
-from tests.agent.builders import book
+from tests.agent.builders import device_table
 
 CARDS = Path(__file__).parents[2] / "deploy" / "examples" / "cards"
 
@@ -37,7 +37,7 @@ def test_links_of_one_kind_are_one_word_and_others_are_counted_best_first(
 def test_numa_nodes_are_named_once(hgx: Inventory) -> None:
     assert numa_of(hgx, [0, 1]) == "0"
     assert numa_of(hgx, [5, 1]) == "0, 1"
-    assert numa_of(book(2).inventory, [0]) == "?"
+    assert numa_of(device_table(2).inventory, [0]) == "?"
     assert numa_of(hgx, []) == ""
 
 

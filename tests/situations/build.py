@@ -130,7 +130,7 @@ def assert_right(node: Node, *uids: str) -> None:
 
 
 def assert_sound(node: Node) -> None:
-    """What holds whatever happened: nobody named wrongly, no place given twice, books equal."""
+    """What holds whatever happened: nobody named wrongly, no place given twice, equal ledgers."""
     wrong = [each for each in node.admissions() if each.verdict is Verdict.WRONG]
     assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
     assert node.double_grants() == 0

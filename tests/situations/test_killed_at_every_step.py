@@ -93,7 +93,7 @@ class Fault(StrEnum):
     REPLACED = "agent-replaced"
     """The agent; another is there before the kubelet goes on."""
     LOST = "agent-in-call"
-    """The agent, inside the call: all is booked, the answer is lost. As ``AWAY`` after that."""
+    """The agent, inside the call: all is assigned, the answer is lost. As ``AWAY`` after that."""
     KUBELET = "kubelet"
     BOTH = "both"
     """The kubelet is back first."""
@@ -251,12 +251,12 @@ class Case:
         )
 
 
-Books = dict[tuple[str, str], frozenset[str]]
+Places = dict[tuple[str, str], frozenset[str]]
 """Container and resource -> places."""
 
 
-def held(node: Node, uid: str) -> Books:
-    """What the kubelet has booked for a pod."""
+def held(node: Node, uid: str) -> Places:
+    """What the kubelet has given to a pod."""
     return {
         (each.container, each.resource): frozenset(each.ids)
         for each in node.kubelet.record()
@@ -264,11 +264,11 @@ def held(node: Node, uid: str) -> Books:
     }
 
 
-def booked(node: Node) -> dict[str, Books]:
-    """What the agent has booked, by pod UID."""
+def ledger_of(node: Node) -> dict[str, Places]:
+    """What the agent's ledger has, by pod UID."""
     assert node._agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
-    found: dict[str, Books] = {}
+    found: dict[str, Places] = {}
     for ref, _, holdings in node._agent.allocator.state.ledger.refs():
         for resource, holding in holdings.items():
             found.setdefault(ref.pod.uid, {})[ref.container, names[resource]] = holding.ids
@@ -298,7 +298,7 @@ def check(case: Case) -> None:
         assert uid_of(BEHIND) in running
     record = {uid: held(node, uid) for uid in running}
     assert [uid for uid in running if not record[uid]] == []
-    check_books(record, booked(node), case.unknown)
+    check_ledger(record, ledger_of(node), case.unknown)
     for uid in running:
         missing = {container for container, _ in record[uid]} - {*node.pods.recorded(uid)}
         assert missing == (case.unrecorded if uid == uid_of(POD) else set()), uid
@@ -307,17 +307,19 @@ def check(case: Case) -> None:
     check_received(node)
 
 
-def check_books(record: Mapping[str, Books], book: Mapping[str, Books], lost: set[str]) -> None:
+def check_ledger(
+    record: Mapping[str, Places], ledger: Mapping[str, Places], lost: set[str]
+) -> None:
     """The agent's ledger is the kubelet's record, but for what no record shows."""
-    assert {*book} == {*record}
+    assert {*ledger} == {*record}
     for uid, places in record.items():
         unknown = {
             container
             for (container, name), ids in places.items()
-            if book[uid].get((container, name)) != ids
+            if ledger[uid].get((container, name)) != ids
         }
         assert unknown == (lost if uid == uid_of(POD) else set()), uid
-        assert book[uid].items() <= places.items(), uid
+        assert ledger[uid].items() <= places.items(), uid
 
 
 def check_received(node: Node) -> None:
@@ -397,4 +399,4 @@ def test_a_record_that_died_with_the_agent_is_written_though_no_other_pod_comes(
             return {*node.pods.recorded(uid_of(BEFORE))} == {"c0"}
 
         eventually(recorded, "the record is written", within=3)
-        check_books({uid_of(BEFORE): held(node, uid_of(BEFORE))}, booked(node), set())
+        check_ledger({uid_of(BEFORE): held(node, uid_of(BEFORE))}, ledger_of(node), set())

@@ -6,14 +6,14 @@ from dataclasses import replace
 from agent.allocator.model.grant import Grant, translate
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 
 
 def grant_of(
-    ledger: Ledger, book: TicketBook, ref: ContainerRef, resource: Resource
+    ledger: Ledger, table: DeviceTable, ref: ContainerRef, resource: Resource
 ) -> Grant | None:
     """Translate what *ref* holds of *resource*; ``None`` when it holds none.
 
@@ -21,10 +21,12 @@ def grant_of(
         GrantError: what it holds makes no sense.
     """
     held = ledger.holding(ref, resource)
-    return None if held is None else translate(resource, book.read(resource, held.ids))
+    return None if held is None else translate(resource, table.read(resource, held.ids))
 
 
-def allocations_of(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation] | None:
+def allocations_of(
+    ledger: Ledger, table: DeviceTable, view: PodView
+) -> dict[str, Allocation] | None:
     """Return what each container of a pod got, once all of them have all they ask for.
 
     An ordinary init container of which nothing is known does not keep a pod waiting when a
@@ -35,7 +37,7 @@ def allocations_of(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str,
     """
     found: dict[str, Allocation] = {}
     for container in view.demand.containers:
-        allocation = _allocation(ledger, book, view.id, container)
+        allocation = _allocation(ledger, table, view.id, container)
         if allocation is None:
             allocation = view.recorded.get(container.name)
         if allocation is not None:
@@ -60,10 +62,10 @@ def is_news(found: Mapping[str, Allocation], recorded: Mapping[str, Allocation])
     return False
 
 
-def served_inits(ledger: Ledger, book: TicketBook, view: PodView) -> dict[str, Allocation]:
+def served_inits(ledger: Ledger, table: DeviceTable, view: PodView) -> dict[str, Allocation]:
     """Return what the ordinary init containers of a pod got that have all they ask for."""
     inits = (each for each in view.demand.containers if each.kind is ContainerKind.INIT)
-    allocations = ((each.name, _allocation(ledger, book, view.id, each)) for each in inits)
+    allocations = ((each.name, _allocation(ledger, table, view.id, each)) for each in inits)
     return {name: allocation for name, allocation in allocations if allocation is not None}
 
 
@@ -78,7 +80,7 @@ def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
 
 
 def _allocation(
-    ledger: Ledger, book: TicketBook, pod: PodId, container: ContainerDemand
+    ledger: Ledger, table: DeviceTable, pod: PodId, container: ContainerDemand
 ) -> Allocation | None:
     ref = ContainerRef(pod, container.name)
     holdings = {
@@ -92,10 +94,10 @@ def _allocation(
     cards = {
         ticket.card
         for resource, held in holdings.items()
-        for ticket in book.read(resource, held.ids)
+        for ticket in table.read(resource, held.ids)
     }
     strength = list(Evidence)
     weakest = max((held.evidence for held in holdings.values()), key=strength.index)
     return Allocation(
-        book.in_order(cards), container.demand.cores, container.demand.memory, weakest
+        table.in_order(cards), container.demand.cores, container.demand.memory, weakest
     )

@@ -6,7 +6,7 @@ from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD, Demand
 from contract.resource import Resource
@@ -41,13 +41,13 @@ class Entitlement:
 
 
 def entitlement(
-    ledger: Ledger, book: TicketBook, ref: ContainerRef, view: PodView | None
+    ledger: Ledger, table: DeviceTable, ref: ContainerRef, view: PodView | None
 ) -> Entitlement | None:
     """Read off the ledger what *ref* may use; ``None`` when it holds no cores.
 
     Args:
         ledger: who holds what.
-        book: the node's tickets.
+        table: the node's device IDs.
         ref: which container.
         view: its pod, where the API has shown it.
     """
@@ -55,8 +55,8 @@ def entitlement(
     if held is None:
         return None
     try:
-        cores = grant_of(ledger, book, ref, Resource.CORE)
-        memory = grant_of(ledger, book, ref, Resource.MEMORY)
+        cores = grant_of(ledger, table, ref, Resource.CORE)
+        memory = grant_of(ledger, table, ref, Resource.MEMORY)
     except GrantError:  # of a card that this node no longer has
         return None
     if cores is None:
@@ -66,23 +66,23 @@ def entitlement(
     return Entitlement(ref, held.ids, cores, memory, limit, runtime_uid)
 
 
-def recorded(book: TicketBook, ref: ContainerRef, view: PodView) -> Entitlement | None:
+def recorded(table: DeviceTable, ref: ContainerRef, view: PodView) -> Entitlement | None:
     """Read off a pod's own record what one of its containers may use.
 
     For ordinary init containers, which an agent that has just started knows by it alone (K4).
 
     Args:
-        book: the node's tickets.
+        table: the node's device IDs.
         ref: which container.
         view: its pod.
     """
     found = view.recorded.get(ref.container)
-    if found is None or any(book.inventory.card(uuid) is None for uuid in found.cards):
+    if found is None or any(table.inventory.card(uuid) is None for uuid in found.cards):
         return None
     demand = Demand(found.cores, found.memory_blocks)
     if not found.cards or demand.cards != len(found.cards):
         return None
-    cards = book.in_order(found.cards)
+    cards = table.in_order(found.cards)
     cores = [min(found.cores, CORES_PER_CARD)] * len(cards)
     memory = [
         Share(card, blocks)

@@ -1,4 +1,4 @@
-"""Who holds which places: an in-memory book, rebuilt from the kubelet's own record.
+"""Who holds which places: in memory, rebuilt from the kubelet's own record.
 
 Invariants, checked by :meth:`Ledger.check`:
 
@@ -69,7 +69,7 @@ Places = Mapping[Resource, frozenset[str]]
 
 
 class Ledger:
-    """The book of held places."""
+    """The held places, by container and by resource."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -176,7 +176,7 @@ class Ledger:
     def record(
         self, ref: ContainerRef, kind: ContainerKind, resource: Resource, holding: Holding
     ) -> None:
-        """Book *holding*, in place of what the container held of *resource* before."""
+        """Assign *holding* to a container, instead of what it held of *resource* before."""
         self._drop(ref, resource)
         self._changed.add(ref.pod)
         if holding.answered:
@@ -254,19 +254,19 @@ class Ledger:
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> list[Correction]:
-        """Make the book equal to the kubelet's record.
+        """Make the ledger equal to the kubelet's record.
 
         To be called with a ``List`` taken while no ``Allocate`` is in flight, that is from
         within a preferred call: then what ``List`` does not show of a listed pod is not
         held, except for ordinary init containers, which it never shows (fact K4).
 
         A kubelet that has just restarted lists only the pods it has come to so far, though
-        its checkpoint still books the devices of all (K11). So a pod that is not listed
-        stays booked while the API shows it live, unless the kubelet offers its places.
+        its checkpoint still counts the devices of all (K11). So a pod that is not listed
+        keeps what it holds while the API shows it live, unless the kubelet offers its places.
 
         Args:
             identified: what ``List`` shows.
-            resting: other pods that it shows, known to be booked as it shows them.
+            resting: other pods that it shows, known to hold in the ledger what it shows.
             finished: pods that hold nothing any more though they may be listed (K8).
             live: pods that the API shows bound here and not finished.
             offered: places the kubelet offers for anybody in this call.
@@ -278,7 +278,7 @@ class Ledger:
         truth: dict[tuple[ContainerRef, Resource], frozenset[str]] = {}
         listed = {*resting, *(each.pod for each in identified)}
         present = (listed | live) - finished
-        # What is booked already need not be booked again.
+        # What is assigned already need not be assigned again.
         settled = {
             *resting,
             *(each.pod for each in identified if each.pod not in finished and self.agrees(each)),
@@ -337,11 +337,11 @@ class Ledger:
             raise AssertionError("an owner without a holding")
 
     def adopt_names(self, present: AbstractSet[PodId]) -> None:
-        """Return the UID to what was booked by name alone, once the API has told it."""
+        """Move what a pod known by name alone holds to its UID, once the API has told it."""
         nameless = sorted(self._nameless)
         if not nameless:
             return
-        # One that has a booking of its own is another pod of the same name.
+        # One that has holdings of its own is another pod of the same name.
         by_key = {pod.key: pod for pod in sorted(present) if pod.uid and pod not in self._by_pod}
         for ref in nameless:
             pod = by_key.get(ref.pod.key)
@@ -355,7 +355,7 @@ class Ledger:
                     self.record(ContainerRef(pod, ref.container), kind, resource, held)
 
     def hand_over(self, pod: PodId, to: PodId) -> None:
-        """Book all that is booked to *pod* to another pod: they were taken for each other."""
+        """Assign all that *pod* holds to another pod: they were taken for each other."""
         for ref in self.pod_refs(pod):
             kind, holdings = self._kinds[ref], dict(self._holdings[ref])
             self.release_container(ref)
@@ -363,11 +363,11 @@ class Ledger:
                 self.record(ContainerRef(to, ref.container), kind, resource, held)
 
     def agrees(self, entry: MatchedPod) -> bool:
-        """Return whether the book has exactly what ``List`` shows of a pod, and as proven.
+        """Return whether the ledger has exactly what ``List`` shows of a pod, and as proven.
 
-        Of ordinary init containers ``List`` says nothing (K4), whatever is booked for them.
+        Of ordinary init containers ``List`` says nothing (K4), whatever they hold.
         """
-        booked = {
+        lasting = {
             ref
             for ref in self._by_pod.get(entry.pod, _NO_CLAIMS)
             if self._kinds[ref] is not ContainerKind.INIT
@@ -377,7 +377,7 @@ class Ledger:
             if not container.held:
                 continue
             ref = ContainerRef(entry.pod, container.name)
-            holdings = self._holdings[ref] if ref in booked else {}
+            holdings = self._holdings[ref] if ref in lasting else {}
             if holdings.keys() != container.held.keys():
                 return False
             for resource, ids in container.held.items():
@@ -385,7 +385,7 @@ class Ledger:
                 if not held.proven or held.ids != ids:
                     return False
             shown += 1
-        return shown == len(booked)
+        return shown == len(lasting)
 
     def take_back(self, pod: PodId, free: AbstractSet[tuple[Resource, str]]) -> None:
         """Release the containers of *pod* that hold any of these places, which are free."""
@@ -405,7 +405,7 @@ class Ledger:
         those that are (K4): a kubelet that died while serving one does so again. One that was
         answered lives: what it offers of these all the same, it has forgotten (K15).
         Containers, not pods: the kubelet writes its checkpoint once a container has all it
-        asks for, so one that died in between still books the pod's earlier containers. Of a
+        asks for, so one that died in between still counts the pod's earlier containers. Of a
         pod that is being served again one resource, which is the one that it is served with.
         """
         offered = offered & self._owners.keys()
@@ -423,7 +423,7 @@ class Ledger:
     def _given_back(
         self, ref: ContainerRef, free: AbstractSet[tuple[Resource, str]]
     ) -> list[Resource]:
-        """Report which resources *ref* has booked places that are free."""
+        """Report the resources of which *ref* holds places that are free."""
         return [
             resource
             for resource, held in self._holdings[ref].items()
@@ -445,7 +445,7 @@ class Ledger:
         return found
 
     def give_way(self, ref: ContainerRef, resource: Resource, ids: frozenset[str]) -> None:
-        """Forget whom else the book has for places that the record shows with *ref*.
+        """Forget other holders of places that the record shows with *ref*.
 
         That is a pod which is not listed yet and was guessed while there was no witness.
         """

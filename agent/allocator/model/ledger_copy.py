@@ -163,8 +163,8 @@ def decode(message: Mapping[str, object]) -> Held:
 
 
 def inherit(ledger: Ledger, held: Held) -> bool:
-    """Book what *ledger* has nothing of, and nobody else holds; return whether that is anything."""
-    booked = False
+    """Assign what *ledger* lacks and nobody else holds; return whether that is anything."""
+    assigned = False
     for resource, holding in sorted(held.holdings.items()):
         if ledger.holding(held.ref, resource) is not None:
             continue
@@ -175,8 +175,8 @@ def inherit(ledger: Ledger, held: Held) -> bool:
         )
         if owners <= {None, held.ref.pod} and shared:
             ledger.record(held.ref, held.kind, resource, holding)
-            booked = True
-    return booked
+            assigned = True
+    return assigned
 
 
 def _compress(ids: Iterable[str]) -> dict[str, list[list[int]]]:

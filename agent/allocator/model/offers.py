@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.ledger import ContainerRef, Ledger, Places
-from agent.allocator.model.tickets import TicketBook, card_of
+from agent.allocator.model.tickets import DeviceTable, card_of
 from contract.resource import Resource
 
 _MOST_ENDED = 64
@@ -26,16 +26,16 @@ Kept = Mapping[Resource, Mapping[str, int]]
 class Offers:
     """Remembers what this kubelet has offered last, and what the one before it had booked."""
 
-    def __init__(self, book: TicketBook, *, aligned: bool = False) -> None:
+    def __init__(self, table: DeviceTable, *, aligned: bool = False) -> None:
         """Start with a kubelet that offers whatever nobody holds.
 
         Args:
-            book: the node's tickets.
+            table: the node's device IDs.
             aligned: whether the kubelet knows NUMA nodes, so that it may offer some nodes'
                 places only (K23): what it does not offer of others it does not keep back.
         """
-        self._book = book
-        self._nodes = {card.uuid: card.numa for card in book.inventory.cards} if aligned else {}
+        self._table = table
+        self._nodes = {card.uuid: card.numa for card in table.inventory.cards} if aligned else {}
         self._withheld: dict[Resource, frozenset[str]] = {}  # as of the last call that asked
         self._booked: dict[ContainerRef, Places] = {}  # as of the last answer, and some before
         self._former: dict[ContainerRef, Places] = {}  # what this kubelet may count of ended pods
@@ -81,7 +81,7 @@ class Offers:
             unhealthy: why a card, by UUID, is not given out: it is not offered either.
         """
         self._note_left(resource, offered, ledger)
-        known, held = self._book.cards(resource), ledger.held(resource)
+        known, held = self._table.cards(resource), ledger.held(resource)
         if len(offered) + len(held) == len(known) and held.isdisjoint(offered):
             rest = _NOTHING  # all that nobody holds is offered, as nearly always
         else:
@@ -146,7 +146,7 @@ class Offers:
                     unsure |= its
         # Whoever is unknown and has places of a card probably has both kinds of them.
         cards = {card_of(each) for each in withheld - explained}
-        by_card = self._book.by_card(other)
+        by_card = self._table.by_card(other)
         suspect = _NOTHING.union(*(by_card[card] for card in cards if other not in self._withheld))
         # What a pod holds that is over counts as free, unless it is kept back.
         held = ledger.held(other) - _all_of(other, self._left) | _all_of(other, self._seen)

@@ -113,10 +113,10 @@ class Enforcer(Protocol):
         """Return what an ``Allocate`` answer must carry, and make on disk what it names.
 
         The answer follows from the IDs alone; *ref* is for whom it is made as far as is
-        known yet. Called before anything is booked, and never twice at once.
+        known yet. Called before anything is assigned, and never twice at once.
 
         Raises:
-            EnforcementError: it cannot be made; nothing is booked, the pod is refused.
+            EnforcementError: it cannot be made; nothing is assigned, the pod is refused.
         """
         ...
 

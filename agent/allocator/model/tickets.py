@@ -45,7 +45,7 @@ class Ticket:
 
 
 @dataclass(frozen=True)
-class TicketBook:
+class DeviceTable:
     """Every ticket of a node: 100 core places a card, one memory place per block.
 
     Attributes:

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from agent.allocator.model.pod_view import PodView, is_complete
 from agent.allocator.model.ports import PodSource
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 
 
 class BelievedPods:
     """A ``PodSource`` without records of cards that this node does not have."""
 
-    def __init__(self, pods: PodSource, book: TicketBook) -> None:
-        """Take pods from *pods*, and the cards from *book*."""
+    def __init__(self, pods: PodSource, table: DeviceTable) -> None:
+        """Take pods from *pods*, and the cards from *table*."""
         self._pods = pods
-        self._cards = frozenset(card.uuid for card in book.inventory.cards)
+        self._cards = frozenset(card.uuid for card in table.inventory.cards)
         # Replaced as a whole, so that threads may share it. Who compares views compares objects.
         self._last: tuple[Sequence[PodView], Sequence[PodView]] = ((), ())
         self._changed: dict[str, tuple[PodView, PodView]] = {}

@@ -60,7 +60,7 @@ class LastAnswer:
         return (last.pod if last is not None and found else None), found
 
     def transfer(self, guess: Mapping[Resource, Holding], resolution: Resolution) -> None:
-        """Book to the init container that is asking what was guessed to be another's."""
+        """Assign to the init container that is asking what was guessed to be another's."""
         container = resolution.container
         if container.kind is not ContainerKind.INIT:
             return
@@ -73,7 +73,7 @@ class LastAnswer:
                 self._ledger.record(ref, container.kind, resource, held)
 
     def take_over(self, each: MatchedPod) -> None:
-        """Book to a pod what its init container was given last in the name of one before it.
+        """Assign to a pod what its init container was given last in the name of one before it.
 
         The API had not told yet that the name had come back.
         """

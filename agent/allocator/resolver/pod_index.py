@@ -2,7 +2,7 @@
 
 Every call of the kubelet brings its whole record, and nearly every pod in it is as it was in
 the call before: served, proven and running. Those are *at rest* and are not looked at again
-until their entry, what the API tells of them, or the book changes. What is left are the
+until their entry, what the API tells of them, or the ledger changes. What is left are the
 pods *in motion*, and only among them can the one be that is asking.
 
 A pod that is deleted by force leaves the API before it leaves the record (fact K20), and may
@@ -151,7 +151,7 @@ class PodIndex:
 
     @property
     def hidden(self) -> list[PodView]:
-        """Live pods that may hold more than the book says, by the records on them.
+        """Live pods that may hold more than the ledger says, by the records on them.
 
         Ordinary init containers are never listed (K4), and a kubelet that has just restarted
         does not list the pods that it has not come to (K11).

@@ -70,10 +70,10 @@ class Resolver:
         return self.pod_index
 
     def _adopt_names(self) -> None:
-        """Book under its UID what was booked by a pod's name while the API was away.
+        """Assign to a pod's UID what was assigned to its name while the API was away.
 
-        A pod that asks for something else than was booked is another one of the same name. If
-        the kubelet has not shown the booked one holding that either, it was guessed wrongly.
+        A pod that asks for something else than was assigned is another one of the same name. If
+        the kubelet has not shown that one holding that either, it was guessed wrongly.
         """
         pods = {
             each.pod
@@ -93,9 +93,9 @@ class Resolver:
             elif views and not fitting:
                 self.ledger.release_unproven(pod)
 
-    def _fits(self, view: PodView, booked: PodId) -> bool:
-        """Return whether *view* asks for what is booked by its name alone."""
-        for ref in self.ledger.pod_refs(booked):
+    def _fits(self, view: PodView, nameless: PodId) -> bool:
+        """Return whether *view* asks for what a pod known by its name alone holds."""
+        for ref in self.ledger.pod_refs(nameless):
             if is_unseen(ref.container):
                 continue
             container = view.demand.of(ref.container)
@@ -122,7 +122,7 @@ class Resolver:
         return self.pod_index.observe(snapshot, self.ledger.owners)
 
     def _confused(self, observation: Observation) -> tuple[PodId, PodId] | None:
-        """Find a pod to which was booked what its predecessor of the same name had been given.
+        """Find a pod to which was assigned what its predecessor of the same name had been given.
 
         ``List`` tells no UID: a pod that is admitted after it has left the API is taken for the
         one that has its name by then. Once that one is listed as well, there are two entries, and
@@ -155,7 +155,7 @@ class Resolver:
         offered: AbstractSet[tuple[Resource, str]] = frozenset(),
         named: AbstractSet[tuple[Resource, str]] = frozenset(),
     ) -> Observation:
-        """Bring the book in line with the kubelet's record."""
+        """Bring the ledger in line with the kubelet's record."""
         observation = self.observe(snapshot)
         admissions = self.admissions
         admissions.shown(observation.pods, self.pod_index.live)
@@ -169,7 +169,7 @@ class Resolver:
             for each in observation.moving
             if each.pod in admissions.begun or self.pod_index.has_departed(each.pod)
         ]
-        booked = {pod: self._sure(pod) for pod in begun}
+        certain = {pod: self._sure(pod) for pod in begun}
         admissions.gained(each.pod for each in observation.moving if self._gained(each))
         for correction in self.ledger.reconcile(
             observation.moving,
@@ -182,7 +182,7 @@ class Resolver:
             self._decision_log.corrected(correction)
             admissions.guessed_wrongly(correction.guessed.pod)
         # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
-        over = [pod for pod, sure in booked.items() if sure - self._sure(pod)]
+        over = [pod for pod, before in certain.items() if before - self._sure(pod)]
         admissions.over(over)
         for pod in over:
             self.ledger.release_inits(pod)
@@ -200,7 +200,7 @@ class Resolver:
         return observation
 
     def take_changed(self) -> AbstractSet[PodId]:
-        """Return the pods whose bookings the kubelet's record has changed since the last call."""
+        """Return the pods whose holdings the kubelet's record has changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 

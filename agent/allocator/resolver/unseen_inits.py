@@ -1,10 +1,10 @@
 """Init containers of pods whose spec is not known: what they hold is kept for what follows.
 
-``List`` never shows an ordinary init container (fact K4). Where the API has not told of a pod, a
-call for one is booked to the container that seems to come first; the next ``List`` shows that this
-one holds nothing. Then the places are an init container's: the kubelet has not offered them again.
-Kept as such, its second resource is placed on the same card, and so is what is handed on to the
-containers after it (K7). Pure but for the ledger it is given.
+``List`` never shows an ordinary init container (fact K4). Where the API has not told of a pod,
+what a call for one is answered is assigned to the container that seems to come first; the next
+``List`` shows that this one holds nothing. Then the places are an init container's: the kubelet
+has not offered them again. Kept as such, its second resource is placed on the same card, and so is
+what is handed on to the containers after it (K7). Pure but for the ledger it is given.
 """
 
 from collections.abc import Mapping

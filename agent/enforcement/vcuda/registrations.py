@@ -140,7 +140,7 @@ class Registrations:
     def _take_over(
         self, ref: ContainerCgroup, ticket_socket: TicketSocket, folders: frozenset[str]
     ) -> _Registered:
-        """Book a container; the socket's lock is held.
+        """Register a container; the socket's lock is held.
 
         What it shares with earlier containers of the ticket, which have ended, is its own from
         now on.

@@ -174,7 +174,7 @@ def test_a_place_another_live_container_holds_is_refused(node: Node) -> None:
     assert not node.grants
 
 
-def test_places_that_make_no_sense_are_refused_and_nothing_is_booked(node: Node) -> None:
+def test_places_that_make_no_sense_are_refused_and_nothing_is_assigned(node: Node) -> None:
     node.begin(make_pod("a", asks(30, 8)))
     with pytest.raises(GrantError) as refused:
         node.allocator.allocate(CORE, ids(0, range(20)) + ids(1, range(10)))
@@ -628,7 +628,7 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
 
 
 def test_an_init_container_recorded_on_its_pod_is_remembered_over_a_restart(node: Node) -> None:
-    """K4: the kubelet books its places for the life of the pod and never shows them."""
+    """K4: the kubelet keeps its places for the life of the pod and never shows them."""
     pod = node.admitted(make_pod("a", init(80, 20), asks(10, 2)))
     node.pods.add(replace(pod, assigned=True, recorded=node.writer.of(pod)))
     node.restart_agent()
@@ -811,7 +811,7 @@ def test_what_a_force_deleted_pod_holds_is_taken_until_it_has_left_the_list(node
     assert sum(node.allocator.free(CORE).values()) == 200
 
 
-def test_an_agent_that_could_not_read_the_record_when_it_started_books_what_runs_on_a_quiet_node(
+def test_an_agent_that_could_not_read_the_record_when_it_started_assigns_what_runs_on_a_quiet_node(
     node: Node,
 ) -> None:
     """An agent before it has written the pods' records, so that none is owed."""

@@ -1,4 +1,4 @@
-"""What enforcement is told: before a booking, before a start, and when pods are gone."""
+"""What enforcement is told: before an assignment, before a start, and when pods are gone."""
 
 import threading
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
     )
 
 
-def test_what_cannot_be_made_is_refused_and_nothing_is_booked(
+def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     node.begin(make_pod("p", asks(30, 4)))
@@ -132,7 +132,7 @@ def test_the_memory_places_of_a_start_make_nothing(node: Node, enforcer: FakeEnf
     assert enforcer.started == []
 
 
-def test_a_sweep_keeps_what_is_shown_booked_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
+def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
     held, waiting, gone = (make_pod(name, asks(10, 1)) for name in ("held", "waiting", "gone"))
     node.bind(held, gone)
     node.admit(held)
@@ -153,7 +153,7 @@ def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
 
 
 def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer) -> None:
-    """Between making and booking nobody else shows the pod: the watch is behind."""
+    """Between making and assigning nobody else shows the pod: the watch is behind."""
     pod = node.begin(make_pod("p", asks(100, 0)))
     chosen = node.prefer(CORE, 100)
     node.pods.remove(pod)

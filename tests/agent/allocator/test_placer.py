@@ -10,7 +10,7 @@ from agent.allocator.free_places import free_places
 from agent.allocator.model.grant import translate
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Ticket, TicketBook, per_card
+from agent.allocator.model.tickets import DeviceTable, Ticket, per_card
 from agent.allocator.placement_request import Beliefs, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.errors import PlacementError
@@ -27,8 +27,8 @@ from tests.agent.builders import (
     MAIN,
     MEMORY,
     SIDECAR,
-    book,
     container,
+    device_table,
     every_id,
     hold,
     ids,
@@ -38,7 +38,7 @@ from tests.agent.builders import (
 )
 
 P, Q = pod_id("p"), pod_id("q")
-NODE = book(cards=3)
+NODE = device_table(cards=3)
 CARDS = ("GPU-0", "GPU-1")
 
 
@@ -48,7 +48,7 @@ def _placement(
     *,
     name: str = "c0",
     ledger: Ledger | None = None,
-    node: TicketBook = NODE,
+    node: DeviceTable = NODE,
     available: Sequence[str] | None = None,
     must: Sequence[Ticket] = (),
     **given: Any,
@@ -57,7 +57,7 @@ def _placement(
     asked = pod.demand.of(name)
     assert asked is not None
     unhealthy = given.pop("unhealthy", lambda _uuid: "")
-    placer = Placer(book=node, links=Links(node.inventory), unhealthy=unhealthy)
+    placer = Placer(table=node, links=Links(node.inventory), unhealthy=unhealthy)
     request = PlacementRequest(
         ContainerRef(pod.id, name),
         asked,
@@ -281,7 +281,7 @@ def test_places_of_cards_the_node_does_not_have_are_not_counted() -> None:
 
 
 def test_a_record_on_an_init_container_is_less_what_a_later_container_was_handed() -> None:
-    """K7: what the init container had, the container after it has, as the book knows."""
+    """K7: what the init container had, the container after it has, as the ledger knows."""
     ledger = Ledger()
     hold(ledger, Q, "s0", CORE, ids("GPU-0", range(10)))
     hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20, 50)))
@@ -364,7 +364,7 @@ def test_more_memory_than_a_card_has_is_asked_for_with_whole_cards(
 
 def test_on_a_node_without_cards_nothing_is_worked_out() -> None:
     asked = container("c0", 1, 11)
-    assert at_least(asked, book(cards=0)) is asked
+    assert at_least(asked, device_table(cards=0)) is asked
 
 
 # --- a node filled up ----------------------------------------------------------------
@@ -387,7 +387,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
     pods: list[tuple[list[tuple[Any, tuple[int, int]]], bool]], policy: Policy, data: st.DataObject
 ) -> None:
     """Pods come one after another, as to a kubelet that hands on nothing and keeps everything."""
-    node, ledger = book(cards=3), Ledger()
+    node, ledger = device_table(cards=3), Ledger()
     for number, (containers, core_first) in enumerate(pods):
         named = [
             container(f"c{index}", *counts, kind=SIDECAR if kind is INIT else kind)
@@ -452,7 +452,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
 class Kubelet:
     """What a kubelet does with a pod's places: it hands on those of ordinary init containers."""
 
-    def __init__(self, node: TicketBook) -> None:
+    def __init__(self, node: DeviceTable) -> None:
         self.node = node
         self.reusable: dict[Resource, set[str]] = {resource: set() for resource in Resource}
         self.taken: dict[Resource, set[str]] = {resource: set() for resource in Resource}
@@ -467,7 +467,7 @@ class Kubelet:
         return frozenset(sorted(self.reusable[resource])[:size])
 
     def gives(self, resource: Resource, asked: ContainerDemand, taken: frozenset[str]) -> None:
-        """Book to the pod, and keep what an ordinary init container took for the next ones."""
+        """Assign to the pod, and keep what an ordinary init container took for the next ones."""
         self.taken[resource] |= taken
         if asked.kind is INIT:
             self.reusable[resource] |= taken
@@ -485,7 +485,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
         container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
         for index, (kind, counts) in enumerate(containers)
     ]
-    node, ledger, pod = book(cards=3), Ledger(), view("p", *named)
+    node, ledger, pod = device_table(cards=3), Ledger(), view("p", *named)
     kubelet = Kubelet(node)
     plan: Plan | None = None
     for asked, first in zip(named, core_first, strict=False):
@@ -522,7 +522,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
 
 @settings(patient, max_examples=50)
 @given(containers=_containers, listed=st.booleans())
-def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps_booked(
+def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps(
     containers: list[tuple[Any, tuple[int, int]]], listed: bool
 ) -> None:
     """Whether ``List`` shows its containers already, or not yet (K4, K7, K11)."""
@@ -530,7 +530,7 @@ def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps_bo
         container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
         for index, (kind, counts) in enumerate(containers)
     ]
-    node, ledger = book(cards=1), Ledger()
+    node, ledger = device_table(cards=1), Ledger()
     kubelet = Kubelet(node)
     for asked in named:
         for resource in Resource:

@@ -7,7 +7,7 @@ import pytest
 from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
-from agent.allocator.proof import add_unbooked, believe, check_start, holder, proven, why_unproven
+from agent.allocator.proof import assign_listed, believe, check_start, holder, proven, why_unproven
 from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -15,8 +15,8 @@ from tests.agent.builders import (
     CORE,
     INIT,
     MEMORY,
-    book,
     container,
+    device_table,
     hold,
     identified,
     ids,
@@ -27,7 +27,7 @@ from tests.agent.builders import (
 )
 
 P, Q = pod_id("p"), pod_id("q")
-NODE = book()
+NODE = device_table()
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))
 OTHERS = ids("GPU-1", range(50))
 HELD = {CORE: CORES, MEMORY: BLOCKS}
@@ -137,7 +137,7 @@ def test_a_right_guess_is_proven_and_known_by_the_record_from_then_on() -> None:
     }
 
 
-def test_a_wrong_guess_is_given_back_and_booked_to_the_holder() -> None:
+def test_a_wrong_guess_is_given_back_and_assigned_to_the_holder() -> None:
     ledger = Ledger()
     guessed = hold(ledger, Q, "c0", CORE, CORES, evidence=Evidence.ORDER)
     hold(ledger, Q, "c0", MEMORY, BLOCKS, evidence=Evidence.ORDER)
@@ -163,13 +163,13 @@ def test_a_wrong_guess_within_a_pod_is_corrected_too() -> None:
     assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
 
 
-def test_what_nobody_had_booked_is_booked() -> None:
+def test_what_nobody_held_is_assigned() -> None:
     ledger = Ledger()
     assert believe(ledger, ContainerRef(P, "c0"), HELD) == []
     assert _holdings(ledger) == {ContainerRef(P, "c0"): PROVEN}
 
 
-def test_what_an_init_container_handed_on_stays_booked_to_it_too() -> None:
+def test_what_an_init_container_handed_on_stays_its_own_too() -> None:
     ledger = Ledger()
     init = hold(ledger, P, "i", CORE, CORES, kind=INIT)
     assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
@@ -200,20 +200,20 @@ def test_who_holds_some_of_these_gives_way_uncounted() -> None:
 # --- what is owed ---------------------------------------------------------------------
 
 
-def test_what_nobody_has_booked_of_a_listed_pod_is_added() -> None:
+def test_what_nobody_holds_of_a_listed_pod_is_added() -> None:
     ledger = Ledger()
     kept = hold(ledger, P, "c1", CORE, OTHERS)
     entry = listed("p", c0=HELD, c1={CORE: ids("GPU-1", range(60))}, c2=None)
-    add_unbooked(ledger, identified(view("p"), entry))
+    assign_listed(ledger, identified(view("p"), entry))
     assert ledger.holding(kept, CORE) == Holding(OTHERS, Evidence.WITNESS)
     assert _holdings(ledger)[ContainerRef(P, "c0")] == PROVEN
 
 
-def test_what_another_container_has_booked_is_not_added() -> None:
+def test_what_another_container_holds_is_not_added() -> None:
     """A call of the kubelet may have come since the record was made."""
     ledger = Ledger()
     other = hold(ledger, Q, "c0", CORE, ids("GPU-0", range(49, 70)))
-    add_unbooked(ledger, identified(view("p"), listed("p", c0=HELD)))
+    assign_listed(ledger, identified(view("p"), listed("p", c0=HELD)))
     assert _holdings(ledger) == {
         other: {CORE: Holding(ids("GPU-0", range(49, 70)), Evidence.WITNESS)},
         ContainerRef(P, "c0"): {MEMORY: PROVEN[MEMORY]},

@@ -12,10 +12,10 @@ from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice
 from agent.observability.metrics import Metrics
-from tests.agent.builders import book, card
+from tests.agent.builders import card, device_table
 
 NOON = Moment(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
-TWO = Discovery(book(2).inventory, "550.54.15")
+TWO = Discovery(device_table(2).inventory, "550.54.15")
 WELL = CardsStatus(TWO, {"GPU-0": CardHealth(), "GPU-1": CardHealth()})
 ILL = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
 

@@ -23,13 +23,13 @@ from contract.names import Names
 from placement.cards import Inventory
 from placement.scoring import Policy
 from tests.agent.builders import BLOCK, CORE, MEMORY
-from tests.agent.fakes import make_book, short_dir
+from tests.agent.fakes import make_table, short_dir
 
-BOOK = make_book(2)
+TABLE = make_table(2)
 CARDS = Inventory(
     tuple(
         replace(card, device=device)
-        for card, device in zip(BOOK.inventory.cards, ("/dev/null", "/dev/zero"), strict=True)
+        for card, device in zip(TABLE.inventory.cards, ("/dev/null", "/dev/zero"), strict=True)
     )
 )
 SHARE = Grant(CORE, (Share("GPU-1", 30),))

@@ -29,7 +29,7 @@ from placement.scoring import Policy
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from tests.agent.builders import BLOCK, book
+from tests.agent.builders import BLOCK, device_table
 from tests.agent.fakes import (
     DEADLINE_S,
     NAMES,
@@ -271,7 +271,7 @@ class Slow(StaticSource):
     """Cards of which nothing is known before *go_on* is set."""
 
     def __init__(self) -> None:
-        super().__init__(book(2).inventory)
+        super().__init__(device_table(2).inventory)
         self.go_on = threading.Event()
 
     def discover(self) -> Discovery:

@@ -17,12 +17,12 @@ from agent.cards.inventory import CardFault, Discovery
 from agent.cards.source import Source
 from agent.errors import DriverUnloaded, Unavailable
 from placement.cards import Card
-from tests.agent.builders import book
+from tests.agent.builders import device_table
 from tests.agent.fakes import eventually
 from tests.agent.threads import running
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
-TWO = Discovery(book(2).inventory, "550.54.15")
+TWO = Discovery(device_table(2).inventory, "550.54.15")
 LOST = Fault(FaultKind.LOST, "NVML: GPU is lost")
 BUSY = Pace(step=0.005, probe=0.0, renew=60.0, retry=0.005, retry_most=0.02)
 """Probes in every round, and fails fast; the time that counts is the fake clock's."""
@@ -214,7 +214,7 @@ def test_a_node_without_a_card_to_serve_is_looked_at_again(
     driver: Driver, clock: Clock, diary: Diary
 ) -> None:
     fault = CardFault(0, None, "NVML: GPU is lost")
-    driver.found = Discovery(book(0).inventory, "550.54.15", (fault,))
+    driver.found = Discovery(device_table(0).inventory, "550.54.15", (fault,))
     with watching(make(driver, clock, diary)) as watch:
         eventually(lambda: watch.status.problem != "", "it is told")
         assert watch.status.problem == "no card can be served: card 0: NVML: GPU is lost"
@@ -231,7 +231,7 @@ def test_a_card_that_comes_later_waits_for_a_restart(
     driver.found = replace(TWO, faults=(CardFault(2, None, "NVML: GPU is lost"),))
     with watching(make(driver, clock, diary, replace(BUSY, renew=0.0))) as watch:
         assert watch.known.wait(20)
-        driver.found = Discovery(book(3).inventory, "560.28.03")
+        driver.found = Discovery(device_table(3).inventory, "560.28.03")
         eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is told")
         assert watch.inventory == TWO.inventory
         assert not watch.healthy("GPU-2")
@@ -249,7 +249,7 @@ def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(
         assert watch.known.wait(20)
         driver.answers |= {"GPU-0": LOST, "GPU-1": LOST}
         driver.found = replace(
-            Discovery(book(0).inventory),
+            Discovery(device_table(0).inventory),
             faults=(mute, known, other),
             skipped=(known, CardFault(9, "GPU-9", "MIG")),
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.cards.cards_file import load_inventory
 from contract.resource import Resource
 
@@ -45,5 +45,5 @@ def test_a_file_holds_what_its_name_says_as_nvml_would_tell_it(name: str) -> Non
         if not link.kind.startswith("NV"):
             apart = numa[link.cards[0]] != numa[link.cards[1]]
             assert apart == (link.kind == "SYS"), link
-    book = TicketBook(inventory, 256 << 20)
-    assert len(book.tickets(Resource.CORE)) == 100 * sum(MODELS[name].values())
+    table = DeviceTable(inventory, 256 << 20)
+    assert len(table.tickets(Resource.CORE)) == 100 * sum(MODELS[name].values())

@@ -4,7 +4,7 @@ from agent.cards.health import Probe
 from agent.cards.inventory import CardFault, Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.source import StaticSource, look, none_served, open_source
-from tests.agent.builders import book
+from tests.agent.builders import device_table
 from tests.agent.fakes import write_cards
 from tests.agent.nvml_node import Node, uuid
 
@@ -18,7 +18,7 @@ def test_a_cards_file_stands_in_for_nvml(tmp_path: Path) -> None:
 
 
 def test_the_cards_of_a_file_are_always_healthy() -> None:
-    with StaticSource(book().inventory).open() as session:
+    with StaticSource(device_table().inventory).open() as session:
         assert session.watch(["GPU-0"]) == {}
         assert not session.watching
         assert session.wait(0) is None
@@ -41,7 +41,9 @@ def test_a_node_without_a_card_to_serve_says_why(node: Node) -> None:
 
 
 def test_a_node_without_any_card_says_so() -> None:
-    assert none_served(Discovery(book(0).inventory)) == ("no card can be served: the node has none")
-    assert none_served(Discovery(book(0).inventory, "", (CardFault(0, None, "lost"),))) == (
+    assert none_served(Discovery(device_table(0).inventory)) == (
+        "no card can be served: the node has none"
+    )
+    assert none_served(Discovery(device_table(0).inventory, "", (CardFault(0, None, "lost"),))) == (
         "no card can be served: card 0: lost"
     )

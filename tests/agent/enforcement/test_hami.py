@@ -21,7 +21,7 @@ from agent.enforcement.hami import HamiCore
 from agent.enforcement.ticket_dirs import digest_of
 from agent.errors import EnforcementError
 from contract.demand import Demand
-from tests.agent.builders import BLOCK, CORE, MEMORY, book, ids, patient, pod_id
+from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, patient, pod_id
 
 POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
@@ -141,7 +141,7 @@ def test_limits_stand_in_the_order_of_the_containers_cards(
 ) -> None:
     """As placed: every card of the container has its own limit, or the least of the others."""
     node = Node(tmp_path_factory.mktemp("node"))
-    tickets = book(cards, blocks=40)
+    tickets = device_table(cards, blocks=40)
     names = [f"GPU-{index}" for index in range(cards)]
     places = pick(
         Demand(100 * cards, blocks),

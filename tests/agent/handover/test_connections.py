@@ -20,7 +20,7 @@ from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.kubelet.server import DevicePluginService, PluginServer
 from tests.agent.builders import CORE
-from tests.agent.fakes import DEADLINE_S, FakeCalls, eventually, make_book
+from tests.agent.fakes import DEADLINE_S, FakeCalls, eventually, make_table
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def calls() -> FakeCalls:
 
 @pytest.fixture
 def server(folder: Path, calls: FakeCalls) -> Iterator[PluginServer]:
-    service = DevicePluginService(resource=CORE, book=make_book(1), calls=calls)
+    service = DevicePluginService(resource=CORE, table=make_table(1), calls=calls)
     serving = PluginServer(service, folder / "vcore-1.sock")
     yield serving
     serving.stop()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import SettingsError
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
@@ -16,18 +16,18 @@ MIB = 1 << 20
 UUID = "GPU-00000000-5eed-4a2d-8c1f-00000000000{}"
 
 
-def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> TicketBook:
+def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> DeviceTable:
     """Cards of *memory* MiB in blocks of *block* MiB."""
     found = (
         Card(UUID.format(index), index, index, "Test", memory * MIB, numa, "", "/dev/null")
         for index in range(cards)
     )
-    return TicketBook(Inventory(tuple(found)), block * MIB)
+    return DeviceTable(Inventory(tuple(found)), block * MIB)
 
 
-def sent(book: TicketBook, resource: Resource, *, numa: bool) -> int:
-    ill = {card.uuid for card in book.inventory.cards}
-    return api.ListAndWatchResponse(devices=devices(book, resource, ill, numa=numa)).ByteSize()
+def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
+    ill = {card.uuid for card in table.inventory.cards}
+    return api.ListAndWatchResponse(devices=devices(table, resource, ill, numa=numa)).ByteSize()
 
 
 @settings(patient, max_examples=40)
@@ -41,8 +41,8 @@ def sent(book: TicketBook, resource: Resource, *, numa: bool) -> int:
 def test_the_size_is_that_of_what_is_sent(
     cards: int, memory: int, place: int | None, numa: bool, resource: Resource
 ) -> None:
-    book = node(cards, memory, 1, numa=place)
-    assert size_of(book, resource, numa=numa) == sent(book, resource, numa=numa)
+    table = node(cards, memory, 1, numa=place)
+    assert size_of(table, resource, numa=numa) == sent(table, resource, numa=numa)
 
 
 @pytest.mark.parametrize("numa", [True, False])
@@ -73,7 +73,7 @@ def test_usual_nodes_are_far_from_it() -> None:
 def test_a_node_that_no_block_helps_says_so() -> None:
     small, large = node(1, 1, 1).inventory.cards[0], node(2, 100_000, 1).inventory.cards[1]
     with pytest.raises(SettingsError, match="no block of this node's cards works"):
-        check_size(TicketBook(Inventory((small, large)), MIB), numa=False)
+        check_size(DeviceTable(Inventory((small, large)), MIB), numa=False)
 
 
 def test_more_cards_than_the_kubelet_can_be_told_of_are_refused() -> None:

@@ -22,7 +22,7 @@ from tests.agent.fakes import (
     FakeCalls,
     FakeKubelet,
     eventually,
-    make_book,
+    make_table,
     plugin,
 )
 
@@ -51,7 +51,7 @@ class Running:
         self.thread = threading.Thread(target=self.registrar.run, args=(self.stop,), daemon=True)
 
     def _service(self, resource: Resource) -> DevicePluginService:
-        return DevicePluginService(resource=resource, book=make_book(1), calls=self.calls)
+        return DevicePluginService(resource=resource, table=make_table(1), calls=self.calls)
 
     def _new_kubelet(self) -> None:
         self.kubelets += 1

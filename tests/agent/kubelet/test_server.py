@@ -19,7 +19,7 @@ from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.kubelet.server import DevicePluginService, PluginServer
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import FakeCalls, make_book, plugin
+from tests.agent.fakes import FakeCalls, make_table, plugin
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def calls() -> FakeCalls:
 
 
 def service_of(calls: FakeCalls, resource: Resource = CORE) -> DevicePluginService:
-    return DevicePluginService(resource=resource, book=make_book(3), calls=calls)
+    return DevicePluginService(resource=resource, table=make_table(3), calls=calls)
 
 
 @pytest.fixture
@@ -160,12 +160,12 @@ def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_
 def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     folder: Path, calls: FakeCalls, resource: Resource, count: int
 ) -> None:
-    service = DevicePluginService(resource=resource, book=make_book(3), calls=calls, numa=True)
+    service = DevicePluginService(resource=resource, table=make_table(3), calls=calls, numa=True)
     server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
     server.stop()
-    assert [each.ID for each in devices] == list(make_book(3).tickets(resource))
+    assert [each.ID for each in devices] == list(make_table(3).tickets(resource))
     assert len(devices) == count
     assert {each.health for each in devices} == {"Healthy"}
     assert {
@@ -177,9 +177,9 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
 
 def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
     """9,024 memory places with long UUIDs: more than fits into small messages."""
-    book = make_book(16, blocks=564)
+    table = make_table(16, blocks=564)
     server = PluginServer(
-        DevicePluginService(resource=MEMORY, book=book, calls=calls), folder / "p.sock"
+        DevicePluginService(resource=MEMORY, table=table, calls=calls), folder / "p.sock"
     )
     with plugin(server.socket) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
@@ -208,7 +208,7 @@ def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back
 ) -> None:
     health_feed = HealthFeed()
     service = DevicePluginService(
-        resource=CORE, book=make_book(3), calls=calls, health_feed=health_feed
+        resource=CORE, table=make_table(3), calls=calls, health_feed=health_feed
     )
     server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:

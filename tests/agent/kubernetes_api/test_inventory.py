@@ -15,7 +15,7 @@ from placement.cards import Link
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from tests.agent.builders import BLOCK, CORE, MEMORY, book
+from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
 from tests.agent.fakes import NAMES, eventually
 from tests.agent.threads import running
 
@@ -89,7 +89,7 @@ def rounds(cards: Cards, more: int = 3) -> None:
 
 
 def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() -> None:
-    inventory = replace(book(2).inventory, links=(Link((0, 1), "NV12"),))
+    inventory = replace(device_table(2).inventory, links=(Link((0, 1), "NV12"),))
     found = survey(
         inventory,
         block=BLOCK,

@@ -11,8 +11,8 @@ from tests.agent.builders import (
     MAIN,
     MEMORY,
     SIDECAR,
-    book,
     container,
+    device_table,
     hold,
     ids,
     pod_id,
@@ -20,7 +20,7 @@ from tests.agent.builders import (
 )
 
 P = pod_id("p")
-NODE = book()
+NODE = device_table()
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))
 GOT = Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)
 

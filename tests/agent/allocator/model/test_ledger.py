@@ -1,4 +1,4 @@
-"""The book of held places; over any history it is tested in ``test_ledger_kubelet``."""
+"""The held places; over any history it is tested in ``test_ledger_kubelet``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ NONE: frozenset[str] = frozenset()
 ONE = "GPU-0::0"
 
 
-def _book(ledger: Ledger) -> dict[tuple[str, str, Resource], frozenset[str]]:
+def _held(ledger: Ledger) -> dict[tuple[str, str, Resource], frozenset[str]]:
     """Everything held, short."""
     return {
         (ref.pod.uid, ref.container, resource): held.ids
@@ -112,17 +112,17 @@ Q_C0 = ContainerRef(Q, "c0")
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What was booked, what a list shows of the cores of p and q, and what is booked then.
+    """What was held, what a list shows of the cores of p and q, and what is held then.
 
     Attributes:
-        booked: containers and their cores; ``init`` is an ordinary init container.
+        before: containers and their cores; ``init`` is an ordinary init container.
         shown: pod -> container -> cores; a pod that is not in it is not listed.
-        after: as *booked*; the same unless told.
+        after: as *before*; the same unless told.
         given: what else ``reconcile`` is given.
         corrected: cores, who was guessed to have them, who has them.
     """
 
-    booked: Mapping[ContainerRef, frozenset[str]]
+    before: Mapping[ContainerRef, frozenset[str]]
     shown: Mapping[str, Mapping[str, frozenset[str]]]
     after: Mapping[ContainerRef, frozenset[str]] | None = None
     given: Mapping[str, object] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Reconciled:
 
 BOTH_LIVE = {"live": {P, Q}}
 RECONCILED = {
-    "an empty book is rebuilt": Reconciled({}, {"p": {"c0": A, "c1": NONE}}, {P_C0: A}),
+    "an empty ledger is rebuilt": Reconciled({}, {"p": {"c0": A, "c1": NONE}}, {P_C0: A}),
     "what a listed pod does not show it does not hold": Reconciled(
         {P_C0: A, P_C1: B}, {"p": {"c0": A}}, {P_C0: A}, BOTH_LIVE
     ),
@@ -173,14 +173,14 @@ RECONCILED = {
     "handed on by an init container: no correction": Reconciled(
         {P_INIT: A}, {"p": {"c0": A}}, {P_INIT: A, P_C0: A}
     ),
-    "listed, and booked as an init container": Reconciled({P_INIT: A}, {"p": {"init": A}}),
+    "listed, and held as an init container": Reconciled({P_INIT: A}, {"p": {"init": A}}),
 }
 
 
 @pytest.mark.parametrize("case", RECONCILED.values(), ids=RECONCILED)
 def test_the_book_is_made_equal_to_the_kubelets_record(case: Reconciled) -> None:
     ledger = Ledger()
-    for ref, held in case.booked.items():
+    for ref, held in case.before.items():
         hold(ledger, ref.pod, ref.container, CORE, held, kind=INIT if ref == P_INIT else MAIN)
     entries = [
         identified(view(name), listed(name, **{each: {CORE: held} for each, held in shown.items()}))
@@ -189,10 +189,10 @@ def test_the_book_is_made_equal_to_the_kubelets_record(case: Reconciled) -> None
     assert _reconcile(ledger, *entries, **case.given) == [
         Correction(CORE, *each) for each in case.corrected
     ]
-    after = case.booked if case.after is None else case.after
+    after = case.before if case.after is None else case.after
     assert {ref: held[CORE].ids for ref, _, held in ledger.refs()} == after
     for ref, held in after.items():
-        if ref.container in case.shown.get(ref.pod.name, {}) and case.booked.get(ref) != held:
+        if ref.container in case.shown.get(ref.pod.name, {}) and case.before.get(ref) != held:
             assert ledger.holding(ref, CORE) == Holding(held, Evidence.RECORD, proven=True)
 
 
@@ -224,24 +224,24 @@ def test_the_record_speaks_each_time_and_not_only_the_first() -> None:
         _reconcile(ledger, entry)
     ledger.release_container(ContainerRef(P, "c0"))
     _reconcile(ledger, entry)
-    assert _book(ledger) == {("u-p", "c0", CORE): A}
+    assert _held(ledger) == {("u-p", "c0", CORE): A}
     for _ in range(2):
         _reconcile(ledger, entry)
     hold(ledger, P, "c1", CORE, B)
     _reconcile(ledger, entry)
-    assert _book(ledger) == {("u-p", "c0", CORE): A}
+    assert _held(ledger) == {("u-p", "c0", CORE): A}
 
 
 # --- UIDs told later -----------------------------------------------------------------
 
 
-def test_a_pod_booked_by_name_alone_gets_its_uid_once_the_api_has_told_it() -> None:
+def test_a_pod_known_by_name_alone_gets_its_uid_once_the_api_has_told_it() -> None:
     ledger = Ledger()
     entry = listed("p", c0={CORE: A, MEMORY: B})
     _reconcile(ledger, identified(pod_id("p", ""), entry))
-    assert _book(ledger) == {("", "c0", CORE): A, ("", "c0", MEMORY): B}
+    assert _held(ledger) == {("", "c0", CORE): A, ("", "c0", MEMORY): B}
     assert _reconcile(ledger, identified(view("p"), entry), live={P}) == []
-    assert _book(ledger) == {("u-p", "c0", CORE): A, ("u-p", "c0", MEMORY): B}
+    assert _held(ledger) == {("u-p", "c0", CORE): A, ("u-p", "c0", MEMORY): B}
 
 
 def test_a_uid_is_adopted_with_kind_evidence_and_init_containers() -> None:
@@ -260,7 +260,7 @@ def test_a_pod_of_another_name_does_not_adopt() -> None:
     entry = identified(pod_id("p", ""), listed("p", c0={CORE: A}))
     _reconcile(ledger, entry)
     _reconcile(ledger, entry, live={Q})
-    assert _book(ledger) == {("", "c0", CORE): A}
+    assert _held(ledger) == {("", "c0", CORE): A}
 
 
 # --- whatever a list shows -----------------------------------------------------------
@@ -285,7 +285,7 @@ _pod_sets = st.frozensets(st.builds(pod_id, st.sampled_from("pq"), st.sampled_fr
     st.lists(st.tuples(_lists, _pod_sets, _pod_sets), max_size=4),
     st.lists(st.tuples(st.sampled_from(Resource), _some), max_size=2),
 )
-def test_no_list_however_contradictory_breaks_the_book(
+def test_no_list_however_contradictory_breaks_the_held(
     lists: list[tuple[list[MatchedPod], frozenset[PodId], frozenset[PodId]]],
     first: list[tuple[Resource, frozenset[str]]],
 ) -> None:

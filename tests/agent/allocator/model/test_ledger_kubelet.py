@@ -1,4 +1,4 @@
-"""The agent's book against the books of the kubelet's device manager, over any history.
+"""The agent's ledger against the kubelet's device manager, over any history.
 
 The kubelet is the simulator's device manager (``simulator.kubelet.devices`` and ``admission``),
 driven step by step and without sockets, so that thousands of steps take seconds: pods are
@@ -22,7 +22,7 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.errors import PlacementError, Refusal, Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
@@ -44,7 +44,7 @@ from simulator.kubelet.podresources import snapshot
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Container, Pod
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient, view
-from tests.agent.fakes import NAMES, FakeDecisionLog, FakePods, make_book
+from tests.agent.fakes import NAMES, FakeDecisionLog, FakePods, make_table
 
 KINDS = {NAMES.core: CORE, NAMES.memory: MEMORY}
 BLOCKS = 16
@@ -86,10 +86,10 @@ class Api:
 
 
 class Kubelet:
-    """The books of a kubelet, what it has written of them, and ``List``."""
+    """What a kubelet has given out, what it has written of that, and ``List``."""
 
-    def __init__(self, book: TicketBook, random: Random) -> None:
-        self._book = book
+    def __init__(self, table: DeviceTable, random: Random) -> None:
+        self._table = table
         self._random = random
         self.ended: set[str] = set()
         self.saved: dict[str, PodHoldings] = {}
@@ -106,7 +106,7 @@ class Kubelet:
         self.devices.running_before = frozenset(self.running)
         for resource, kind in KINDS.items():
             self.devices.connected(resource, Options(pre_start=True, preferred=True))
-            self.devices.advertised(resource, [Device(each) for each in self._book.tickets(kind)])
+            self.devices.advertised(resource, [Device(each) for each in self._table.tickets(kind)])
 
     def active(self) -> Collection[str]:
         return [uid for uid in self.pods if uid not in self.ended]
@@ -176,7 +176,7 @@ class Kubelet:
             if name in resources
             for each in resources[name].ids
         }
-        tickets = self._book.tickets(resource).items()
+        tickets = self._table.tickets(resource).items()
         return Counter(ticket.card for each, ticket in tickets if each not in taken)
 
 
@@ -198,14 +198,14 @@ _choice = st.integers(0, 63)
 
 
 class AgentAndKubelet(RuleBasedStateMachine):
-    """One node: the real allocator, the real device manager's books, and a history of both."""
+    """One node: the real allocator, the real device manager, and a history of both."""
 
     @initialize(seed=st.integers(0, 255))
     def start(self, seed: int) -> None:
         self.random = Random(seed)
-        self.book = make_book(2, blocks=BLOCKS)
+        self.table = make_table(2, blocks=BLOCKS)
         self.pods = FakePods()
-        self.kubelet = Kubelet(self.book, self.random)
+        self.kubelet = Kubelet(self.table, self.random)
         self.kubelet.devices.sources_ready = True
         self.count = 0
         self.late: list[PodView] = []
@@ -223,7 +223,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
     def start_agent(self) -> None:
         self.decision_log = FakeDecisionLog()
         self.allocator = Allocator(
-            book=self.book,
+            table=self.table,
             pods=self.pods,
             record=self.kubelet,
             writer=Api(self.pods),
@@ -239,14 +239,14 @@ class AgentAndKubelet(RuleBasedStateMachine):
     def ledger(self) -> Ledger:
         return self.allocator.state.ledger
 
-    def booked(self) -> tuple[Held, Held]:
-        """What the agent has booked: containers that last, and ordinary init containers."""
+    def held(self) -> tuple[Held, Held]:
+        """What the ledger has: containers that last, and ordinary init containers."""
         lasting: Held = {}
         passing: Held = {}
         for ref, kind, holdings in self.ledger.refs():
             for resource, held in holdings.items():
-                book = passing if kind is INIT else lasting
-                book[ref.pod.uid, ref.container, resource] = held.ids
+                side = passing if kind is INIT else lasting
+                side[ref.pod.uid, ref.container, resource] = held.ids
         return lasting, passing
 
     # --- what happens -------------------------------------------------------------------
@@ -490,7 +490,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
         # agent that has lived longer knows of them.
         if {*self.kubelet.devices.pods} & self.ended_unknown:
             return False
-        free = {card.uuid: dict.fromkeys(Resource, 0) for card in self.book.inventory.cards}
+        free = {card.uuid: dict.fromkeys(Resource, 0) for card in self.table.inventory.cards}
         for resource in Resource:
             for card, count in self.kubelet.room(resource, spare=pod.uid).items():
                 free[card][resource] = count
@@ -516,12 +516,12 @@ class AgentAndKubelet(RuleBasedStateMachine):
         return device_id.partition("::")[0]
 
     def in_step(self, but: str = "") -> None:
-        """After a look at the record, the book says of listed pods what the record says.
+        """After a look at the record, the ledger says of listed pods what the record says.
 
-        Except for ordinary init containers, which it never shows (K4): of these the book may
+        Except for ordinary init containers, which it never shows (K4): of these the ledger may
         know what it was told, and that is what the kubelet holds.
         """
-        lasting, passing = self.booked()
+        lasting, passing = self.held()
         truth = self.kubelet.held(init=False)
         listed = set(self.kubelet.active())
         assert {key: held for key, held in lasting.items() if key[0] in listed} == truth

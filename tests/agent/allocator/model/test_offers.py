@@ -13,7 +13,7 @@ from tests.agent.builders import (
     CORE,
     MAIN,
     MEMORY,
-    book,
+    device_table,
     every_id,
     hold,
     identified,
@@ -24,7 +24,7 @@ from tests.agent.builders import (
     view,
 )
 
-NODE = book(2)
+NODE = device_table(2)
 P, Q = pod_id("p"), pod_id("q")
 
 
@@ -162,7 +162,7 @@ def test_what_a_rejected_pod_without_memory_had_is_avoided_until_it_is_offered()
 
 
 def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() -> None:
-    """A pod that is over and still booked counts as free elsewhere."""
+    """A pod that is over and still in the ledger counts as free elsewhere."""
     offers, ledger = Offers(NODE), Ledger()
     both = {CORE: ids("GPU-0", range(60)), MEMORY: ids("GPU-0", range(4))}
     for resource, held in both.items():

@@ -114,7 +114,7 @@ def test_more_entries_than_pods_of_a_name_leave_some_unknown() -> None:
     assert _found([one, two], [view("p", uid="u1")]) == [("", two, False), ("u1", one, True)]
 
 
-def test_what_was_booked_by_name_alone_does_not_settle_who_it_is() -> None:
+def test_what_is_held_by_name_alone_does_not_settle_who_it_is() -> None:
     entry = listed("p", c0={CORE: A})
     owners: Owners = {(CORE, each): pod_id("p", "") for each in A}
     assert _found([entry], [view("p", uid="u1")], owners) == [("u1", entry, True)]

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import Ticket, TicketBook, summarize
+from agent.allocator.model.tickets import DeviceTable, Ticket, summarize
 from agent.errors import GrantError, SettingsError
 from contract.resource import Resource
 from placement.cards import Inventory
-from tests.agent.builders import BLOCK, CORE, MEMORY, book, card, patient
+from tests.agent.builders import BLOCK, CORE, MEMORY, card, device_table, patient
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
 
 
 def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
-    node = TicketBook(Inventory((card(0, blocks=3), card(1, blocks=1))), BLOCK)
+    node = DeviceTable(Inventory((card(0, blocks=3), card(1, blocks=1))), BLOCK)
     assert list(node.tickets(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
     assert list(node.tickets(CORE)) == [
         *(f"GPU-0::{place}" for place in range(100)),
@@ -71,19 +71,19 @@ def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
 
 def test_memory_that_fills_no_block_is_not_given_out() -> None:
     inventory = Inventory((card(0, blocks=3),))
-    assert len(TicketBook(inventory, 2 * BLOCK).tickets(MEMORY)) == 1
+    assert len(DeviceTable(inventory, 2 * BLOCK).tickets(MEMORY)) == 1
 
 
 def test_a_block_larger_than_a_card_is_refused() -> None:
     with pytest.raises(SettingsError) as caught:
-        TicketBook(Inventory((card(0, blocks=4), card(1, blocks=2))), 3 * BLOCK)
+        DeviceTable(Inventory((card(0, blocks=4), card(1, blocks=2))), 3 * BLOCK)
     assert str(caught.value) == (
         "memory-block: Invalid value: 805306368: larger than card GPU-1 (536870912 bytes)"
     )
 
 
 def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
-    node = TicketBook(Inventory((card(0, uuid="GPU-z"), card(1, uuid="GPU-a"))), BLOCK)
+    node = DeviceTable(Inventory((card(0, uuid="GPU-z"), card(1, uuid="GPU-a"))), BLOCK)
     found = node.read(CORE, ["GPU-a::10", "GPU-a::9", "GPU-z::3"])
     assert found == [Ticket("GPU-z", 3), Ticket("GPU-a", 9), Ticket("GPU-a", 10)]
     assert node.in_order(["GPU-a", "GPU-z", "GPU-a"]) == ("GPU-z", "GPU-a")
@@ -114,7 +114,7 @@ def test_a_device_id_of_no_place_of_this_node_is_refused(
     resource: Resource, device_id: str, message: str
 ) -> None:
     with pytest.raises(GrantError) as caught:
-        book().read(resource, ["GPU-0::1", device_id])
+        device_table().read(resource, ["GPU-0::1", device_id])
     assert str(caught.value) == message
 
 
@@ -123,7 +123,7 @@ def test_a_device_id_of_no_place_of_this_node_is_refused(
 def test_the_order_of_the_ids_does_not_matter(
     places: list[tuple[int, int]],
 ) -> None:
-    node = book()
+    node = device_table()
     device_ids = [f"GPU-{index}::{place}" for index, place in places]
     expected = [Ticket(f"GPU-{index}", place) for index, place in sorted(places)]
     assert node.read(MEMORY, device_ids) == expected

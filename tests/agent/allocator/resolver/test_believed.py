@@ -6,7 +6,7 @@ from dataclasses import replace
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.resolver.believed import BelievedPods
 from contract.allocation import Allocation, Evidence
-from tests.agent.fakes import FakePods, asks, init, make_book, make_pod
+from tests.agent.fakes import FakePods, asks, init, make_pod, make_table
 
 HERE = Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
 LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
@@ -30,7 +30,7 @@ def test_only_records_of_cards_that_are_here_count() -> None:
     pods = FakePods()
     view = make_pod("a", asks(30, 8, "one"), asks(30, 8, "two"))
     pods.add(replace(view, recorded={"one": HERE, "two": LOST}, assigned=True))
-    (believed,) = BelievedPods(pods, make_book()).views()
+    (believed,) = BelievedPods(pods, make_table()).views()
     assert (believed.recorded, believed.assigned) == ({"one": HERE}, False)
     assert replace(believed, recorded={}) == replace(view, recorded={})
 
@@ -39,21 +39,21 @@ def test_what_is_left_may_still_be_complete() -> None:
     """What an init container got nobody can tell any more, and it is over."""
     view = make_pod("a", init(30, 8), asks(30, 8))
     view = replace(view, recorded={"init": LOST, "main": HERE}, assigned=True)
-    believed = BelievedPods(FakePods(), make_book()).believe(view)
+    believed = BelievedPods(FakePods(), make_table()).believe(view)
     assert (believed.recorded, believed.assigned) == ({"main": HERE}, True)
 
 
 def test_a_pod_that_is_fetched_is_read_in_the_same_way() -> None:
     pods = FakePods()
     pods.add(replace(make_pod("a", asks(30, 8)), recorded={"main": LOST}))
-    found = BelievedPods(pods, make_book()).fetch("default", "a")
+    found = BelievedPods(pods, make_table()).fetch("default", "a")
     assert found is not None
     assert not found.recorded
 
 
 def test_views_stay_the_same_objects_while_nothing_changes() -> None:
     pods = SteadyPods()
-    believed = BelievedPods(pods, make_book())
+    believed = BelievedPods(pods, make_table())
     pods.add(replace(make_pod("good", asks(30, 8)), recorded={"main": HERE}))
     assert believed.views() is pods.views()
     pods.add(replace(make_pod("bad", asks(30, 8)), recorded={"main": LOST}))

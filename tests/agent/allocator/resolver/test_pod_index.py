@@ -96,7 +96,7 @@ def test_what_the_api_shows_of_a_pod_goes_with_it(
 
 
 def test_a_pod_at_rest_hides_nothing_but_what_its_init_containers_may_hold() -> None:
-    """What is listed is booked; ordinary init containers never are (K4)."""
+    """What is listed is in the ledger; ordinary init containers never are (K4)."""
     bare = view("p", recorded={"c0": GOT})
     init = view("q", container("i", kind=INIT), container("c0"), recorded={"c0": GOT})
     pod_index, _ = _settled(bare, init)
@@ -212,8 +212,8 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Book:
-    """The agent books a pod's container, or forgets the pod."""
+class Assign:
+    """The agent assigns to a pod's container, or forgets the pod."""
 
     name: str
     uid: str
@@ -230,7 +230,7 @@ class Look:
 
 # What an entry shows: nothing, cores only, or cores and memory. No two show the same places.
 SHOWN = ("no container", "nothing", "cores 2", "all 0", "all 1")
-Step: TypeAlias = Change | Book | Look
+Step: TypeAlias = Change | Assign | Look
 _names, _uids = st.sampled_from(NAMES), st.sampled_from(UIDS)
 
 
@@ -244,7 +244,7 @@ def _steps(shapes: Iterable[str], *, twice: bool) -> st.SearchStrategy[list[Step
     each: st.SearchStrategy[Step] = st.one_of(
         st.builds(Change, _names, _uids, shape, st.booleans(), st.booleans()),
         st.builds(
-            Book,
+            Assign,
             _names,
             st.sampled_from([*UIDS, ""]),
             st.sampled_from([0, 1, None]),
@@ -267,8 +267,8 @@ class Owner:
         match step:
             case Change():
                 self.change(step)
-            case Book():
-                self.book(step)
+            case Assign():
+                self.assign(step)
             case Look():
                 self.look([self.entry(*each) for each in step.shown])
 
@@ -289,7 +289,7 @@ class Owner:
         )
         self.views[bare.id] = replace(bare, demand=PodDemand(SHAPES[step.shape]))
 
-    def book(self, step: Book) -> None:
+    def assign(self, step: Assign) -> None:
         pod = pod_id(step.name, step.uid and step.name + step.uid)
         if step.places is None:
             self.ledger.release_pod(pod)

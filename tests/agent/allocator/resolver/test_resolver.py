@@ -90,7 +90,7 @@ class Stand:
         return self.observer.look(ask=Ask(resource, size))
 
     def reconcile(self) -> set[PodId]:
-        """Bring the book in line with a new List; gives the pods that are in motion."""
+        """Bring the ledger in line with a new List; gives the pods that are in motion."""
         snapshot = self.record.list(within=1)
         with self.lock:
             moving = self.resolver.reconcile(snapshot).moving
@@ -252,7 +252,7 @@ def test_a_name_that_comes_back_with_another_shape_is_asked_for(stand: Stand, ol
     assert new.id.key in stand.pods.fetched
 
 
-# --- keeping the book -----------------------------------------------------------------
+# --- keeping the ledger ---------------------------------------------------------------
 
 
 def test_so_is_one_whose_name_was_asked_for_a_moment_ago(stand: Stand) -> None:
@@ -294,7 +294,7 @@ def test_pods_whose_bookings_the_record_changes_are_told_of(stand: Stand) -> Non
     assert stand.changed[1:] == [set()]
 
 
-def test_what_was_booked_between_two_lists_is_looked_at_in_the_next(stand: Stand) -> None:
+def test_what_was_assigned_between_two_lists_is_looked_at_in_the_next(stand: Stand) -> None:
     pod = stand.meet(make_pod("a", asks(30, 8)))
     stand.give(pod)
     assert stand.reconcile() == {pod.id}
@@ -531,7 +531,7 @@ def test_blind_a_record_on_a_pod_is_doubted_when_nobody_else_can_be_asking(stand
 
 @pytest.fixture
 def guessed(stand: Stand) -> PodView:
-    """A pod to which, blindly, the cores of another one were booked in the call before."""
+    """A pod to which, blindly, the cores of another one were assigned in the call before."""
     pod = make_pod("g", asks(30, 8), place=1)
     stand.bind(pod)
     stand.record.away = "hanging"
@@ -635,7 +635,7 @@ def test_an_older_pod_is_not_named_for_a_newer_one_whose_sizes_are_out_of_date(
     assert stand.resolve() == Resolution(new.id, new.demand.containers[0], Evidence.WITNESS)
 
 
-def test_names_that_were_booked_while_the_api_was_away_get_their_uids_with_the_next_views(
+def test_names_that_were_served_while_the_api_was_away_get_their_uids_with_the_next_views(
     stand: Stand,
 ) -> None:
     """No call of the kubelet has to come."""

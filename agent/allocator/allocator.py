@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement import Enforcement
 from agent.allocator.free_places import free_places
 from agent.allocator.half_served import half_served
@@ -33,7 +34,6 @@ from agent.allocator.model.ports import (
 )
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
-from agent.allocator.owed_annotations import OwedAnnotations
 from agent.allocator.placement_request import Beliefs, Guidance, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.proof import (
@@ -128,7 +128,7 @@ class Allocator:
         self.state = NodeState()
         self._ledger = self.state.ledger
         self._reservations = self.state.reservations
-        self._owed_annotations = OwedAnnotations(state=self.state, table=table, writer=writer)
+        self._publisher = AllocationPublisher(state=self.state, table=table, writer=writer)
         self._resolver = Resolver(
             ledger=self.state.ledger,
             pod_index=self.state.pod_index,
@@ -275,7 +275,7 @@ class Allocator:
                 there |= self._resolver.reconcile(context.snapshot).pods
             self._resolver.admissions.find(there)
             if inheriting:
-                self._owed_annotations.defer()
+                self._publisher.defer()
         return context.snapshot is not None
 
     def knowledge(self) -> Knowledge:
@@ -292,8 +292,8 @@ class Allocator:
         """Apply what a predecessor knew, where the kubelet's record says nothing of it.
 
         It tells all it knows after each call that it ends. What it has told before is passed over:
-        a pod that ended since is released here, and there no more. A record that was written
-        before it was told is written again.
+        a pod that ended since is released here, and there no more. An allocation that was
+        written before it was told is written again.
         """
         with self.state:
             learned: set[PodId] = set()
@@ -308,25 +308,26 @@ class Allocator:
                 self._inherited |= {(each.ref, one): held.ids for one, held in new.items()}
             self._forget_half_served()
             self._resolver.admissions.inherit(known)
-            self._owed_annotations.resume(learned | self._resolver.take_changed())
+            self._publisher.resume(learned | self._resolver.take_changed())
 
-    def refresh(self, *, owed: bool = True) -> bool:
+    def refresh(self, *, unpublished: bool = True) -> bool:
         """Apply what the kubelet's record shows, on a node where no call comes any more.
 
-        An agent that was killed after it answered owes a record to a pod that nothing will
-        happen to any more. And what ended pods held is free. Calls of the kubelet may come
-        meanwhile: nothing is taken away from a pod that the API or the record shows holding it.
+        An agent that was killed after it answered has not written the allocation of a pod that
+        nothing will happen to any more. And what ended pods held is free. Calls of the kubelet may
+        come meanwhile: nothing is taken away from a pod that the API or the kubelet's record
+        shows holding it.
 
         Args:
-            owed: look after pods that wait for their record, too.
+            unpublished: look after pods without a complete allocation annotation, too.
 
         Returns:
             Whether something has become free.
         """
         with self.state:
-            # Asked before the record: what is assigned from here on may not be in it.
+            # Asked before the kubelet's record: what is assigned from here on may not be in it.
             gone = self._resolver.gone()
-            if not gone and not (owed and self._incomplete(self._resolver.update())):
+            if not gone and not (unpublished and self._incomplete(self._resolver.update())):
                 return False
         try:
             snapshot = self._shared.list(within=WITNESS_WITHIN)
@@ -345,18 +346,18 @@ class Allocator:
                 if is_over(self._ledger, snapshot, pod, pod_index.shown(pod))
             ]
             released += self._release_guesses(snapshot, gone)
-            self._owed_annotations.tell_of(pod_index.owed)
+            self._publisher.publish_all(pod_index.unpublished)
         return any(released)
 
     def _incomplete(self, pod_index: PodIndex) -> set[PodId]:
         """Return the pods that may hold more by the kubelet's record than by the ledger.
 
-        They wait for their record, or had it from an agent before, and this one could not read
-        the kubelet's when it started.
+        They have no complete allocation annotation, or had it from an agent before, and this one
+        could not read the kubelet's record when it started.
         """
         return {
-            *pod_index.owed,
-            *(each for each in pod_index.recorded if not self._ledger.pod_refs(each)),
+            *pod_index.unpublished,
+            *(each for each in pod_index.annotated if not self._ledger.pod_refs(each)),
         }
 
     def _release_guesses(self, snapshot: Snapshot, gone: Iterable[PodId]) -> list[bool]:
@@ -392,7 +393,7 @@ class Allocator:
             # A pod that was served while the API was away is known by its name alone.
             self._resolver.update()
             if not view.assigned:
-                self._owed_annotations.tell(view)
+                self._publisher.publish(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
@@ -443,7 +444,7 @@ class Allocator:
             try:
                 yield
             finally:
-                self._owed_annotations.tell_of(self._resolver.take_changed())
+                self._publisher.publish_all(self._resolver.take_changed())
 
     def _place(
         self,
@@ -575,12 +576,12 @@ class Allocator:
         holding = Holding(ids, resolution.evidence, answered=True)
         with self.state:
             self._resolver.answered(ref)
-            self._ledger.record(ref, resolution.container.kind, resource, holding)
+            self._ledger.assign(ref, resolution.container.kind, resource, holding)
             self._offers.answered(self._ledger)
             self._reservations.complete(ref.pod, self._ledger)
             if reservation.view is None:
                 self._reservations.note_unadvised(ids, self._ledger)
-            self._owed_annotations.tell(reservation.view, parts=True)
+            self._publisher.publish(reservation.view, parts=True)
 
     # --- proving ---------------------------------------------------------------------
 
@@ -607,7 +608,7 @@ class Allocator:
             ref, held = found
             wrong = believe(self._ledger, ref, held)
             if wrong or ref not in guessed:
-                self._owed_annotations.tell_of({ref.pod, *(each.guessed.pod for each in wrong)})
+                self._publisher.publish_all({ref.pod, *(each.guessed.pod for each in wrong)})
         for correction in wrong:
             self._decision_log.corrected(correction)
         return ref

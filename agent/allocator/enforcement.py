@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.entitlement import Entitlement, entitlement, recorded
+from agent.allocator.model.entitlement import Entitlement, entitlement, entitlement_by_annotation
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
@@ -44,7 +44,7 @@ class Enforcement:
         self._resolver = resolver
         self._record = record
         self._making = threading.Lock()
-        # Of init containers that nobody has recorded: what they must have got.
+        # Of init containers whose pods have no annotation of them: what they must have got.
         self._deduced: dict[ContainerRef, Entitlement] = {}
 
     @contextmanager
@@ -63,8 +63,8 @@ class Enforcement:
     def start(self, ref: ContainerRef | None, ids: frozenset[str]) -> None:
         """Make ready for the container that is about to start with these core places.
 
-        Where nothing is proven (ordinary init containers are in no record) it is a container
-        that they were given to, if those are of one pod.
+        Where nothing is proven (ordinary init containers are not in the kubelet's record) it is a
+        container that they were given to, if those are of one pod.
 
         Raises:
             EnforcementError: it cannot be made ready.
@@ -91,7 +91,7 @@ class Enforcement:
             self._resolver.update()
             for pod in self._pods(pod_uid):
                 ref = ContainerRef(pod, container)
-                about = self._entitlement(ref) or self._recorded(ref) or self._deduced.get(ref)
+                about = self._entitlement(ref) or self._annotated(ref) or self._deduced.get(ref)
                 if about is not None:
                     return about
         return None
@@ -143,7 +143,7 @@ class Enforcement:
         for each in (ContainerRef(pod, name) for name in names):
             about = self._entitlement(each)
             if about is None:  # an init container that an earlier agent served may have had them
-                about = self._recorded(each) or self._unrecorded(each, cards)
+                about = self._annotated(each) or self._deduce(each, cards)
                 if about is None or about.cores.places != len(ids) or cards != {*about.cores.cards}:
                     continue
             elif about.core_ids != ids:
@@ -151,27 +151,29 @@ class Enforcement:
             found.append(about)
         return found
 
-    def _unrecorded(self, ref: ContainerRef, cards: set[str]) -> Entitlement | None:
-        """Return what an init container must have got on *cards*, if nobody has recorded it.
+    def _deduce(self, ref: ContainerRef, cards: set[str]) -> Entitlement | None:
+        """Return what an init container must have got on *cards*, if no annotation says it.
 
-        An agent that was killed may not have come to record it, and ``List`` never shows it (K4).
+        An agent that was killed may not have come to write it, and ``List`` never shows it (K4).
         """
         view = self._state.pod_index.view(ref.pod)
         container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
-        if view.running or ref.container in view.recorded:
+        if view.running or ref.container in view.annotated:
             return None
         demand, ordered = container.demand, tuple(self._table.in_order(cards))
         made = Allocation(ordered, demand.cores, demand.memory, Evidence.ORDER)
-        return recorded(self._table, ref, replace(view, recorded={ref.container: made}))
+        return entitlement_by_annotation(
+            self._table, ref, replace(view, annotated={ref.container: made})
+        )
 
-    def _recorded(self, ref: ContainerRef) -> Entitlement | None:
+    def _annotated(self, ref: ContainerRef) -> Entitlement | None:
         view = self._state.pod_index.view(ref.pod)
         container = view.demand.of(ref.container) if view is not None else None
         if view is None or container is None or container.kind is not ContainerKind.INIT:
             return None
-        return recorded(self._table, ref, view)
+        return entitlement_by_annotation(self._table, ref, view)
 
     def _entitlement(self, ref: ContainerRef) -> Entitlement | None:
         view = self._state.pod_index.view(ref.pod)

@@ -28,7 +28,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
         ledger: who holds what.
         table: the node's device IDs.
         resource: which places.
-        hidden: pods by whose records places may be taken of which the ledger knows nothing.
+        hidden: pods by whose annotations places may be taken of which the ledger knows nothing.
         reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
         trusting: count what any pod holds that the kubelet does not list as free.
     """
@@ -46,7 +46,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
         if card_of(each) in free and not ledger.taken(resource, each, but_reusable_by=pod):
             free[card_of(each)] += 1
     for view in hidden:
-        if not view.recorded or view.terminal or view.id == pod or ledger.over(view.id):
+        if not view.annotated or view.terminal or view.id == pod or ledger.over(view.id):
             continue
         for card, count in _beyond_ledger(view, resource, ledger).items():
             if card in free:
@@ -86,7 +86,7 @@ def _beyond_ledger(view: PodView, resource: Resource, ledger: Ledger) -> Counter
 
     The kubelet keeps what ordinary init containers took for the life of the pod and never
     shows it (fact K4), and shows nothing of a pod it has not come to after a restart
-    (K11), so an agent that has just started can only know it from the pod's own record. What
+    (K11), so an agent that has just started can only know it from the pod's annotation. What
     an ordinary init container took is handed on to the containers after it (K7).
     """
     reusable: Counter[str] = Counter()
@@ -96,7 +96,7 @@ def _beyond_ledger(view: PodView, resource: Resource, ledger: Ledger) -> Counter
         if held is not None:
             count = Counter(map(card_of, held.ids))
         else:
-            count = _recorded(view, container.name, resource)
+            count = _annotated(view, container.name, resource)
         handed_on = count & reusable
         taken += count - handed_on
         if container.kind is ContainerKind.INIT:
@@ -106,13 +106,13 @@ def _beyond_ledger(view: PodView, resource: Resource, ledger: Ledger) -> Counter
     return taken - Counter(map(card_of, _held_by(view.id, resource, ledger)))
 
 
-def _recorded(view: PodView, container: str, resource: Resource) -> Counter[str]:
-    """Count what a record says a container has of each card: of several cards equal parts."""
-    recorded = view.recorded.get(container)
-    if recorded is None or not recorded.cards:
+def _annotated(view: PodView, container: str, resource: Resource) -> Counter[str]:
+    """Count what an annotation says a container has of each card: of several cards equal parts."""
+    annotated = view.annotated.get(container)
+    if annotated is None or not annotated.cards:
         return Counter()
-    count = recorded.cores if resource is Resource.CORE else recorded.memory_blocks
-    return Counter(dict.fromkeys(recorded.cards, -(-count // len(recorded.cards))))
+    count = annotated.cores if resource is Resource.CORE else annotated.memory_blocks
+    return Counter(dict.fromkeys(annotated.cards, -(-count // len(annotated.cards))))
 
 
 def offered_by_card(

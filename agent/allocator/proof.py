@@ -129,7 +129,7 @@ def believe(
                 wrong.append(Correction(resource, ids, each, ref))
                 ledger.release(each, resource)
         ledger.give_way(ref, resource, ids)
-        ledger.record(ref, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True))
+        ledger.assign(ref, ContainerKind.MAIN, resource, Holding(ids, Evidence.RECORD, proven=True))
     return wrong
 
 
@@ -140,7 +140,7 @@ def assign_listed(ledger: Ledger, each: MatchedPod) -> None:
         for resource, ids in sorted(container.held.items()):
             if ledger.holding(ref, resource) is None and ledger.held(resource).isdisjoint(ids):
                 holding = Holding(ids, Evidence.RECORD, proven=True)
-                ledger.record(ref, ContainerKind.MAIN, resource, holding)
+                ledger.assign(ref, ContainerKind.MAIN, resource, holding)
 
 
 def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:

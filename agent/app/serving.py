@@ -23,7 +23,7 @@ from agent.kubernetes_api.annotation_writer import PatchQueue
 
 log = logging.getLogger(__name__)
 
-# How long a running pod waits at most for a record that an agent killed in between owes it.
+# How long a running pod waits at most for the annotation that an agent killed in between owes it.
 _REFRESH_SECONDS = 5.0
 # How long the node shows what an ended pod held as taken, at most.
 _RELEASE_SECONDS = 0.5
@@ -152,7 +152,7 @@ class Serving:
         self._synced.wait(max(self._made_at + _SYNC_SECONDS - time.monotonic(), 0))
 
     def _refresh(self) -> None:
-        """Look after pods that wait for their record or have ended, though no call comes."""
+        """Look after pods that wait for their annotation or have ended, though no call comes."""
         pause = min(_RELEASE_SECONDS, _REFRESH_SECONDS)
         often = max(round(_REFRESH_SECONDS / pause), 1)
         for tick in itertools.count(1):
@@ -161,7 +161,7 @@ class Serving:
             with self._changing:
                 if self._paused:
                     continue
-                if self._allocator.refresh(owed=tick % often == 0):
+                if self._allocator.refresh(unpublished=tick % often == 0):
                     self._on_released()
                 if tick % often == 0:
                     self._upkeep.tick()

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = (0.1, 30.0)
 _MOST_REMEMBERED = 4096
 # For so long the watch may show a pod without what was just written to it. After that somebody has
-# taken the record away, and it is written again.
+# taken the annotation away, and it is written again.
 _REMEMBERED_SECONDS = 60.0
 
-# Only a pod that is gone needs no record. Anything else may pass: permissions come after the agent
-# (401, 403), an admin corrects the policy that refuses a patch (422), servers recover.
+# Only a pod that is gone needs no annotation. Anything else may pass: permissions come after the
+# agent (401, 403), an admin corrects the policy that refuses a patch (422), servers recover.
 _NOT_FOUND, _CONFLICT = 404, 409
 
 
@@ -47,7 +47,7 @@ def allocation_patch(
     names: Names,
     indices: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Make the merge patch that records what a pod got.
+    """Make the merge patch that writes what a pod got.
 
     The UID in it makes the API server refuse (409) when a successor of the same name has
     come meanwhile.
@@ -109,8 +109,8 @@ class PatchQueue:
     def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
         """Queue a pod's allocation; the same one again is ignored.
 
-        A container that was told of before stays in the record. The kubelet takes back what an
-        init container had (K4, K15), and the watch may show its record later than that.
+        A container that was told of before stays in the annotation. The kubelet takes back what an
+        init container had (K4, K15), and the watch may show the annotation later than that.
         """
         with self._changed:
             allocations = {**self._told.pop(view.id, {}), **allocations}

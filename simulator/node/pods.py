@@ -56,7 +56,7 @@ class PodsInMemory:
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
         """Be the annotation writer: what is recorded on a pod shows in it from now on."""
         complete = is_complete(view.demand, allocations)
-        self._change(view.id.uid, assigned=complete, recorded=allocations)
+        self._change(view.id.uid, assigned=complete, annotated=allocations)
 
     def end(self, uid: str) -> None:
         """Show a pod as ended: it has, or the kubelet has rejected it."""
@@ -78,7 +78,7 @@ class PodsInMemory:
         """Return what is recorded on a pod."""
         with self._lock:
             view = self._truth.get(uid)
-            return {} if view is None else view.recorded
+            return {} if view is None else view.annotated
 
     def _change(self, uid: str, **fields: Any) -> None:
         with self._lock:

@@ -54,7 +54,7 @@ def view(
     terminal: bool = False,
     deleting: bool = False,
     assigned: bool = False,
-    recorded: Mapping[str, Allocation] | None = None,
+    annotated: Mapping[str, Allocation] | None = None,
 ) -> PodView:
     """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
 
@@ -68,8 +68,8 @@ def view(
         created: its creation time.
         terminal: it has ended.
         deleting: its deletion was asked for.
-        assigned: its allocation is recorded.
-        recorded: the recorded allocation.
+        assigned: its annotation says that the allocation is complete.
+        annotated: what its allocation annotation says.
     """
     identity = pod_id(name, uid)
     return PodView(
@@ -79,7 +79,7 @@ def view(
         terminal=terminal,
         deleting=deleting,
         assigned=assigned,
-        recorded=dict(recorded or {}),
+        annotated=dict(annotated or {}),
     )
 
 
@@ -147,5 +147,5 @@ def hold(
 ) -> ContainerRef:
     """Assign *held* to a container; return the container."""
     ref = ContainerRef(pod, name)
-    ledger.record(ref, kind, resource, Holding(held, evidence))
+    ledger.assign(ref, kind, resource, Holding(held, evidence))
     return ref

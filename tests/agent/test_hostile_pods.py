@@ -1,4 +1,4 @@
-"""Whatever a pod brings with it: calls are served or refused, records are written or not.
+"""Whatever a pod brings with it: calls are served or refused, allocations are written or not.
 
 Nothing else may happen: an exception that nobody foresaw answers a call with INTERNAL, or ends a
 thread of the agent, and with it everybody else's pods on the node.
@@ -57,10 +57,10 @@ class WholeNode(Node):
             self.allocator.entitled(view.id.uid, container.name)
 
 
-def test_a_record_of_a_card_that_this_node_lacks_is_not_believed() -> None:
+def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     """Copied into a manifest of kube-system, or older than the webhook."""
-    record = encode_allocations({"c0": LOST, "c1": LOST})
-    annotations = {NAMES.gpu_allocation: record, NAMES.gpu_assigned: "true"}
+    written = encode_allocations({"c0": LOST, "c1": LOST})
+    annotations = {NAMES.gpu_allocation: written, NAMES.gpu_assigned: "true"}
     manifest = make_manifest("a", (30, 8), (30, 8), annotations=annotations, uid="uid-a")
     node = WholeNode()
     view = parse_pod(manifest, NAMES)

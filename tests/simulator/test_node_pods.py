@@ -29,7 +29,7 @@ def test_the_watch_tells_what_happens() -> None:
     pods.end("u")
     [after] = pods.views()
     assert (after.assigned, after.deleting, after.terminal) == (True, True, True)
-    assert pods.recorded("u") == after.recorded == GOT
+    assert pods.recorded("u") == after.annotated == GOT
     pods.remove("u")
     assert uids(pods) == []
     assert pods.recorded("u") == {}

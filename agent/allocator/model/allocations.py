@@ -39,7 +39,7 @@ def allocations_of(
     for container in view.demand.containers:
         allocation = _allocation(ledger, table, view.id, container)
         if allocation is None:
-            allocation = view.recorded.get(container.name)
+            allocation = view.annotated.get(container.name)
         if allocation is not None:
             found[container.name] = allocation
         elif container.kind is not ContainerKind.INIT or not _past(ledger, view, container):
@@ -47,14 +47,14 @@ def allocations_of(
     return found
 
 
-def is_news(found: Mapping[str, Allocation], recorded: Mapping[str, Allocation]) -> bool:
-    """Return whether *found* says something that the record on the pod does not.
+def is_news(found: Mapping[str, Allocation], annotated: Mapping[str, Allocation]) -> bool:
+    """Return whether *found* says something that the pod's allocation annotation does not.
 
     Evidence that is only newer is no news: an agent that was restarted has everything from the
     kubelet's record. A guess by order that was proven is.
     """
     for name, new in found.items():
-        old = recorded.get(name)
+        old = annotated.get(name)
         if old is None or replace(old, evidence=new.evidence) != new:
             return True
         if old.evidence is Evidence.ORDER and new.evidence is not Evidence.ORDER:

@@ -66,8 +66,10 @@ def entitlement(
     return Entitlement(ref, held.ids, cores, memory, limit, runtime_uid)
 
 
-def recorded(table: DeviceTable, ref: ContainerRef, view: PodView) -> Entitlement | None:
-    """Read off a pod's own record what one of its containers may use.
+def entitlement_by_annotation(
+    table: DeviceTable, ref: ContainerRef, view: PodView
+) -> Entitlement | None:
+    """Read off a pod's allocation annotation what one of its containers may use.
 
     For ordinary init containers, which an agent that has just started knows by it alone (K4).
 
@@ -76,7 +78,7 @@ def recorded(table: DeviceTable, ref: ContainerRef, view: PodView) -> Entitlemen
         ref: which container.
         view: its pod.
     """
-    found = view.recorded.get(ref.container)
+    found = view.annotated.get(ref.container)
     if found is None or any(table.inventory.card(uuid) is None for uuid in found.cards):
         return None
     demand = Demand(found.cores, found.memory_blocks)

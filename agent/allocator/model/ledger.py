@@ -173,7 +173,7 @@ class Ledger:
             and (held := self.holding(ref, resource)) is not None
         )
 
-    def record(
+    def assign(
         self, ref: ContainerRef, kind: ContainerKind, resource: Resource, holding: Holding
     ) -> None:
         """Assign *holding* to a container, instead of what it held of *resource* before."""
@@ -232,7 +232,7 @@ class Ledger:
         return bool(refs)
 
     def release_unproven(self, pod: PodId) -> None:
-        """Forget what containers of *pod* were given by a guess that no record has proven."""
+        """Forget what *pod* holds by a guess that the kubelet's record has not proven."""
         for ref in self.pod_refs(pod):
             for resource, held in tuple(self._holdings[ref].items()):
                 if not held.proven:
@@ -304,7 +304,7 @@ class Ledger:
             else:
                 self.give_way(ref, resource, ids)
                 kind = self._kinds.get(ref, ContainerKind.MAIN)
-                self.record(ref, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
+                self.assign(ref, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
         self._known = {pod for pod in self._known if pod in live or pod in self._by_pod} | listed
         self._listed = listed
         return corrections
@@ -352,7 +352,7 @@ class Ledger:
                 kind, holdings = self._kinds[ref], dict(self._holdings[ref])
                 self.release_container(ref)
                 for resource, held in holdings.items():
-                    self.record(ContainerRef(pod, ref.container), kind, resource, held)
+                    self.assign(ContainerRef(pod, ref.container), kind, resource, held)
 
     def hand_over(self, pod: PodId, to: PodId) -> None:
         """Assign all that *pod* holds to another pod: they were taken for each other."""
@@ -360,7 +360,7 @@ class Ledger:
             kind, holdings = self._kinds[ref], dict(self._holdings[ref])
             self.release_container(ref)
             for resource, held in holdings.items():
-                self.record(ContainerRef(to, ref.container), kind, resource, held)
+                self.assign(ContainerRef(to, ref.container), kind, resource, held)
 
     def agrees(self, entry: MatchedPod) -> bool:
         """Return whether the ledger has exactly what ``List`` shows of a pod, and as proven.
@@ -445,7 +445,7 @@ class Ledger:
         return found
 
     def give_way(self, ref: ContainerRef, resource: Resource, ids: frozenset[str]) -> None:
-        """Forget other holders of places that the record shows with *ref*.
+        """Forget other holders of places that the kubelet's record shows with *ref*.
 
         That is a pod which is not listed yet and was guessed while there was no witness.
         """

@@ -174,7 +174,7 @@ def inherit(ledger: Ledger, held: Held) -> bool:
             ledger.taken(resource, each, but_reusable_by=held.ref.pod) for each in holding.ids
         )
         if owners <= {None, held.ref.pod} and shared:
-            ledger.record(held.ref, held.kind, resource, holding)
+            ledger.assign(held.ref, held.kind, resource, holding)
             assigned = True
     return assigned
 

@@ -72,17 +72,17 @@ class PodView:
         terminal: it has succeeded or failed; the kubelet will not admit it any more.
         deleting: its deletion was asked for.
         running: the kubelet has said that it runs.
-        assigned: the agent has recorded its allocation, and the record is complete.
-        recorded: the allocation recorded on it, by container name; of containers that ask for
-            just that. Whether the cards exist only :mod:`agent.allocator.resolver.believed` knows.
+        assigned: the agent has written its allocation annotation, and that is complete.
+        annotated: what its allocation annotation says, by container name; of containers that ask
+            for just that. Whether the cards exist :mod:`agent.allocator.resolver.believed` checks.
         wishes: what its author wishes of the cards.
         chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
-            agent itself wrote there, with the record, is no choice.
+            agent itself wrote there, with the allocation, is no choice.
         runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
             under another.
         mains: names of all its containers, those that ask for no GPU too; empty if not known.
         sidecars: names of all its restartable init containers.
-        faults: what did not parse (stamps, records), for the log; never read as a zero.
+        faults: what did not parse (stamps, allocations), for the log; never read as a zero.
     """
 
     id: PodId
@@ -92,7 +92,7 @@ class PodView:
     deleting: bool = False
     running: bool = False
     assigned: bool = False
-    recorded: Mapping[str, Allocation] = field(default_factory=dict)
+    annotated: Mapping[str, Allocation] = field(default_factory=dict)
     wishes: Wishes = NO_WISHES
     chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     runtime_uid: str = ""
@@ -119,7 +119,7 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
     written = _decode(annotations.get(names.gpu_allocation), faults)
-    recorded = _believed(written, demand, names, faults)
+    annotated = _believed(written, demand, names, faults)
     wishes, wrong = read_wishes(annotations, names)
     faults += map(str, wrong)
     return PodView(
@@ -137,8 +137,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
         terminal=phase in _TERMINAL,
         deleting=metadata.get("deletionTimestamp") is not None,
         running=phase == "Running",
-        assigned=annotations.get(names.gpu_assigned) == "true" and is_complete(demand, recorded),
-        recorded=recorded,
+        assigned=annotations.get(names.gpu_assigned) == "true" and is_complete(demand, annotated),
+        annotated=annotated,
         wishes=wishes,
         chosen=_chosen(annotations, demand, written, names, faults),
         # The API server lets nobody but a kubelet make a mirror pod.
@@ -180,7 +180,7 @@ def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
     """Return whether these are all of a pod's containers.
 
     An ordinary init container may be missing once a later container is there: nobody can
-    tell any more what it got (fact K4). A pod that asks for nothing has nothing to be recorded.
+    tell any more what it got (fact K4). A pod that asks for nothing has no allocation.
     """
     missing = [each for each in demand.containers if each.name not in allocations]
     if not missing:
@@ -202,22 +202,22 @@ def _decode(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
 def _believed(
     written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Keep what is recorded of containers that ask for just that."""
-    recorded = {}
+    """Keep the allocations of containers that ask for just that."""
+    annotated = {}
     for name, allocation in written.items():
         container = demand.of(name)
         if container is not None and _is_of(allocation, container.demand):
-            recorded[name] = allocation
+            annotated[name] = allocation
         else:
             faults.append(
                 f"metadata.annotations[{names.gpu_allocation}]: Invalid value: {quote(name)}: "
                 "must record what the container of this name asks for"
             )
-    return recorded
+    return annotated
 
 
 def _is_of(allocation: Allocation, demand: Demand) -> bool:
-    """Return whether a record can be of a container that asks for this."""
+    """Return whether an allocation can be of a container that asks for this."""
     if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
         return False
     cards = len(set(allocation.cards))
@@ -231,9 +231,10 @@ def _chosen(
     names: Names,
     faults: list[str],
 ) -> Mapping[int, tuple[int, ...]]:
-    """Read what a scheduler chose for the containers that have no record yet.
+    """Read what a scheduler chose for the containers that have no allocation yet.
 
-    A record that is not believed counts here: who wrote it has written the cards beside it too.
+    An allocation that is not believed counts here: who wrote it has written the cards beside it
+    too.
     """
     chosen: dict[int, tuple[int, ...]] = {}
     for container in demand.containers:

@@ -61,7 +61,7 @@ class AnnotationWriter(Protocol):
     """Where finished allocations are written to, later and elsewhere."""
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
-        """Record what a pod's containers got."""
+        """Write what a pod's containers got into its allocation annotation."""
         ...
 
 

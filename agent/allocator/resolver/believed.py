@@ -1,9 +1,9 @@
-"""The pods of this node with those records alone that can be true here. Pure.
+"""The pods of this node with those allocations alone that can be true here. Pure.
 
 What a pod's annotation says of its allocation was written by an agent, or by whoever wrote the
 manifest: copied from a running pod, forged, or older than the webhook. The reader of the pod
 (``pod_view``) knows the spec and drops what contradicts it. Here the cards are known too.
-Everything in the agent that reads records reads them from here.
+Everything in the agent that reads allocation annotations reads them from here.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from agent.allocator.model.tickets import DeviceTable
 
 
 class BelievedPods:
-    """A ``PodSource`` without records of cards that this node does not have."""
+    """A ``PodSource`` without allocations of cards that this node does not have."""
 
     def __init__(self, pods: PodSource, table: DeviceTable) -> None:
         """Take pods from *pods*, and the cards from *table*."""
@@ -35,7 +35,7 @@ class BelievedPods:
         found = []
         for view in views:
             kept = view
-            if view.recorded and not self._all_here(view):
+            if view.annotated and not self._all_here(view):
                 pair = before.get(view.id.uid)
                 kept = pair[1] if pair is not None and pair[0] is view else self.believe(view)
                 changed[view.id.uid] = view, kept
@@ -74,14 +74,16 @@ class BelievedPods:
         self._pods.refresh(within=within)
 
     def believe(self, view: PodView) -> PodView:
-        """Return a pod without its records of cards that this node does not have."""
+        """Return a pod without its allocations of cards that this node does not have."""
         if self._all_here(view):
             return view
-        recorded = {
-            name: each for name, each in view.recorded.items() if self._cards.issuperset(each.cards)
+        annotated = {
+            name: each
+            for name, each in view.annotated.items()
+            if self._cards.issuperset(each.cards)
         }
-        assigned = view.assigned and is_complete(view.demand, recorded)
-        return replace(view, recorded=recorded, assigned=assigned)
+        assigned = view.assigned and is_complete(view.demand, annotated)
+        return replace(view, annotated=annotated, assigned=assigned)
 
     def _all_here(self, view: PodView) -> bool:
-        return all(self._cards.issuperset(each.cards) for each in view.recorded.values())
+        return all(self._cards.issuperset(each.cards) for each in view.annotated.values())

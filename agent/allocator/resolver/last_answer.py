@@ -70,7 +70,7 @@ class LastAnswer:
                 count_of(container.demand, resource) == len(held.ids)
                 and self._ledger.holding(ref, resource) is None
             ):
-                self._ledger.record(ref, container.kind, resource, held)
+                self._ledger.assign(ref, container.kind, resource, held)
 
     def take_over(self, each: MatchedPod) -> None:
         """Assign to a pod what its init container was given last in the name of one before it.
@@ -94,7 +94,7 @@ class LastAnswer:
             for resource, one in held.items():
                 if one is not None:
                     own = ContainerRef(each.pod, last.container)
-                    self._ledger.record(own, container.kind, resource, one)
+                    self._ledger.assign(own, container.kind, resource, one)
 
     def repair(self, ask: Ask, views: Sequence[PodView]) -> Resolution | None:
         """Without a witness, see whether the call before this was settled for the right container.
@@ -134,12 +134,12 @@ class LastAnswer:
         _, pod, other = min(meant, key=lambda each: each[:2])
         ref = ContainerRef(pod, other.name)
         self._ledger.release(last, ask.resource.other)
-        self._ledger.record(ref, other.kind, ask.resource.other, held)
+        self._ledger.assign(ref, other.kind, ask.resource.other, held)
         self._decision_log.corrected(Correction(ask.resource.other, held.ids, last, ref))
         return Resolution(pod, other, Evidence.ORDER)
 
     def _next_of(self, view: PodView) -> list[ContainerDemand]:
-        """Return the containers of a pod that may come next by the agent's own record."""
+        """Return the containers of a pod that may come next by the ledger."""
 
         def is_served(container: ContainerDemand, resource: Resource) -> bool:
             return self._served(view.id, container.name, resource)

@@ -13,7 +13,7 @@ from agent.allocator.model.podresources import MatchedPod, Snapshot
 from agent.allocator.model.ports import DecisionLog, RecordSource
 from agent.allocator.resolver.call_context import CallContext
 from agent.allocator.resolver.pod_lookup import PodReader
-from agent.allocator.resolver.resolve import Ask, is_recorded, lacks
+from agent.allocator.resolver.resolve import Ask, is_annotated, lacks
 from agent.allocator.resolver.resolver import Resolver
 from agent.errors import ResolutionError, Unavailable
 from contract.resource import Resource
@@ -42,7 +42,7 @@ class Observer:
             resolver: what is known so far.
             record: the kubelet's own record.
             reader: reads single pods from the API.
-            decision_log: is told when the record cannot be had.
+            decision_log: is told when the kubelet's record cannot be had.
             lock: guards *resolver*.
         """
         self._resolver = resolver
@@ -202,8 +202,8 @@ class Observer:
         ]
 
     def _was_served(self, each: MatchedPod) -> bool:
-        """Return whether a listed pod had everything, by its own record or the kubelet's before."""
-        if each.view is not None and is_recorded(each.view):
+        """Return whether a listed pod had everything, by its annotation or by the ledger."""
+        if each.view is not None and is_annotated(each.view):
             return True
         return any(
             held is not None and held.proven

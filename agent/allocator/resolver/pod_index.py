@@ -5,8 +5,8 @@ the call before: served, proven and running. Those are *at rest* and are not loo
 until their entry, what the API tells of them, or the ledger changes. What is left are the
 pods *in motion*, and only among them can the one be that is asking.
 
-A pod that is deleted by force leaves the API before it leaves the record (fact K20), and may
-even be admitted after that: what was known of it is kept until it has left the record.
+A pod that is deleted by force leaves the API before it leaves ``List`` (fact K20), and may
+even be admitted after that: what was known of it is kept until it has left ``List``.
 
 The structure is not safe to share between threads: its owner locks.
 """
@@ -57,18 +57,18 @@ class PodIndex:
         self._by_uid: dict[str, PodView] = {}
         self._by_key: dict[Key, tuple[PodView, ...]] = {}
         self._live: set[PodId] = set()
-        self._recorded: dict[PodId, PodView] = {}
+        self._annotated: dict[PodId, PodView] = {}
         self._with_init: set[PodId] = set()
-        self._owed: set[PodId] = set()
+        self._unpublished: set[PodId] = set()
         self._asked: set[str] = set()  # UIDs of ended pods whose names were asked for again
         # By identity of the entry, which stays the same object while its bytes do.
         self._resting: dict[int, MatchedPod] = {}
         self._entry_of: dict[PodId, int] = {}
         self._last: tuple[Snapshot, Observation] | None = None
         self._moving: AbstractSet[PodId] = frozenset()
-        # Pods that have left the API, by UID, until they leave the record as well.
+        # Pods that have left the API, by UID, until they leave ``List`` as well.
         self._departed: OrderedDict[str, PodView] = OrderedDict()
-        self._lingering: set[str] = set()  # those of them that the record has shown
+        self._lingering: set[str] = set()  # those of them that ``List`` has shown
         self._alone: tuple[Snapshot | None, set[Key]] = (None, set())
 
     # --- what the API tells -------------------------------------------------------------
@@ -140,25 +140,25 @@ class PodIndex:
         return self._live
 
     @property
-    def owed(self) -> AbstractSet[PodId]:
-        """Live pods that ask for GPUs and have no complete record on them."""
-        return self._owed
+    def unpublished(self) -> AbstractSet[PodId]:
+        """Live pods that ask for GPUs and have no complete allocation annotation."""
+        return self._unpublished
 
     @property
-    def recorded(self) -> AbstractSet[PodId]:
-        """Live pods that have a record on them."""
-        return self._recorded.keys()
+    def annotated(self) -> AbstractSet[PodId]:
+        """Live pods that have an allocation annotation."""
+        return self._annotated.keys()
 
     @property
     def hidden(self) -> list[PodView]:
-        """Live pods that may hold more than the ledger says, by the records on them.
+        """Live pods that may hold more than the ledger says, by their allocation annotations.
 
         Ordinary init containers are never listed (K4), and a kubelet that has just restarted
         does not list the pods that it has not come to (K11).
         """
         return [
             view
-            for pod, view in self._recorded.items()
+            for pod, view in self._annotated.items()
             if pod in self._with_init or pod not in self._entry_of
         ]
 
@@ -304,7 +304,7 @@ class PodIndex:
         return tuple(sorted(recalled, key=lambda each: each.pod))
 
     def _let_go(self, found: Iterable[MatchedPod]) -> None:
-        """Forget the pods that have left the record after they were in it."""
+        """Forget the pods that have left ``List`` after they were in it."""
         found = tuple(found)
         shown = {each.pod.uid for each in found if each.pod.uid in self._departed}
         shown |= {view.id.uid for each in found for view in each.earlier}
@@ -334,9 +334,9 @@ class PodIndex:
         self._live.add(view.id)
         containers = view.demand.containers
         if containers and not view.assigned:
-            self._owed.add(view.id)
-        if view.recorded:
-            self._recorded[view.id] = view
+            self._unpublished.add(view.id)
+        if view.annotated:
+            self._annotated[view.id] = view
         if any(each.kind is ContainerKind.INIT for each in containers):
             self._with_init.add(view.id)
 
@@ -348,9 +348,9 @@ class PodIndex:
         else:
             del self._by_key[view.id.key]
         self._live.discard(view.id)
-        self._recorded.pop(view.id, None)
+        self._annotated.pop(view.id, None)
         self._with_init.discard(view.id)
-        self._owed.discard(view.id)
+        self._unpublished.discard(view.id)
         self._asked.discard(view.id.uid)
 
 

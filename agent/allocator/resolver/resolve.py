@@ -114,7 +114,7 @@ def resolve(
         ResolutionError: nothing that waits can be asking this; says what waits.
     """
     if listed is None:
-        found = _waiting_by_record(ask, views, served)
+        found = _waiting_without_list(ask, views, served)
         found.sort(key=lambda each: (not each.in_progress, each.position, each.pod))
     else:
         found = _likeliest(ask, listed, served, past)
@@ -170,12 +170,12 @@ def _ladder(
         listed: the pods that ``List`` shows.
         past: what is known of the admissions before this call.
     """
-    # A pod whose record is complete has been admitted: only its ordinary init containers,
-    # which List omits (K4), can make it look as if it waited to an agent that restarted.
-    # Not one that the kubelet has only come to now: somebody else wrote its record.
+    # A pod whose allocation annotation is complete has been admitted: only its ordinary init
+    # containers, which List omits (K4), can make it look as if it waited to an agent that
+    # restarted. Not one that the kubelet has only come to now: somebody else wrote that.
     lacking = {each.pod for each in listed if lacks(each)}
-    recorded = {each.pod for each in listed if each.view and is_recorded(each.view)}
-    done = past.passed | past.over | (recorded - (lacking & past.newcomers))
+    annotated = {each.pod for each in listed if each.view and is_annotated(each.view)}
+    done = past.passed | past.over | (annotated - (lacking & past.newcomers))
     holding = {each.pod for each in listed if any(each.listed.each_held())}
     halves = {
         (each.pod, container.name)
@@ -205,9 +205,9 @@ def _ladder(
                 if not each.in_progress or (each.pod, each.container.name) in halves
             ],
         ),
-        # A record that covers what List shows lacking was written by somebody else.
+        # An annotation that covers what List shows lacking was written by somebody else.
         _Rung(
-            "has a record that others wrote",
+            "has an allocation annotation that others wrote",
             [
                 each
                 for each in known
@@ -220,9 +220,9 @@ def _ladder(
     ]
 
 
-def is_recorded(view: PodView) -> bool:
-    """Return whether the record on a pod covers every container of it."""
-    return all(each.name in view.recorded for each in view.demand.containers)
+def is_annotated(view: PodView) -> bool:
+    """Return whether a pod's allocation annotation covers every container of it."""
+    return all(each.name in view.annotated for each in view.demand.containers)
 
 
 def next_containers(
@@ -230,7 +230,7 @@ def next_containers(
 ) -> list[ContainerDemand]:
     """Return the containers that may come next, in order.
 
-    Usually one. What an ordinary init container lacks by our record it may have got before
+    Usually one. What an ordinary init container lacks by the ledger it may have got before
     the agent started (K4), so the one after it may come next as well.
     """
     started = [
@@ -264,7 +264,7 @@ def served_again(ask: Ask, waiting: Sequence[MatchedPod], served: Served) -> Res
     Args:
         ask: what the call says.
         waiting: the listed pods that lack something.
-        served: the agent's own record.
+        served: what the ledger says.
     """
     for each in sorted(waiting, key=lambda each: each.pod, reverse=True):
         containers = each.view.demand.containers if each.view is not None else ()
@@ -284,7 +284,7 @@ def waits(each: MatchedPod, served: Served) -> bool:
 
     Args:
         each: the pod, as ``List`` and the API show it.
-        served: the agent's own record, for ordinary init containers (K4).
+        served: what the ledger says, for ordinary init containers (K4).
     """
     if each.view is None or each.view.terminal:
         return False
@@ -305,19 +305,19 @@ def lacks(each: MatchedPod) -> bool:
 
 
 def _is_served(view: PodView, listed: ListedPod | None, served: Served) -> IsServed:
-    """Whose word counts: ``List`` where it can speak, else the agent's own record."""
+    """Whose word counts: ``List`` where it can speak, else ledger and annotation."""
 
     def is_served(container: ContainerDemand, resource: Resource) -> bool:
         if listed is not None and container.kind is not ContainerKind.INIT:
             return bool(listed.held(container.name, resource))
-        recorded = listed is None and container.name in view.recorded
-        return recorded or served(view.id, container.name, resource)
+        annotated = listed is None and container.name in view.annotated
+        return annotated or served(view.id, container.name, resource)
 
     return is_served
 
 
-def _waiting_by_record(ask: Ask, views: Iterable[PodView], served: Served) -> list[Waiting]:
-    """Who may be asking by the agent's own record alone."""
+def _waiting_without_list(ask: Ask, views: Iterable[PodView], served: Served) -> list[Waiting]:
+    """Who may be asking by ledger and annotations alone."""
     return [
         waiting
         for view in views

@@ -205,7 +205,7 @@ class Resolver:
         return changed
 
     def _gained(self, each: MatchedPod) -> bool:
-        """Return whether the record shows a pod holding what was not answered for it."""
+        """Return whether the kubelet's record shows a pod holding what was not answered for it."""
         return any(
             ids and ((held := self.ledger.holding(ref, resource)) is None or held.ids != ids)
             for container in each.listed.containers
@@ -329,7 +329,7 @@ class Resolver:
         return resolution
 
     def _disproved(self, guess: Mapping[Resource, Holding]) -> dict[Resource, Holding]:
-        """Return what of a guess the record shows with nobody: an init container has it (K4)."""
+        """Return the part of a guess that ``List`` shows with nobody: an init container's (K4)."""
         pod, found = self._last.disproved(guess)
         if pod is not None:
             self.admissions.disproved(pod)
@@ -379,9 +379,9 @@ class Resolver:
         try:
             return resolve(ask, views=views, served=self._served, listed=None)
         except ResolutionError:
-            # Records that others wrote, such as in a manifest copied from a running pod, count
-            # for nothing if somebody must be asking and nobody else can be.
-            doubted = [replace(each, recorded={}) if each.recorded else each for each in views]
+            # Allocation annotations that others wrote, such as in a manifest copied from a running
+            # pod, count for nothing if somebody must be asking and nobody else can be.
+            doubted = [replace(each, annotated={}) if each.annotated else each for each in views]
             with suppress(ResolutionError):
                 return resolve(ask, views=doubted, served=self._served, listed=None)
             raise

@@ -57,7 +57,7 @@ def keep_unseen(
                 if init is None:
                     number = len(unseen(ledger, each.pod)) + 1
                     init = ContainerRef(each.pod, f"{_PREFIX}{number}")
-                ledger.record(init, ContainerKind.INIT, resource, held)
+                ledger.assign(init, ContainerKind.INIT, resource, held)
 
 
 def asking_unseen(ledger: Ledger, each: MatchedPod, ask: Ask) -> ContainerDemand | None:
@@ -95,7 +95,7 @@ def name_unseen(ledger: Ledger, view: PodView) -> None:
             del inits[: fitting[0] + 1]
             for resource, found in held.items():
                 if found is not None:
-                    _record(ledger, ContainerRef(view.id, init.name), resource, found)
+                    _assign(ledger, ContainerRef(view.id, init.name), resource, found)
 
 
 def _may_hold(init: ContainerDemand, held: Mapping[Resource, Holding | None]) -> bool:
@@ -105,9 +105,9 @@ def _may_hold(init: ContainerDemand, held: Mapping[Resource, Holding | None]) ->
     )
 
 
-def _record(ledger: Ledger, ref: ContainerRef, resource: Resource, held: Holding) -> None:
+def _assign(ledger: Ledger, ref: ContainerRef, resource: Resource, held: Holding) -> None:
     if ledger.holding(ref, resource) is None:
-        ledger.record(ref, ContainerKind.INIT, resource, held)
+        ledger.assign(ref, ContainerKind.INIT, resource, held)
 
 
 def _lacking(ledger: Ledger, pod: PodId, resource: Resource) -> ContainerRef | None:

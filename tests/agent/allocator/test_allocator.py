@@ -235,7 +235,7 @@ def test_a_wrong_guess_is_corrected_at_prestart_counted_and_written(
 def test_a_wrong_guess_corrected_by_the_next_list_is_written(
     misled: tuple[Node, PodView, PodView],
 ) -> None:
-    """Nobody may start a container for a long while; its pod must not go without a record."""
+    """Nobody may start a container for a long while; its pod must not go without its allocation."""
     node, asked, guessed = misled
     node.admit(guessed)
     node.allocator.catch_up(asked)
@@ -417,7 +417,7 @@ def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node
 
 
 def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
-    """K4: the kubelet does not show it, and the record on the pod is not written yet."""
+    """K4: the kubelet does not show it, and the annotation of the pod is not written yet."""
     pod = node.begin(make_pod("a", init(80, 20), asks(10, 2)))
     node.serve(pod, pod.demand.containers[0], CORE)
     known = node.allocator.knowledge()
@@ -428,7 +428,7 @@ def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
     assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
 
 
-def test_a_successor_writes_no_record_without_what_the_init_container_got(node: Node) -> None:
+def test_a_successor_writes_no_allocation_without_what_the_init_container_got(node: Node) -> None:
     """The predecessor's is still on its way, and would be overwritten."""
     node.admitted(make_pod("a", init(30, 8), asks(10, 2)))
     known = node.allocator.knowledge()
@@ -495,7 +495,7 @@ def test_what_a_predecessor_takes_back_is_taken_back(node: Node) -> None:
     assert str(node.decision_log.unproven_starts[-1][0]) == "default/a container init"
 
 
-def test_what_a_predecessor_tells_late_of_an_init_container_is_recorded(node: Node) -> None:
+def test_what_a_predecessor_tells_late_of_an_init_container_is_written(node: Node) -> None:
     """It answered for the init container, and the successor for the rest before it heard."""
     pod = make_pod("a", init(30, 8), asks(10, 2))
     container, main = pod.demand.containers
@@ -587,7 +587,7 @@ def test_a_restarted_agent_does_not_claim_to_know_how_far_the_init_containers_ar
 def test_a_restarted_agent_writes_what_it_finds(node: Node) -> None:
     pod = node.admitted(make_pod("a", asks(30, 8), sidecar(10, 2)))
     done = node.admitted(make_pod("b", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True, recorded=node.writer.of(done)))
+    node.pods.add(replace(done, assigned=True, annotated=node.writer.of(done)))
     node.restart_agent()
     assert node.allocator.rebuild()
     assert [put.id for put, _ in node.writer.puts] == [pod.id]
@@ -617,7 +617,7 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
     for view in (
         replace(pod, assigned=True),
         replace(pod, terminal=True),
-        replace(pod, recorded=shown),
+        replace(pod, annotated=shown),
         make_pod("plain"),
         make_pod("waiting", asks(30, 8)),
     ):
@@ -627,17 +627,17 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
     assert [put for put, _ in node.writer.puts] == [pod]
 
 
-def test_an_init_container_recorded_on_its_pod_is_remembered_over_a_restart(node: Node) -> None:
+def test_an_init_container_in_its_pods_annotation_is_remembered_over_a_restart(node: Node) -> None:
     """K4: the kubelet keeps its places for the life of the pod and never shows them."""
     pod = node.admitted(make_pod("a", init(80, 20), asks(10, 2)))
-    node.pods.add(replace(pod, assigned=True, recorded=node.writer.of(pod)))
+    node.pods.add(replace(pod, assigned=True, annotated=node.writer.of(pod)))
     node.restart_agent()
     node.allocator.rebuild()
     assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
     assert node.allocator.free(MEMORY) == {"GPU-0": 12, "GPU-1": 32}
 
 
-# --- what is owed ---------------------------------------------------------------------
+# --- what is not published yet --------------------------------------------------------------------
 
 
 def unwritten(node: Node, view: PodView) -> None:
@@ -650,11 +650,11 @@ def unwritten(node: Node, view: PodView) -> None:
 
 
 @pytest.mark.parametrize("again", ["refresh", "registered"])
-def test_a_record_that_a_dead_agent_owes_is_written_though_no_call_comes(
+def test_an_allocation_that_a_dead_agent_has_not_written_is_written_though_no_call_comes(
     node: Node, again: str
 ) -> None:
     done = node.admitted(make_pod("done", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True, recorded=node.writer.of(done)))
+    node.pods.add(replace(done, assigned=True, annotated=node.writer.of(done)))
     pod = make_pod("a", asks(30, 8), sidecar(10, 2))
     unwritten(node, pod)
     getattr(node.allocator, again)()
@@ -666,9 +666,9 @@ def test_a_record_that_a_dead_agent_owes_is_written_though_no_call_comes(
     assert node.allocator.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
 
 
-def test_where_nothing_is_owed_the_kubelet_is_not_asked(node: Node) -> None:
+def test_where_everything_is_published_the_kubelet_is_not_asked(node: Node) -> None:
     done = node.admitted(make_pod("a", asks(30, 8)))
-    node.pods.add(replace(done, assigned=True, recorded=node.writer.of(done)))
+    node.pods.add(replace(done, assigned=True, annotated=node.writer.of(done)))
     node.pods.add(make_pod("plain"))
     node.pods.add(make_pod("ended", asks(30, 8), terminal=True))
     asked = node.record.asked
@@ -676,7 +676,7 @@ def test_where_nothing_is_owed_the_kubelet_is_not_asked(node: Node) -> None:
     assert node.record.asked == asked
 
 
-def test_a_record_that_cannot_be_had_is_owed_on(node: Node) -> None:
+def test_what_a_record_that_cannot_be_had_shows_is_written_later(node: Node) -> None:
     """Nothing was decided without it, so nothing is told of it either."""
     pod = make_pod("a", asks(30, 8))
     unwritten(node, pod)
@@ -690,7 +690,7 @@ def test_a_record_that_cannot_be_had_is_owed_on(node: Node) -> None:
     assert [view for view, _ in node.writer.puts] == [pod]
 
 
-def test_looking_after_what_is_owed_takes_nothing_away(node: Node) -> None:
+def test_looking_after_what_is_not_published_takes_nothing_away(node: Node) -> None:
     """Calls of the kubelet may be under way, which its record does not show yet."""
     behind, asking = make_pod("behind", asks(30, 8)), make_pod("a", asks(20, 4))
     unwritten(node, behind)
@@ -726,12 +726,12 @@ def test_what_an_ended_pod_held_is_free_though_an_old_kubelet_lists_it_on(
     containers = (init(40, 8), asks(30, 8)) if shape == "init" else (asks(30, 8),)
     pod = node.admitted(make_pod("a", *containers))
     node.pods.add(replace(pod, terminal=True))
-    assert not node.allocator.refresh(owed=False)
+    assert not node.allocator.refresh(unpublished=False)
     assert node.allocator.free(CORE)["GPU-0"] < 100, "the record shows it holding these"
     node.record.show(pod)
-    assert node.allocator.refresh(owed=False)
+    assert node.allocator.refresh(unpublished=False)
     assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
-    assert not node.allocator.refresh(owed=False)
+    assert not node.allocator.refresh(unpublished=False)
 
 
 def test_what_a_pod_deleted_by_force_held_is_free_once_the_record_shows_it_without(
@@ -741,9 +741,9 @@ def test_what_a_pod_deleted_by_force_held_is_free_once_the_record_shows_it_witho
     pod = node.admitted(make_pod("a", asks(30, 8)))
     node.start(pod)
     node.pods.remove(pod)
-    assert not node.allocator.refresh(owed=False)
+    assert not node.allocator.refresh(unpublished=False)
     node.record.show(pod)
-    assert node.allocator.refresh(owed=False)
+    assert node.allocator.refresh(unpublished=False)
     assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
@@ -786,16 +786,16 @@ def test_what_an_init_container_got_is_written_before_its_pod_is_complete(node: 
 
 
 def test_containers_are_entitled_and_counted_once_as_soon_as_the_api_is_back(node: Node) -> None:
-    """Served and recorded by the agent before: no call of the kubelet will come for them."""
+    """Served and annotated by the agent before: no call of the kubelet will come for them."""
     pod = node.admitted(make_pod("a", asks(30, 8)), CORE_FIRST)
-    recorded = replace(pod, assigned=True, recorded=node.writer.of(pod), running=True)
+    annotated = replace(pod, assigned=True, annotated=node.writer.of(pod), running=True)
     node.pods.remove(pod)
     node.restart_agent()
     node.allocator.rebuild()
     assert node.allocator.entitled(pod.id.uid, "main") is None
     free = sum(node.allocator.free(CORE).values())
-    node.pods.add(recorded)
-    node.allocator.catch_up(recorded)
+    node.pods.add(annotated)
+    node.allocator.catch_up(annotated)
     assert node.allocator.entitled(pod.id.uid, "main") is not None
     assert sum(node.allocator.free(CORE).values()) == free == 170
 
@@ -814,9 +814,9 @@ def test_what_a_force_deleted_pod_holds_is_taken_until_it_has_left_the_list(node
 def test_an_agent_that_could_not_read_the_record_when_it_started_assigns_what_runs_on_a_quiet_node(
     node: Node,
 ) -> None:
-    """An agent before it has written the pods' records, so that none is owed."""
-    record = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
-    pod = node.begin(make_pod("a", asks(30, 8), recorded=record, assigned=True))
+    """An agent before it has written the pods' annotations, so that none is missing."""
+    written = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+    pod = node.begin(make_pod("a", asks(30, 8), annotated=written, assigned=True))
     for resource, size in ((CORE, 30), (MEMORY, 8)):
         node.record.give(pod, "main", resource, ids(0, range(size)))
     node.allocator.refresh()

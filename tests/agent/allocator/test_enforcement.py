@@ -203,11 +203,11 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
-    recorded = {
+    annotated = {
         "init": Allocation(("GPU-0",), 30, 4, Evidence.TICKET),
         "main": Allocation(("GPU-0",), 30, 8, Evidence.TICKET),
     }
-    node.pods.add(replace(pod, recorded=recorded, assigned=True))
+    node.pods.add(replace(pod, annotated=annotated, assigned=True))
     node.restart_agent()
     node.allocator.rebuild()
     node.start(pod, "init")
@@ -219,7 +219,7 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
 
-def test_an_init_container_that_nobody_has_recorded_is_known_by_whom_it_handed_its_places_on_to(
+def test_an_init_container_that_no_annotation_names_is_known_by_whom_it_handed_its_places_on_to(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admitted(make_pod("p", init(10, 4), asks(30, 8)))
@@ -232,10 +232,10 @@ def test_an_init_container_that_nobody_has_recorded_is_known_by_whom_it_handed_i
     assert about.cores == Grant(CORE, (Share("GPU-0", 10),))
 
 
-def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
+def test_an_init_container_that_no_annotation_names_may_be_the_one_that_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    """The agent was killed after it answered and before it wrote the record."""
+    """The agent was killed after it answered and before it wrote the annotation."""
     pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
     node.restart_agent()
     node.allocator.rebuild()
@@ -248,7 +248,7 @@ def test_an_init_container_that_nobody_has_recorded_may_be_the_one_that_starts(
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
 
-def test_once_its_pod_runs_no_init_container_that_nobody_has_recorded_starts(
+def test_once_its_pod_runs_no_init_container_that_no_annotation_names_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
@@ -271,7 +271,7 @@ def test_once_its_pod_runs_no_init_container_that_nobody_has_recorded_starts(
 def test_a_record_that_makes_no_sense_entitles_to_nothing(
     node: Node, allocation: Allocation
 ) -> None:
-    pod = make_pod("p", init(30, 4), asks(30, 8), recorded={"init": allocation})
+    pod = make_pod("p", init(30, 4), asks(30, 8), annotated={"init": allocation})
     node.bind(pod)
     assert node.allocator.entitled(pod.id.uid, "init") is None
 

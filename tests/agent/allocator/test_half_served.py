@@ -41,7 +41,7 @@ def test_one_that_is_followed_by_another_had_all_of_it(known: PodView | None) ->
 
 def test_one_that_is_being_served_is_not_meant() -> None:
     ledger = Ledger()
-    ledger.record(FIRST, INIT, CORE, Holding(CORES, Evidence.WITNESS, answered=True))
+    ledger.assign(FIRST, INIT, CORE, Holding(CORES, Evidence.WITNESS, answered=True))
     assert half_served(ledger, lambda _pod: POD) == []
     ledger.new_kubelet()
     assert half_served(ledger, lambda _pod: POD) == [FIRST]

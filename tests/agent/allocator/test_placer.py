@@ -226,28 +226,28 @@ def test_an_init_container_is_seated_where_what_follows_it_fits_too() -> None:
     assert _seat(view("p", init, later), CORE, name="init", ledger=ledger)[0] == ("GPU-1",)
 
 
-def _recorded(cores: int, memory: int, *cards: str) -> Allocation:
+def _annotated(cores: int, memory: int, *cards: str) -> Allocation:
     return Allocation(cards or ("GPU-0",), cores, memory, Evidence.WITNESS)
 
 
 @pytest.mark.parametrize(
-    ("recorded", "cores", "memory"),
+    ("annotated", "cores", "memory"),
     [
         ({}, 100, 10),
-        ({"i0": _recorded(30, 4)}, 70, 6),
-        ({"i0": _recorded(30, 4), "i1": _recorded(20, 6)}, 70, 4),
-        ({"i0": _recorded(200, 3, "GPU-0", "GPU-1")}, 0, 8),
-        ({"i0": _recorded(30, 4, "GPU-9")}, 100, 10),
-        ({"c0": _recorded(30, 4)}, 70, 6),
-        ({"i0": _recorded(20, 6), "c0": _recorded(30, 4)}, 70, 4),
-        ({"i0": _recorded(30, 40)}, 70, 0),
+        ({"i0": _annotated(30, 4)}, 70, 6),
+        ({"i0": _annotated(30, 4), "i1": _annotated(20, 6)}, 70, 4),
+        ({"i0": _annotated(200, 3, "GPU-0", "GPU-1")}, 0, 8),
+        ({"i0": _annotated(30, 4, "GPU-9")}, 100, 10),
+        ({"c0": _annotated(30, 4)}, 70, 6),
+        ({"i0": _annotated(20, 6), "c0": _annotated(30, 4)}, 70, 4),
+        ({"i0": _annotated(30, 40)}, 70, 0),
     ],
 )
 def test_what_containers_took_before_the_agent_started_counts_by_their_pods_record(
-    recorded: dict[str, Allocation], cores: int, memory: int
+    annotated: dict[str, Allocation], cores: int, memory: int
 ) -> None:
     inits = [container(name, kind=INIT) for name in ("i0", "i1")]
-    pod = view("q", *inits, container("c0"), recorded=recorded)
+    pod = view("q", *inits, container("c0"), annotated=annotated)
     assert free_places(Ledger(), NODE, CORE, hidden=[pod])["GPU-0"] == cores
     assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-0"] == memory
 
@@ -255,7 +255,10 @@ def test_what_containers_took_before_the_agent_started_counts_by_their_pods_reco
 @pytest.mark.parametrize("why", ["ended", "own"])
 def test_the_record_of_a_pod_that_has_ended_or_is_asking_does_not_count(why: str) -> None:
     pod = view(
-        "q", container("i0", kind=INIT), recorded={"i0": _recorded(30, 4)}, terminal=why == "ended"
+        "q",
+        container("i0", kind=INIT),
+        annotated={"i0": _annotated(30, 4)},
+        terminal=why == "ended",
     )
     free = free_places(Ledger(), NODE, CORE, hidden=[pod], reusable_by=Q if why == "own" else None)
     assert free["GPU-0"] == 100
@@ -264,12 +267,14 @@ def test_the_record_of_a_pod_that_has_ended_or_is_asking_does_not_count(why: str
 def test_what_the_ledger_knows_of_a_recorded_pod_is_not_counted_twice() -> None:
     ledger = Ledger()
     hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20)))
-    pod = view("q", container("i0", kind=INIT), container("c0"), recorded={"i0": _recorded(30, 4)})
+    pod = view(
+        "q", container("i0", kind=INIT), container("c0"), annotated={"i0": _annotated(30, 4)}
+    )
     assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 70
 
 
 def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
-    other = view("q", container("i0", kind=INIT), recorded={"i0": _recorded(60, 4)})
+    other = view("q", container("i0", kind=INIT), annotated={"i0": _annotated(60, 4)})
     cards, _ = _seat(view("p"), MEMORY, beliefs=Beliefs((other,)))
     assert cards == ("GPU-1",)
 
@@ -290,27 +295,29 @@ def test_a_record_on_an_init_container_is_less_what_a_later_container_was_handed
         container("s0", 10, 1, kind=SIDECAR),
         container("i0", 40, 4, kind=INIT),
         container("c0", 30, 4),
-        recorded={"i0": _recorded(40, 4)},
+        annotated={"i0": _annotated(40, 4)},
     )
     assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 100 - 10 - 40
     assert free_places(ledger, NODE, CORE, hidden=[view("q")])["GPU-0"] == 60
 
 
 def test_of_a_recorded_pod_on_several_cards_each_is_taken_to_hold_as_much() -> None:
-    pod = view("q", container("i0", 200, 5, kind=INIT), recorded={"i0": _recorded(200, 5, *CARDS)})
+    pod = view(
+        "q", container("i0", 200, 5, kind=INIT), annotated={"i0": _annotated(200, 5, *CARDS)}
+    )
     assert free_places(Ledger(), NODE, CORE, hidden=[pod]) == {"GPU-0": 0, "GPU-1": 0, "GPU-2": 100}
     assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-1"] == 7
-    nowhere = view("q", recorded={"c0": Allocation((), 50, 4, Evidence.WITNESS)})
+    nowhere = view("q", annotated={"c0": Allocation((), 50, 4, Evidence.WITNESS)})
     assert free_places(Ledger(), NODE, CORE, hidden=[nowhere])["GPU-0"] == 100
 
 
-# --- a record may be stale ------------------------------------------------------------
+# --- an annotation may be stale -------------------------------------------------------
 
 
 def test_a_card_without_doubt_goes_before_one_that_a_record_says_is_taken() -> None:
     ledger = Ledger()
     hold(ledger, pod_id("r"), "c0", CORE, ids("GPU-0", range(10)))  # binpack would take it
-    stale = view("q", recorded={"c0": _recorded(90, 10)})
+    stale = view("q", annotated={"c0": _annotated(90, 10)})
     assert _seat(view("p"), CORE, ledger=ledger)[0] == ("GPU-0",)
     assert _seat(view("p"), CORE, ledger=ledger, beliefs=Beliefs((stale,)))[0] == ("GPU-1",)
 
@@ -319,7 +326,7 @@ def test_a_card_without_doubt_goes_before_one_that_a_record_says_is_taken() -> N
 def test_nobody_is_refused_for_a_record(resource: Resource) -> None:
     """The kubelet offers the places, and nobody is known to hold them."""
     stale = [
-        view(f"q{index}", container(), recorded={"c0": _recorded(100, 10, f"GPU-{index}")})
+        view(f"q{index}", container(), annotated={"c0": _annotated(100, 10, f"GPU-{index}")})
         for index in range(3)
     ]
     cards, taken = _seat(view("p"), resource, beliefs=Beliefs(tuple(stale)))
@@ -330,7 +337,7 @@ def test_what_the_book_knows_is_refused_though_records_were_doubted() -> None:
     ledger = Ledger()
     for index in range(3):
         hold(ledger, Q, f"c{index}", MEMORY, ids(f"GPU-{index}", range(8)))
-    stale = view("r", recorded={"c0": _recorded(100, 1)})
+    stale = view("r", annotated={"c0": _annotated(100, 1)})
     assert _refusal(view("p"), CORE, ledger=ledger, beliefs=Beliefs((stale,))) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-0: 2 of 4 memory blocks free; GPU-1: 2 of 4 memory blocks free; "
@@ -436,7 +443,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 assert sorted(by_card.values()) == sorted(
                     filter(None, asked.demand.memory_per_card())
                 )
-            ledger.record(
+            ledger.assign(
                 ContainerRef(pod.id, asked.name),
                 asked.kind,
                 resource,
@@ -522,7 +529,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
 
 @settings(patient, max_examples=50)
 @given(containers=_containers, listed=st.booleans())
-def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps(
+def test_by_a_complete_annotation_as_many_places_are_counted_as_the_kubelet_keeps(
     containers: list[tuple[Any, tuple[int, int]]], listed: bool
 ) -> None:
     """Whether ``List`` shows its containers already, or not yet (K4, K7, K11)."""
@@ -541,8 +548,8 @@ def test_by_a_complete_record_as_many_places_are_counted_as_the_kubelet_keeps(
             kubelet.gives(resource, asked, taken)
             if listed and asked.kind is not INIT:
                 hold(ledger, Q, asked.name, resource, taken, kind=asked.kind)
-    recorded = {each.name: _recorded(each.demand.cores, each.demand.memory) for each in named}
-    pod = view("q", *named, recorded=recorded)
+    annotated = {each.name: _annotated(each.demand.cores, each.demand.memory) for each in named}
+    pod = view("q", *named, annotated=annotated)
     for resource in Resource:
         left = len(every_id(node, resource)) - len(kubelet.taken[resource])
         assert free_places(ledger, node, resource, hidden=[pod]) == {"GPU-0": left}

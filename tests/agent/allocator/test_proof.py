@@ -197,7 +197,7 @@ def test_who_holds_some_of_these_gives_way_uncounted() -> None:
     ledger.check()
 
 
-# --- what is owed ---------------------------------------------------------------------
+# --- what the ledger lacks ---------------------------------------------------------------------
 
 
 def test_what_nobody_holds_of_a_listed_pod_is_added() -> None:
@@ -210,7 +210,7 @@ def test_what_nobody_holds_of_a_listed_pod_is_added() -> None:
 
 
 def test_what_another_container_holds_is_not_added() -> None:
-    """A call of the kubelet may have come since the record was made."""
+    """A call of the kubelet may have come since the kubelet's record was made."""
     ledger = Ledger()
     other = hold(ledger, Q, "c0", CORE, ids("GPU-0", range(49, 70)))
     assign_listed(ledger, identified(view("p"), listed("p", c0=HELD)))

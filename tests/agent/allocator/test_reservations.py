@@ -41,7 +41,7 @@ def test_a_plan_ends_when_its_last_container_has_all_it_asks_for() -> None:
     for resource, count in ((CORE, 2), (MEMORY, 4)):
         ids = frozenset(f"GPU-0::{place}" for place in range(count))
         held = Holding(ids, Evidence.TICKET)
-        ledger.record(ContainerRef(ONE, "main"), ContainerKind.MAIN, resource, held)
+        ledger.assign(ContainerRef(ONE, "main"), ContainerKind.MAIN, resource, held)
     reservations.complete(ONE, ledger)
     assert reservations.plan(ONE) is None
 

@@ -134,7 +134,7 @@ def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory:
     return nodes
 
 
-def recorded(admin: ApiClient, pod: str) -> dict[str, Allocation]:
+def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:
     annotations = admin.get(f"{PODS}/{pod}")["metadata"].get("annotations", {})
     return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
 
@@ -155,7 +155,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         nodes = allocate(kubelet, "a", "c0", 30, 8)
         eventually(lambda: len(server.requests) > before, "the patch")
         asked = {each.verb for each in server.requests[before:]}
-        eventually(lambda: recorded(admin, "a"), "the allocation is written")
+        eventually(lambda: annotated(admin, "a"), "the allocation is written")
         written = 'patches_total{result="written"} 1.0'
         eventually(lambda: written in page(agent, "/metrics")[1], "it is counted")
         eventually(
@@ -166,7 +166,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     (shown,) = (vars(each) for each in caplog.records if each.getMessage() == "cards")
     assert (shown["cards"], shown["memory_block"]) == ({"GPU-0": "Fake", "GPU-1": "Fake"}, BLOCK)
     assert nodes[0] == "/dev/null"
-    assert recorded(admin, "a") == {"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+    assert annotated(admin, "a") == {"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
     annotations = admin.get(f"{PODS}/a")["metadata"]["annotations"]
     assert annotations[NAMES.gpu_assigned] == "true"
     assert annotations[NAMES.predicate_gpu_idx(0)] == "0"
@@ -209,10 +209,10 @@ def test_a_call_that_comes_before_the_pods_are_known_waits_for_them(
         assert not given
         server.set_outage(Outage.NONE)
         kubelet_asks.join(DEADLINE_S)
-        eventually(lambda: recorded(admin, "a"), "the allocation is written")
+        eventually(lambda: annotated(admin, "a"), "the allocation is written")
         eventually(lambda: ready(agent), "ready")
     assert len(given) == 1
-    assert recorded(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
+    assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
 
 
 def test_what_is_free_is_not_told_before_it_is_known(
@@ -390,10 +390,10 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
         assert page(agent, "/readyz") == (503, "not registered\n")
         kubelet.start_registration()
         eventually(lambda: ready(agent), "registered")
-        assert not recorded(admin, "a")
+        assert not annotated(admin, "a")
         kubelet.start_pod_resources()
-        eventually(lambda: recorded(admin, "a"), "the allocation is written")
-    assert recorded(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)
+        eventually(lambda: annotated(admin, "a"), "the allocation is written")
+    assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)
 
 
 # --- the end --------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_init_container_that_was_recorded_stays_so_when_the_rest_is_told_alone() -> None:
-    """Its places are taken back before the watch shows its record."""
+    """Its places are taken back before the watch shows its annotation."""
     api, view = FakePatchApi(), make_pod("a", init(100, 0), asks(30, 8))
     writing = Writing(api)
     served = {"init": Allocation(("GPU-0",), 100, 0, Evidence.TICKET)}
@@ -95,8 +95,8 @@ def test_an_init_container_that_was_recorded_stays_so_when_the_rest_is_told_alon
         writing.wait("written")
         writing.queue.put(view, GOT)
         writing.wait("written", "written")
-    record = api.patches[-1][1]["metadata"]["annotations"][NAMES.gpu_allocation]
-    assert json.loads(record).keys() == {"init", "main"}
+    written = api.patches[-1][1]["metadata"]["annotations"][NAMES.gpu_allocation]
+    assert json.loads(written).keys() == {"init", "main"}
 
 
 def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containers() -> None:
@@ -139,7 +139,7 @@ def test_an_allocation_reaches_the_pod_after_an_outage(
     assert set(writing.results[:-1]) == {"retried"}
     written = parse_pod(admin.get(f"{PODS}/a"), NAMES)
     assert written.assigned
-    assert written.recorded == {"c0": GOT["main"]}
+    assert written.annotated == {"c0": GOT["main"]}
     assert admin.get(f"{PODS}/a")["metadata"]["annotations"]["kept"] == "yes"
     assert writing.queue.pending() == 0
 

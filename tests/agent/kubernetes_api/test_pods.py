@@ -92,7 +92,7 @@ def known(cache: PodCache) -> set[str]:
 def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> Json:
     obj = make_manifest(name, (30, 8), uid=uid or f"uid-{name}")
     obj["metadata"]["resourceVersion"] = version
-    if "gpu_assigned" in annotations:  # it counts beside a complete record alone
+    if "gpu_assigned" in annotations:  # it counts beside a complete allocation alone
         annotations["gpu_allocation"] = RECORD
     obj["metadata"]["annotations"] = {
         f"{NAMES.domain}/{key.replace('_', '-')}": value for key, value in annotations.items()

@@ -101,12 +101,12 @@ def test_the_weaker_evidence_of_the_two_is_told(
 def test_what_the_ledger_does_not_know_is_taken_from_the_pods_own_record() -> None:
     ledger = Ledger()
     _served(ledger, "c0")
-    record = {
+    written = {
         "init": Allocation(("GPU-1",), 10, 1, Evidence.TICKET),
         "c0": Allocation(("GPU-1",), 50, 4, Evidence.TICKET),
     }
-    pod = view("p", container("init", 10, 1, kind=INIT), container("c0"), recorded=record)
-    assert allocations_of(ledger, NODE, pod) == {"init": record["init"], "c0": GOT}
+    pod = view("p", container("init", 10, 1, kind=INIT), container("c0"), annotated=written)
+    assert allocations_of(ledger, NODE, pod) == {"init": written["init"], "c0": GOT}
 
 
 def test_an_init_container_served_before_the_agent_started_keeps_no_pod_waiting() -> None:
@@ -138,7 +138,7 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
 
 
 @pytest.mark.parametrize(
-    ("found", "recorded", "news"),
+    ("found", "annotated", "news"),
     [
         ({}, {}, False),
         ({}, {"c0": _got()}, False),
@@ -157,10 +157,10 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
     ],
 )
 def test_what_the_record_on_a_pod_says_already_is_no_news(
-    found: dict[str, Allocation], recorded: dict[str, Allocation], news: bool
+    found: dict[str, Allocation], annotated: dict[str, Allocation], news: bool
 ) -> None:
     """Newer evidence alone is none either, but for the proof of a guess."""
-    assert is_news(found, recorded) is news
+    assert is_news(found, annotated) is news
 
 
 # --- what ordinary init containers got ------------------------------------------------

@@ -47,7 +47,7 @@ def _held(ledger: Ledger) -> dict[tuple[str, str, Resource], frozenset[str]]:
 # --- recording and releasing ---------------------------------------------------------
 
 
-def test_what_is_recorded_is_found_again() -> None:
+def test_what_is_assigned_is_found_again() -> None:
     ledger = Ledger()
     ref = hold(ledger, P, "c0", CORE, A)
     hold(ledger, P, "c0", MEMORY, B)
@@ -309,8 +309,8 @@ def test_a_kubelet_that_serves_an_init_container_once_more_offers_what_it_had(ho
     ref = ContainerRef(pod.id, "i0")
     cores, blocks = ids("GPU-0", range(5)), ids("GPU-0", range(2))
     ledger = Ledger()
-    ledger.record(ref, INIT, CORE, Holding(cores, Evidence.WITNESS))
-    ledger.record(ref, INIT, MEMORY, Holding(blocks, Evidence.WITNESS))
+    ledger.assign(ref, INIT, CORE, Holding(cores, Evidence.WITNESS))
+    ledger.assign(ref, INIT, MEMORY, Holding(blocks, Evidence.WITNESS))
     free = frozenset((CORE, each) for each in cores)
     none: frozenset[tuple[Resource, str]] = frozenset()
     ledger.reconcile(

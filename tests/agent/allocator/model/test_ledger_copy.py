@@ -150,7 +150,7 @@ def owned(ledger: Ledger) -> dict[str, set[str]]:
 def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
     ledger = Ledger()
     main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
-    ledger.record(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
+    ledger.assign(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
     inherit(ledger, held(POD, "init", ContainerKind.INIT, "G::1", "G::2"))
     assert owned(ledger) == {"a/main": {"G::1"}, "a/init": {"G::1", "G::2"}}
     assert ledger.kind(ContainerRef(POD, "init")) is ContainerKind.INIT
@@ -170,7 +170,7 @@ def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
 def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held) -> None:
     ledger = Ledger()
     main = Holding(frozenset(["G::1"]), Evidence.RECORD, proven=True)
-    ledger.record(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
+    ledger.assign(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
     inherit(ledger, inherited)
     assert owned(ledger) == {"a/main": {"G::1"}}
     ledger.check()
@@ -178,7 +178,7 @@ def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held
 
 def test_both_resources_are_inherited_each_for_itself() -> None:
     ledger = Ledger()
-    ledger.record(
+    ledger.assign(
         ContainerRef(POD, "c"),
         ContainerKind.MAIN,
         MEMORY,

@@ -75,14 +75,14 @@ class KubeletDied(Exception):
 
 @dataclass
 class Api:
-    """The API server behind the agent's watch: takes what the agent records."""
+    """The API server behind the agent's watch: takes what the agent writes."""
 
     pods: FakePods
 
     def put(self, seen: PodView, allocations: dict[str, Allocation]) -> None:
         known = self.pods.cached.get(seen.id)
         if known is not None:
-            self.pods.add(replace(known, recorded=allocations, assigned=True))
+            self.pods.add(replace(known, annotated=allocations, assigned=True))
 
 
 class Kubelet:
@@ -549,18 +549,18 @@ class AgentAndKubelet(RuleBasedStateMachine):
             assert [key for key, count in held.items() if count > 1] == []
 
     @invariant()
-    def what_is_recorded_is_what_is_held(self) -> None:
-        """Once a pod has all it asks for, its record names the cards and counts it holds."""
+    def what_is_annotated_is_what_is_held(self) -> None:
+        """Once a pod has all it asks for, its annotation names the cards and counts it holds."""
         if not hasattr(self, "kubelet") or self.ever_blind:
             return
         truth = self.kubelet.held(init=False)
         for pod in self.pods.cached.values():
-            for container, recorded in pod.recorded.items():
+            for container, annotated in pod.annotated.items():
                 cores = truth.get((pod.id.uid, container, CORE))
                 memory = truth.get((pod.id.uid, container, MEMORY))
                 if cores and memory:
-                    assert {self.card(each) for each in cores | memory} == set(recorded.cards)
-                    assert (len(cores), len(memory)) == (recorded.cores, recorded.memory_blocks)
+                    assert {self.card(each) for each in cores | memory} == set(annotated.cards)
+                    assert (len(cores), len(memory)) == (annotated.cores, annotated.memory_blocks)
 
 
 class WithoutWitness(AgentAndKubelet):

@@ -166,7 +166,7 @@ def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() ->
     offers, ledger = Offers(NODE), Ledger()
     both = {CORE: ids("GPU-0", range(60)), MEMORY: ids("GPU-0", range(4))}
     for resource, held in both.items():
-        ledger.record(
+        ledger.assign(
             ContainerRef(P, "c0"), MAIN, resource, Holding(held, Evidence.WITNESS, answered=True)
         )
         offers.answered(ledger)
@@ -189,7 +189,7 @@ def test_what_a_rejected_pod_had_is_not_kept_back_once_another_holds_it() -> Non
 
 def test_a_pod_that_was_answered_and_is_listed_no_more_is_over_until_it_is_listed() -> None:
     ledger = Ledger()
-    ledger.record(
+    ledger.assign(
         ContainerRef(P, "c0"),
         MAIN,
         CORE,

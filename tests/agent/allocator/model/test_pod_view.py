@@ -63,7 +63,7 @@ def test_a_stamped_pod_is_read() -> None:
     assert view.demand.containers == (container("c0", 50, 4),)
     assert view.position == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
     assert (view.terminal, view.deleting, view.assigned) == (False, False, False)
-    assert view.recorded == {}
+    assert view.annotated == {}
     assert view.faults == ()
 
 
@@ -95,7 +95,7 @@ def test_a_pod_that_is_being_deleted_says_so() -> None:
 @pytest.mark.parametrize(
     ("text", "assigned"), [("true", True), ("false", False), ("True", False), (None, False)]
 )
-def test_only_true_says_that_the_allocation_is_recorded(text: str | None, assigned: bool) -> None:
+def test_only_true_says_that_the_allocation_is_written(text: str | None, assigned: bool) -> None:
     pod = _pod(gpu_assigned=text, gpu_allocation=encode_allocations(RECORD))
     assert parse_pod(pod, NAMES).assigned is assigned
 
@@ -105,7 +105,7 @@ def test_an_assignment_without_a_record_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "record",
+    "written",
     [
         {"c0": Allocation(("GPU-0",), 49, 4, Evidence.WITNESS)},
         {"c0": Allocation(("GPU-0",), 50, 5, Evidence.WITNESS)},
@@ -114,11 +114,13 @@ def test_an_assignment_without_a_record_is_none() -> None:
         {"c1": RECORD["c0"]},
     ],
 )
-def test_a_record_that_the_spec_contradicts_is_not_believed(record: dict[str, Allocation]) -> None:
-    text = encode_allocations(record)
+def test_an_allocation_that_the_spec_contradicts_is_not_valid(
+    written: dict[str, Allocation],
+) -> None:
+    text = encode_allocations(written)
     view = parse_pod(_pod(gpu_allocation=text, gpu_assigned="true"), NAMES)
-    (name,) = record
-    assert (view.recorded, view.assigned) == ({}, False)
+    (name,) = written
+    assert (view.annotated, view.assigned) == ({}, False)
     (fault,) = view.faults
     assert fault == (
         f'metadata.annotations[tencent.com/gpu-allocation]: Invalid value: "{name}": '
@@ -129,15 +131,15 @@ def test_a_record_that_the_spec_contradicts_is_not_believed(record: dict[str, Al
 def test_a_card_that_is_named_twice_is_not_two_cards() -> None:
     pod = _pod(gpu_allocation=encode_allocations({"c0": replace(TWO, cards=("GPU-0", "GPU-0"))}))
     pod["spec"]["containers"][0]["resources"]["limits"] = {NAMES.core: "200", NAMES.memory: "4"}
-    assert parse_pod(pod, NAMES).recorded == {}
+    assert parse_pod(pod, NAMES).annotated == {}
     pod["metadata"]["annotations"][NAMES.gpu_allocation] = encode_allocations({"c0": TWO})
-    assert parse_pod(pod, NAMES).recorded == {"c0": TWO}
+    assert parse_pod(pod, NAMES).annotated == {"c0": TWO}
 
 
-def test_one_record_that_is_not_believed_does_not_take_others_with_it() -> None:
+def test_one_allocation_that_is_not_valid_does_not_take_others_with_it() -> None:
     text = encode_allocations(RECORD | {"other": RECORD["c0"]})
     view = parse_pod(_pod(gpu_allocation=text, gpu_assigned="true"), NAMES)
-    assert (view.recorded, view.assigned) == (RECORD, True)
+    assert (view.annotated, view.assigned) == (RECORD, True)
 
 
 def test_a_pod_that_asks_for_no_gpu_has_no_record_whatever_it_says() -> None:
@@ -149,7 +151,7 @@ def test_a_pod_that_asks_for_no_gpu_has_no_record_whatever_it_says() -> None:
     pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = "0"
     del pod["spec"]["containers"][0]["resources"]
     view = parse_pod(pod, NAMES)
-    assert (view.recorded, view.assigned, view.chosen) == ({}, False, {})
+    assert (view.annotated, view.assigned, view.chosen) == ({}, False, {})
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_a_stamp_that_does_not_parse_is_a_fault_and_never_a_zero(
     view = parse_pod(_pod(**changed), NAMES)
     assert view.faults == (fault,)
     assert view.position[0] == time_ns
-    assert view.recorded == {}
+    assert view.annotated == {}
 
 
 def test_every_fault_of_a_pod_is_told() -> None:
@@ -240,9 +242,9 @@ def test_a_predicate_time_beside_a_bind_order_is_not_looked_at() -> None:
     assert parse_pod(_pod(predicate_time="x"), NAMES).faults == ()
 
 
-def test_the_recorded_allocation_is_read() -> None:
+def test_the_annotated_allocation_is_read() -> None:
     view = parse_pod(_pod(gpu_allocation=encode_allocations(RECORD)), NAMES)
-    assert view.recorded == RECORD
+    assert view.annotated == RECORD
 
 
 def test_a_demand_that_breaks_a_rule_is_read_as_far_as_it_goes() -> None:

@@ -29,34 +29,34 @@ class SteadyPods(FakePods):
 def test_only_records_of_cards_that_are_here_count() -> None:
     pods = FakePods()
     view = make_pod("a", asks(30, 8, "one"), asks(30, 8, "two"))
-    pods.add(replace(view, recorded={"one": HERE, "two": LOST}, assigned=True))
+    pods.add(replace(view, annotated={"one": HERE, "two": LOST}, assigned=True))
     (believed,) = BelievedPods(pods, make_table()).views()
-    assert (believed.recorded, believed.assigned) == ({"one": HERE}, False)
-    assert replace(believed, recorded={}) == replace(view, recorded={})
+    assert (believed.annotated, believed.assigned) == ({"one": HERE}, False)
+    assert replace(believed, annotated={}) == replace(view, annotated={})
 
 
 def test_what_is_left_may_still_be_complete() -> None:
     """What an init container got nobody can tell any more, and it is over."""
     view = make_pod("a", init(30, 8), asks(30, 8))
-    view = replace(view, recorded={"init": LOST, "main": HERE}, assigned=True)
+    view = replace(view, annotated={"init": LOST, "main": HERE}, assigned=True)
     believed = BelievedPods(FakePods(), make_table()).believe(view)
-    assert (believed.recorded, believed.assigned) == ({"main": HERE}, True)
+    assert (believed.annotated, believed.assigned) == ({"main": HERE}, True)
 
 
 def test_a_pod_that_is_fetched_is_read_in_the_same_way() -> None:
     pods = FakePods()
-    pods.add(replace(make_pod("a", asks(30, 8)), recorded={"main": LOST}))
+    pods.add(replace(make_pod("a", asks(30, 8)), annotated={"main": LOST}))
     found = BelievedPods(pods, make_table()).fetch("default", "a")
     assert found is not None
-    assert not found.recorded
+    assert not found.annotated
 
 
 def test_views_stay_the_same_objects_while_nothing_changes() -> None:
     pods = SteadyPods()
     believed = BelievedPods(pods, make_table())
-    pods.add(replace(make_pod("good", asks(30, 8)), recorded={"main": HERE}))
+    pods.add(replace(make_pod("good", asks(30, 8)), annotated={"main": HERE}))
     assert believed.views() is pods.views()
-    pods.add(replace(make_pod("bad", asks(30, 8)), recorded={"main": LOST}))
+    pods.add(replace(make_pod("bad", asks(30, 8)), annotated={"main": LOST}))
     first = believed.views()
     assert believed.views() is first
     pods.add(make_pod("new", asks(30, 8)))

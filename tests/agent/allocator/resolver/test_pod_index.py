@@ -70,35 +70,35 @@ def test_a_pod_is_known_by_its_uid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "live", "owed", "hidden"),
+    ("pod", "live", "unpublished", "hidden"),
     [
         (view("p"), True, True, False),
         (view("p", assigned=True), True, False, False),
-        (view("p", assigned=True, recorded={"c0": GOT}), True, False, True),
-        (view("p", recorded={"c0": GOT}), True, True, True),
-        (view("p", terminal=True, recorded={"c0": GOT}), False, False, False),
+        (view("p", assigned=True, annotated={"c0": GOT}), True, False, True),
+        (view("p", annotated={"c0": GOT}), True, True, True),
+        (view("p", terminal=True, annotated={"c0": GOT}), False, False, False),
         (view("p", deleting=True), True, True, False),
         (_plain(), True, False, False),
     ],
-    ids=["waiting", "assigned", "recorded", "in part", "ended", "deleting", "plain"],
+    ids=["waiting", "assigned", "annotated", "in part", "ended", "deleting", "plain"],
 )
 def test_what_the_api_shows_of_a_pod_goes_with_it(
-    pod: PodView, live: bool, owed: bool, hidden: bool
+    pod: PodView, live: bool, unpublished: bool, hidden: bool
 ) -> None:
     pod_index = PodIndex()
     pod_index.update([pod])
-    assert (pod.id in pod_index.live, pod.id in pod_index.owed) == (live, owed)
+    assert (pod.id in pod_index.live, pod.id in pod_index.unpublished) == (live, unpublished)
     assert [each.id for each in pod_index.hidden] == ([pod.id] if hidden else [])
     pod_index.update([])
-    assert (set(pod_index.live), set(pod_index.owed), pod_index.hidden) == (set(), set(), [])
+    assert (set(pod_index.live), set(pod_index.unpublished), pod_index.hidden) == (set(), set(), [])
     assert pod_index.views_of(pod.id.key) == ()
     assert pod_index.has_departed(pod.id)
 
 
 def test_a_pod_at_rest_hides_nothing_but_what_its_init_containers_may_hold() -> None:
     """What is listed is in the ledger; ordinary init containers never are (K4)."""
-    bare = view("p", recorded={"c0": GOT})
-    init = view("q", container("i", kind=INIT), container("c0"), recorded={"c0": GOT})
+    bare = view("p", annotated={"c0": GOT})
+    init = view("q", container("i", kind=INIT), container("c0"), annotated={"c0": GOT})
     pod_index, _ = _settled(bare, init)
     assert [each.id.name for each in pod_index.hidden] == ["q"]
     pod_index.invalidate([bare.id])
@@ -298,7 +298,7 @@ class Owner:
         for resource, places in PLACES[step.name, step.places].items():
             self.ledger.give_way(ref, resource, places)
             holding = Holding(places, Evidence.WITNESS, proven=step.proven)
-            self.ledger.record(ref, MAIN, resource, holding)
+            self.ledger.assign(ref, MAIN, resource, holding)
 
     def look(self, entries: Sequence[ListedPod]) -> None:
         seen, views = Snapshot(tuple(entries)), tuple(self.views.values())
@@ -387,7 +387,7 @@ def test_pods_at_rest_stay_so_in_such_histories() -> None:
     assert owner.pod_index.observe(seen, {}).resting == {pod_id("a", "a1"), pod_id("b", "b1")}
 
 
-# --- pods that have left the API before they leave the record (K20) ----------------------
+# --- pods that have left the API before they leave List (K20) ------------------------
 
 
 def _in_motion(

@@ -38,7 +38,7 @@ BLOCKS = ids("GPU-0", range(4))
 
 
 def _served(*got: Got) -> Served:
-    """The agent's own record: exactly these got their places."""
+    """The ledger: exactly these got their places."""
     return lambda pod, name, resource: (pod.name, name, resource) in got
 
 
@@ -87,7 +87,7 @@ class Case:
         asking: pod and container, with a space between.
         evidence: by which that is settled.
         ask: 50 cores unless told.
-        got: what the agent's own record has.
+        got: what the ledger has.
         past: by name of a field of ``Past``: the names of pods.
     """
 
@@ -112,7 +112,7 @@ SERVED = view(
     container("init", kind=INIT),
     container("c0"),
     at=9,
-    recorded={"init": RECORD, "c0": RECORD},
+    annotated={"init": RECORD, "c0": RECORD},
 )
 BOTH = {"a": LACKS, "b": LACKS}
 B_BEGUN = {"a": LACKS, "b": {"c0": BEGUN}}
@@ -167,15 +167,13 @@ ASKING = {
     "refused, whatever it holds": Case(
         [A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"refused": "b", "passed": "a"}
     ),
-    "a complete record is served (K4)": Case(
+    "a complete annotation is served (K4)": Case(
         [SERVED, B], {"a": {"c0": FULL}, "b": LACKS}, "b c0", WITNESS
     ),
     # K4, K7: init containers
     "an init container comes first": Case([WITH_INIT], {"p": LACKS}, "p init", WITNESS),
-    "init: the agent's record, cores": Case(
-        [WITH_INIT], {"p": LACKS}, "p init", WITNESS, got=INIT_GOT[1:]
-    ),
-    "init: the agent's record, memory": Case(
+    "init: the ledger, cores": Case([WITH_INIT], {"p": LACKS}, "p init", WITNESS, got=INIT_GOT[1:]),
+    "init: the ledger, memory": Case(
         [WITH_INIT], {"p": LACKS}, "p init", WITNESS, MEM, got=INIT_GOT[:1]
     ),
     "after an init container": Case([WITH_INIT], {"p": LACKS}, "p c0", WITNESS, got=INIT_GOT),
@@ -213,8 +211,8 @@ ASKING = {
     "blind: a served one is not": Case(
         [A, B], None, "b c0", ORDER, got=[("a", "c0", CORE), ("a", "c0", MEMORY)]
     ),
-    "blind: a recorded one is not": Case(
-        [view("a", at=1, recorded={"c0": RECORD}), B], None, "b c0", ORDER
+    "blind: an annotated one is not": Case(
+        [view("a", at=1, annotated={"c0": RECORD}), B], None, "b c0", ORDER
     ),
     # pods only the kubelet knows
     "a known pod before an unknown": Case([B], BOTH, "b c0", ORDER),
@@ -404,7 +402,7 @@ def test_init_containers_are_not_asking_once_a_later_container_holds_something()
         ([INIT], [("0", CORE), ("0", MEMORY)], []),
     ],
 )
-def test_containers_come_in_order_and_unrecorded_init_containers_may_be_behind(
+def test_containers_come_in_order_and_unknown_init_containers_may_be_behind(
     kinds: list[ContainerKind], got: list[tuple[str, Resource]], expected: list[str]
 ) -> None:
     containers = [container(str(place), kind=kind) for place, kind in enumerate(kinds)]
@@ -463,7 +461,7 @@ def _views(draw: st.DrawFn) -> PodView:
         uid=pod.uid,
         at=draw(st.integers(0, 1)),
         terminal=draw(st.booleans()),
-        recorded=draw(_record),
+        annotated=draw(_record),
     )
 
 

@@ -190,9 +190,9 @@ def test_pods_that_had_their_turn_are_not_asked_for(stand: Stand) -> None:
 
 
 def test_a_served_pod_that_shows_nothing_is_asked_for_though_it_is_alone(stand: Stand) -> None:
-    """Another has come under its name; by the record on it, or by the kubelet's before."""
+    """Another has come under its name; by its annotation, or by the ledger."""
     old, new = make_pod("a", asks(30, 8)), make_pod("a", asks(30, 8))
-    stand.bind(replace(old, recorded={"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}))
+    stand.bind(replace(old, annotated={"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}))
     stand.pods.on_server[new.id.key] = new
     stand.show(old)
     assert stand.resolve().pod == new.id
@@ -306,7 +306,7 @@ def test_what_was_assigned_between_two_lists_is_looked_at_in_the_next(stand: Sta
 
     assert reconcile() == {pod.id}
     assert reconcile() == set()
-    stand.ledger.record(
+    stand.ledger.assign(
         ContainerRef(pod.id, "main"), INIT, CORE, Holding(HELD[CORE], Evidence.ORDER)
     )
     assert reconcile() == {pod.id}
@@ -513,10 +513,10 @@ def test_blind_what_the_kubelet_offers_of_gone_pods_is_free_and_nothing_else(sta
     assert {ref.pod for ref, _, _ in stand.ledger.refs()} == {live.id, known.id}
 
 
-def test_blind_a_record_on_a_pod_is_doubted_when_nobody_else_can_be_asking(stand: Stand) -> None:
+def test_blind_an_annotation_is_doubted_when_nobody_else_can_be_asking(stand: Stand) -> None:
     """It was copied with a manifest from a running pod; the webhook was away."""
     copied = make_pod(
-        "a", asks(30, 8), recorded={"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+        "a", asks(30, 8), annotated={"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
     )
     stand.bind(copied)
     stand.record.away = "hanging"

@@ -302,7 +302,7 @@ def test_who_stays_is_taken_where_the_runtime_does_not_tell(
     assert "who starts is guessed" in caplog.messages
 
 
-# --- what only the pod's record tells ------------------------------------------------------
+# --- what only the pod's annotation tells --------------------------------------------------
 
 
 def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_socket(

@@ -1,4 +1,4 @@
-"""Which records the API is owed: what a pod's containers got, once that is known. Pure."""
+"""Which allocation annotations are written: what a pod's containers got, once known. Pure."""
 
 from collections.abc import Set as AbstractSet
 
@@ -10,7 +10,7 @@ from agent.allocator.node_state import NodeState
 from agent.errors import GrantError
 
 
-class OwedAnnotations:
+class AllocationPublisher:
     """Hand what is news to the annotation writer, in the order in which it was decided."""
 
     def __init__(self, *, state: NodeState, table: DeviceTable, writer: AnnotationWriter) -> None:
@@ -28,15 +28,15 @@ class OwedAnnotations:
     def resume(self, pods: AbstractSet[PodId]) -> None:
         """Hand on what is complete of *pods*, and of those that were deferred."""
         deferred, self._deferred = self._deferred or set(), None
-        self.tell_of(pods | deferred)
+        self.publish_all(pods | deferred)
 
-    def tell_of(self, pods: AbstractSet[PodId]) -> None:
+    def publish_all(self, pods: AbstractSet[PodId]) -> None:
         """Hand on what is complete of *pods*."""
         for pod in sorted(pods):
-            self.tell(self._pod_index.view(pod))
+            self.publish(self._pod_index.view(pod))
 
-    def tell(self, view: PodView | None, *, parts: bool = False) -> None:
-        """Hand on what a pod got, once that is complete and its record does not show it.
+    def publish(self, view: PodView | None, *, parts: bool = False) -> None:
+        """Hand on what a pod got, once that is complete and its annotation does not show it.
 
         Args:
             view: the pod.
@@ -53,7 +53,7 @@ class OwedAnnotations:
             found = allocations_of(self._ledger, self._table, view)
         except GrantError:
             found = None  # it holds places of a card this node no longer has
-        if (not found or not is_news(found, view.recorded)) and parts:
+        if (not found or not is_news(found, view.annotated)) and parts:
             found = served_inits(self._ledger, self._table, view)
-        if found and is_news(found, view.recorded):
+        if found and is_news(found, view.annotated):
             self._writer.put(view, found)

@@ -99,11 +99,11 @@ class Lifecycle:
 
 
 class Upkeep:
-    """Starts an enforcer's works, again and again while the disk does not let it."""
+    """Starts an enforcer, again and again while the disk does not let it."""
 
-    def __init__(self, works: Lifecycle, injector: Injector) -> None:
-        """Look after *works*, and the spec that *injector* has written."""
-        self._works = works
+    def __init__(self, lifecycle: Lifecycle, injector: Injector) -> None:
+        """Look after *lifecycle*, and the spec that *injector* has written."""
+        self._lifecycle = lifecycle
         self._injector = injector
         self._open = False
         self._closed = False
@@ -121,35 +121,35 @@ class Upkeep:
     @property
     def alive(self) -> bool:
         """Whether what was started still runs."""
-        return not self._open or self._works.alive()
+        return not self._open or self._lifecycle.alive()
 
     def pause(self) -> None:
         """Leave to a successor what both could do."""
         with self._lock:
             if self._open:
-                self._works.pause()
+                self._lifecycle.pause()
 
     def resume(self) -> None:
         """Take back what was left to a successor."""
         with self._lock:
             if self._open:
-                self._works.resume()
+                self._lifecycle.resume()
 
     def settle(self, within: float) -> None:
         """Wait until what containers have begun is done, for so many seconds at most."""
         with self._lock:
             if self._open:
-                self._works.settle(within)
+                self._lifecycle.settle(within)
 
     def close(self) -> None:
         """Stop what was started."""
         with self._lock:
             self._closed = True
-            self._works.close()
+            self._lifecycle.close()
 
     def _try(self) -> None:
         try:
-            self._works.open()
+            self._lifecycle.open()
         except EnforcementError as error:
             if str(error) != self.problem:
                 log.error("enforcement cannot be started", extra={"reason": str(error)})

@@ -95,7 +95,7 @@ class Agent:
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
-        self._desk: _Session | None = None
+        self._session: _Session | None = None
         self._unusable = ""  # why cards that were found cannot be served
         self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
@@ -181,9 +181,9 @@ class Agent:
         self._api.close()
         self._events.stop()
         self._inventory.stop()
-        if self._desk is not None:
-            self._desk.writer.stop()
-            self._desk.upkeep.close()
+        if self._session is not None:
+            self._session.writer.stop()
+            self._session.upkeep.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self._threads)):
             thread.join(max(deadline - time.monotonic(), 0))
@@ -195,7 +195,7 @@ class Agent:
 
     def pending(self) -> int:
         """Count the allocations that are not written yet."""
-        return self._desk.writer.pending() if self._desk is not None else 0
+        return self._session.writer.pending() if self._session is not None else 0
 
     # --- once the cards are known ------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Agent:
         if inventory is None:
             return  # stopped before there was any
         try:
-            desk = self._make_desk(inventory)
+            session = self._make_session(inventory)
         except SettingsError as error:
             log.error("cards cannot be served", extra={"reason": str(error)})
             self._unusable = str(error)
@@ -215,10 +215,10 @@ class Agent:
         with self._opening:
             if self._stop.is_set():
                 return
-            self._desk = desk
+            self._session = session
         with suppress(OSError):  # tried again when it registers
-            desk.registrar.listen()
-        self._succession.loaded(desk.serving)
+            session.registrar.listen()
+        self._succession.loaded(session.serving)
         self._stop.wait()
 
     def _lead(self, how: str) -> None:
@@ -238,7 +238,7 @@ class Agent:
             thread.start()
             self._threads.append(thread)
 
-    def _make_desk(self, inventory: Inventory) -> _Session:
+    def _make_session(self, inventory: Inventory) -> _Session:
         """Make what serves *inventory*.
 
         Raises:
@@ -247,7 +247,7 @@ class Agent:
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
-        enforcer, works = set_up_containers(
+        enforcer, lifecycle = set_up_containers(
             settings,
             inventory,
             driver=self._driver,
@@ -296,7 +296,7 @@ class Agent:
             on_new_kubelet=allocator.registered,
             on_gap=self._metrics.unregistered.observe,
         )
-        upkeep = Upkeep(works, injector)
+        upkeep = Upkeep(lifecycle, injector)
         serving = Serving(
             allocator=allocator,
             gate=gate,
@@ -326,16 +326,16 @@ class Agent:
     def _catch_up(self, view: PodView) -> None:
         # Before there is a session nothing is assigned: the first look at the kubelet's record
         # finds every pod that is known by then.
-        if self._desk is not None:
-            self._desk.allocator.catch_up(view)
+        if self._session is not None:
+            self._session.allocator.catch_up(view)
 
     def _patched(self, result: str) -> None:
         self._metrics.patches.labels(result).inc()
         self._inventory.poke()  # less is free
 
     def _entitled(self, pod_uid: str, container: str) -> Entitlement | None:
-        desk = self._desk
-        return desk.allocator.entitled(pod_uid, container) if desk is not None else None
+        session = self._session
+        return session.allocator.entitled(pod_uid, container) if session is not None else None
 
     def _driver(self) -> str:
         found = self._watch.status.discovery
@@ -344,19 +344,19 @@ class Agent:
     def _survey(self) -> NodeCards | None:
         """Return the inventory as it is now; ``None`` while nothing is known."""
         block = self._settings.memory_block
-        desk = self._desk
-        if desk is not None and desk.serving.paused:
+        session = self._session
+        if session is not None and session.serving.paused:
             return None
-        if desk is None:
+        if session is None:
             # What an agent wrote whose driver still worked is true no more.
             return NodeCards(block) if self._unusable or self._watch.status.problem else None
-        if not desk.serving.loaded:
+        if not session.serving.loaded:
             return None
         return survey(
-            desk.inventory,
+            session.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
-            free={resource: desk.allocator.free(resource) for resource in Resource},
+            free={resource: session.allocator.free(resource) for resource in Resource},
         )
 
     def _tell(self, notice: Notice) -> None:
@@ -374,18 +374,18 @@ class Agent:
 
     @property
     def _registered(self) -> bool:
-        return self._desk is not None and self._desk.registrar.registered
+        return self._session is not None and self._session.registrar.registered
 
     def _why_not_live(self) -> str:
         live = all(thread.is_alive() for thread in self._threads)
-        live = live and (self._desk is None or self._desk.upkeep.alive)
+        live = live and (self._session is None or self._session.upkeep.alive)
         return "" if live else "a thread of the agent has died"
 
     def _why_not_ready(self) -> str:
         if self._registered:
-            if self._desk is None or not self._desk.serving.loaded:
+            if self._session is None or not self._session.serving.loaded:
                 return "the node's pods are not known yet"
-            return self._desk.upkeep.problem
+            return self._session.upkeep.problem
         if self._succession.standing_by:
             return ""
         if self._unusable:

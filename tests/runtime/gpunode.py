@@ -146,8 +146,8 @@ class GpuNode:
     def sweep(self) -> None:
         """Have the agent do now what it does every minute: remove what was for pods now gone."""
         assert self._agent is not None
-        assert self._agent._desk is not None
-        allocator = self._agent._desk.allocator
+        assert self._agent._session is not None
+        allocator = self._agent._session.allocator
         allocator.refresh()
         allocator.sweep()
 

@@ -117,20 +117,20 @@ def test_the_enforcer_is_the_one_that_was_asked_for(
     enforcement: Enforcement, kind: type, tmp_path: Path
 ) -> None:
     chosen = replace(settings(tmp_path), enforcement=enforcement)
-    enforcer, works = set_up_containers(
+    enforcer, lifecycle = set_up_containers(
         chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
     assert isinstance(enforcer, kind)
-    works.close()
+    lifecycle.close()
 
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
     with short_dir() as root:
         chosen = replace(settings(root), enforcement=Enforcement.VCUDA)
-        enforcer, works = set_up_containers(
+        enforcer, lifecycle = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )
-        upkeep = Upkeep(works, Injector(chosen, CARDS))
+        upkeep = Upkeep(lifecycle, Injector(chosen, CARDS))
         assert upkeep.problem
         upkeep.tick()
         assert (upkeep.problem, upkeep.alive) == ("", True)
@@ -165,10 +165,10 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
 
 
 def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, works = set_up_containers(
+    enforcer, lifecycle = set_up_containers(
         settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
-    works.open()
-    assert works.alive()
+    lifecycle.open()
+    assert lifecycle.alive()
     assert enforcer.answer(CLAIM, IDS, SHARE) == Answer()
-    works.close()
+    lifecycle.close()

@@ -222,10 +222,10 @@ def test_what_is_free_is_not_told_before_it_is_known(
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     with running(settings) as agent:
         eventually(lambda: ready(agent), "ready")
-        assert agent._desk is not None
-        agent._desk.serving._loaded.clear()
+        assert agent._session is not None
+        agent._session.serving._loaded.clear()
         assert agent._survey() is None
-        agent._desk.serving._loaded.set()
+        agent._session.serving._loaded.set()
         assert agent._survey() is not None
 
 

@@ -43,7 +43,7 @@ from agent.settings import (
     CRI_SOCKET,
     HAMI_LIBRARY_DIR,
     STATE_DIR,
-    Enforcement,
+    EnforcementMode,
     Settings,
     parse_application_xids,
     parse_driver_dir,
@@ -224,9 +224,9 @@ class _OneLineGroup(click.Group):
 )
 @click.option(
     "--enforcement",
-    type=click.Choice([each.value for each in Enforcement]),
-    default=Enforcement.NONE.value,
-    callback=_read_by(Enforcement),
+    type=click.Choice([each.value for each in EnforcementMode]),
+    default=EnforcementMode.NONE.value,
+    callback=_read_by(EnforcementMode),
     show_envvar=True,
     help="What holds a container to its share: nothing, Tencent's vcuda-controller (in "
     "--driver-dir), or HAMi-core.",

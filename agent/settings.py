@@ -27,7 +27,7 @@ _PERIOD = re.compile(
 _XID = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 
 
-class Enforcement(StrEnum):
+class EnforcementMode(StrEnum):
     """What holds a container to its share."""
 
     NONE = "none"
@@ -85,7 +85,7 @@ class Settings:
     application_xids: frozenset[int] = APPLICATION_XIDS
     strict_predicate: bool = False
     numa: bool = False
-    enforcement: Enforcement = Enforcement.NONE
+    enforcement: EnforcementMode = EnforcementMode.NONE
     state_dir: Path = STATE_DIR
     driver: DriverFiles | None = None
     extra_devices: tuple[str, ...] = ()

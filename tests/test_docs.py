@@ -18,7 +18,7 @@ import yaml
 from agent.__main__ import main as agent
 from agent.injection.inject import Injection
 from agent.observability.metrics import Metrics as AgentMetrics
-from agent.settings import Enforcement
+from agent.settings import EnforcementMode
 from certs.__main__ import cli as certs
 from contract.names import Names
 from webhook.__main__ import cli as webhook
@@ -290,7 +290,7 @@ def test_every_variable_is_read() -> None:
 
 def test_the_ways_to_inject_and_to_enforce_are_all_told() -> None:
     text = prose(ROOT / "docs/reference.md")
-    for heading, values in (("inject", Injection), ("enforcement", Enforcement)):
+    for heading, values in (("inject", Injection), ("enforcement", EnforcementMode)):
         _, _, below = text.partition(f"| `--{heading}` |")
         rows = re.findall(r"^\| `([\w-]+)`", below.partition("\n\n")[0], flags=re.MULTILINE)
         assert rows == [each.value for each in values]

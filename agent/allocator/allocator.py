@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agent.allocator.allocation_publisher import AllocationPublisher
-from agent.allocator.enforcement import Enforcement
+from agent.allocator.enforcement_coordinator import EnforcementCoordinator
 from agent.allocator.free_places import free_places
 from agent.allocator.half_served import half_served
 from agent.allocator.model.allocations import grant_of
@@ -142,7 +142,7 @@ class Allocator:
             decision_log=decision_log,
             lock=self.state,
         )
-        self._enforcement = Enforcement(
+        self._coordinator = EnforcementCoordinator(
             enforcer=enforcer,
             state=self.state,
             table=table,
@@ -221,7 +221,7 @@ class Allocator:
             ref = ref_of(reservation.resolution)
             # Before anything is assigned: where it cannot be made, nothing has happened.
             found = self._answer(grant)
-            with self._enforcement.making(ref, ids, grant) as made:
+            with self._coordinator.making(ref, ids, grant) as made:
                 self._assign(ref, reservation, resource, ids)
         except Refusal as error:
             self._refused("allocate", asker, resource, size, error)
@@ -251,7 +251,7 @@ class Allocator:
                     if view is not None and (not view.running or self._reservations.unadvised(ids)):
                         check_wishes(self._table, resource, ids, view)
             if resource is Resource.CORE:
-                self._enforcement.start(ref, ids)
+                self._coordinator.start(ref, ids)
         except Refusal as error:
             self._decision_log.refused("prestart", ref, resource, len(device_ids), str(error))
             raise
@@ -405,11 +405,11 @@ class Allocator:
 
     def entitled(self, pod_uid: str, container: str) -> Entitlement | None:
         """Return what a running container may use; ``None`` when it holds nothing here."""
-        return self._enforcement.entitled(pod_uid, container)
+        return self._coordinator.entitled(pod_uid, container)
 
     def sweep(self) -> None:
         """Release what enforcement made for pods that are gone."""
-        self._enforcement.sweep()
+        self._coordinator.sweep()
 
     # --- planning --------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from agent.enforcement.none import NoEnforcement
 from agent.errors import EnforcementError
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
-from agent.settings import Enforcement, Settings
+from agent.settings import EnforcementMode, Settings
 from placement.cards import Inventory
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def set_up_containers(
         on_registered: told how each registration at the virtual manager ended.
     """
     # Of enforcers only the one that is used is imported: the rest would lengthen every start.
-    if settings.enforcement is Enforcement.VCUDA:
+    if settings.enforcement is EnforcementMode.VCUDA:
         from agent.enforcement.vcuda.backend import Vcuda  # noqa: PLC0415
         from agent.enforcement.vcuda.ports import Hardware  # noqa: PLC0415
         from agent.runtime.cgroups import Cgroups  # noqa: PLC0415
@@ -205,7 +205,7 @@ def set_up_containers(
             resume=vcuda.resume,
             settle=vcuda.settle,
         )
-    if settings.enforcement is Enforcement.HAMI_CORE:
+    if settings.enforcement is EnforcementMode.HAMI_CORE:
         from agent.enforcement.hami import HamiCore  # noqa: PLC0415
 
         hami = HamiCore(

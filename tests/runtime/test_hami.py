@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.settings import Enforcement
+from agent.settings import EnforcementMode
 from tests.runtime.conftest import MakeNode
 from tests.runtime.gpunode import GpuNode
 from tests.runtime.pods import Inside
@@ -17,7 +17,7 @@ PRELOAD = "/etc/ld.so.preload"
 @pytest.fixture
 def node(make_node: MakeNode, tmp_path: Path) -> GpuNode:
     (tmp_path / "libvgpu.so").write_text("HAMi-core's")
-    return make_node(2, enforcement=Enforcement.HAMI_CORE, hami_library_dir=tmp_path)
+    return make_node(2, enforcement=EnforcementMode.HAMI_CORE, hami_library_dir=tmp_path)
 
 
 def limits(inside: Inside) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 from agent.enforcement.vcuda.api import vcuda_pb2 as pb
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
-from agent.settings import Enforcement
+from agent.settings import EnforcementMode
 from tests.agent.builders import BLOCK
 from tests.agent.fakes import NAMES, eventually
 from tests.runtime.conftest import MakeNode
@@ -29,7 +29,7 @@ DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 @pytest.fixture
 def node(make_node: MakeNode) -> GpuNode:
-    return make_node(2, enforcement=Enforcement.VCUDA)
+    return make_node(2, enforcement=EnforcementMode.VCUDA)
 
 
 def register(inside: Inside, socket: str = SOCKET, **refs: str) -> None:
@@ -302,7 +302,7 @@ def test_the_containers_of_one_pod_never_see_each_others_directory(node: GpuNode
 
 
 def test_whoever_lingers_never_sees_what_its_successor_gets(make_node: MakeNode) -> None:
-    node = make_node(1, enforcement=Enforcement.VCUDA)
+    node = make_node(1, enforcement=EnforcementMode.VCUDA)
     old_uid = node.admit("old", (100, 8))
     old = node.start("old", old_uid)
     register(old)

@@ -18,7 +18,7 @@ from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
-from agent.settings import Enforcement, Settings
+from agent.settings import EnforcementMode, Settings
 from contract.names import Names
 from placement.cards import Inventory
 from placement.scoring import Policy
@@ -108,13 +108,13 @@ def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_ot
 @pytest.mark.parametrize(
     ("enforcement", "kind"),
     [
-        (Enforcement.NONE, NoEnforcement),
-        (Enforcement.HAMI_CORE, HamiCore),
-        (Enforcement.VCUDA, Vcuda),
+        (EnforcementMode.NONE, NoEnforcement),
+        (EnforcementMode.HAMI_CORE, HamiCore),
+        (EnforcementMode.VCUDA, Vcuda),
     ],
 )
 def test_the_enforcer_is_the_one_that_was_asked_for(
-    enforcement: Enforcement, kind: type, tmp_path: Path
+    enforcement: EnforcementMode, kind: type, tmp_path: Path
 ) -> None:
     chosen = replace(settings(tmp_path), enforcement=enforcement)
     enforcer, lifecycle = set_up_containers(
@@ -126,7 +126,7 @@ def test_the_enforcer_is_the_one_that_was_asked_for(
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
     with short_dir() as root:
-        chosen = replace(settings(root), enforcement=Enforcement.VCUDA)
+        chosen = replace(settings(root), enforcement=EnforcementMode.VCUDA)
         enforcer, lifecycle = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )

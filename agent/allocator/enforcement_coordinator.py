@@ -25,7 +25,7 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 
 
-class Enforcement:
+class EnforcementCoordinator:
     """Puts an enforcer to work on what the ledger says."""
 
     def __init__(

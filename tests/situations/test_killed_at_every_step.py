@@ -332,17 +332,26 @@ def check_received(node: Node) -> None:
 
 
 def cases() -> list[tuple[Fault, Step, Course]]:
-    """Every fault at every step; both courses where they may differ, else one by turns."""
+    """Every fault at every call, before it or after it by turns, and both where it matters.
+
+    At each step the agent is killed at least once, and so is the kubelet: the faults that are
+    alike take turns.
+    """
     found = []
     for turn, fault in enumerate(Fault):
         for number, step in enumerate(STEPS):
-            if fault is Fault.LOST and (step.what == "Checkpoint" or step.when == "after"):
-                continue  # it is about calls, each once
-            one = COURSES[(number // 2 + number + turn) % 2]  # a call has two steps
-            courses = COURSES if step in FORKS else (one,)
+            call = number // 2  # a call has two steps
+            matters = step in FORKS and fault is not Fault.BOTH_AGENT_FIRST
+            if fault is Fault.LOST:  # it is about calls, each once
+                if step.what == "Checkpoint" or step.when == "after":
+                    continue
+            elif not matters and (number + call + turn) % 2:
+                continue
+            one = COURSES[(call // 2 + turn) % 2]
+            both = matters and fault.agent  # what is not written yet dies with the agent only
             if fault is Fault.BOTH_AGENT_FIRST:
-                courses = COURSES[:1]  # what differs from BOTH has nothing to do with the course
-            found += [(fault, step, course) for course in courses]
+                one = COURSES[0]  # what differs from BOTH has nothing to do with the course
+            found += [(fault, step, course) for course in (COURSES if both else (one,))]
     return found
 
 

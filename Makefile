@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-FAST := tests/contract tests/placement tests/common tests/webhook/admission tests/agent/allocator
 PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
 .PHONY: help demo test test-fast check bench e2e proto format clean
@@ -11,7 +10,7 @@ PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
 	@echo "make test       all tests, with branch coverage"
-	@echo "make test-fast  the decisions only: no process, no socket"
+	@echo "make test-fast  the decisions: no process, no server, no whole node"
 	@echo "make check      format, lint, types, layers"
 	@echo "make bench      what is measured, against what (BENCH=name for one)"
 	@echo "make e2e        tests against the real cluster of KUBECONFIG"
@@ -28,11 +27,14 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/python -m simulator demo
 
+# Compiled once, not by each worker and each process that a test starts.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --cov --cov-report=term --cov-fail-under=90
 
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(FAST)
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not slow"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

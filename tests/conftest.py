@@ -24,11 +24,14 @@ settings.load_profile("noisy-machine")
 TESTS = Path(__file__).parent
 
 # Coverage is what the tests of the modules reach, and measuring it doubles the time of a test.
-# Whole nodes run every module at once, manifests and images run none.
-UNMEASURED = tuple(
-    str(TESTS / each) + os.sep
-    for each in ("bench", "deploy", "e2e", "handover", "image", "runtime", "simulator", "situations")
+# Whole nodes run every module at once; manifests and images run none.
+UNMEASURED = (
+    *(TESTS / each for each in ("bench", "deploy", "e2e", "handover")),
+    *(TESTS / each for each in ("image", "runtime", "simulator", "situations")),
 )
+SLOW = (*UNMEASURED, TESTS / "rbac", TESTS / "webhook" / "server")
+SLOW_FIXTURES = {"folder", "kubelet", "server"}
+"""Sockets: ``folder`` is the one with a path short enough for them."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -37,12 +40,29 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(2, (os.cpu_count() or 1) * 3 // 2)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what ``make test-fast`` leaves out."""
+    left_out = collection_path in SLOW and config.option.markexpr == "not slow"
+    return True if left_out else None
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Leave whole nodes out of the coverage, and properties: a hundred examples add no line."""
+    """Mark what is slow, and what is left out of the coverage.
+
+    Properties are left out as well: a hundred examples reach what the examples beside them reach.
+    """
+    unmeasured, slow = (_in(folders) for folders in (UNMEASURED, SLOW))
     for item in items:
-        function = getattr(item, "obj", None)
-        if str(item.path).startswith(UNMEASURED) or is_hypothesis_test(function):
+        path, function = str(item.path), getattr(item, "obj", None)
+        if path.startswith(unmeasured) or is_hypothesis_test(function):
             item.add_marker("no_cover")
+        sockets = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+        if path.startswith(slow) or sockets or item.name == "runTest":  # of a state machine
+            item.add_marker("slow")
+
+
+def _in(folders: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(f"{each}{os.sep}" for each in folders)
 
 
 def pytest_collection_finish() -> None:

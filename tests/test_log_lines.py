@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[1]
 OPERATE = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
 SECTION = OPERATE.partition("\n## The log\n")[2].partition("\n## ")[0]
 REFUSED_CERTIFICATE = "certificate refused, the one before serves on"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import trustme
 
 from tests.agent.fakes import FakeKubelet, eventually, short_dir, write_cards
 
+pytestmark = pytest.mark.slow
+
 # The agent's own command line in a pod, with a service account; it tells what has run, a
 # deferred module has not, at the moment at which the kubelet knows both resources.
 _PROGRAM = """

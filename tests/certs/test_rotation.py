@@ -38,6 +38,8 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from tests.certs.fakes import CA, TLS, configuration, settings
 from tests.webhook.serving import Running, running
 
+pytestmark = pytest.mark.slow
+
 KINDS = (Kind.MUTATING, Kind.VALIDATING)
 
 

@@ -1,4 +1,7 @@
-"""The whole cluster as real processes: killed in the middle of a burst and started again."""
+"""The whole cluster as real processes: killed in the middle of bursts and started again.
+
+The pods of one burst run on when the next one comes; the last test ends the cluster.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ PODS = 28
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture(name="cluster")
+@pytest.fixture(name="cluster", scope="module")
 def _cluster() -> Iterator[Cluster]:
     with Cluster(cards_file(), seed=5, kubelet_options=("--plugin-wait", "15")) as cluster:
         yield cluster
@@ -37,26 +40,35 @@ def _wait_for_calls(cluster: Cluster, count: int) -> None:
     cluster.wait(f"{count} calls", lambda: _allocates(cluster) >= count)
 
 
-def _settled(cluster: Cluster) -> list[Json]:
+def _burst(name: str, seed: int) -> list[Json]:
+    return burst_pods(PODS, seed=seed, names=NAMES, prefix=name)
+
+
+def _settled(cluster: Cluster, burst: list[Json]) -> list[Json]:
+    """Wait until all of a burst runs or has failed; return its pods."""
+    names = {each["metadata"]["name"] for each in burst}
+
+    def pods() -> list[Json]:
+        return [each for each in cluster.pods() if each["metadata"]["name"] in names]
+
     def settled() -> bool:
-        pods = cluster.pods()
-        return len(pods) == PODS and all(
+        return len(pods()) == PODS and all(
             _phase(each) == "Failed"
             or (
                 _phase(each) == "Running"
                 and NAMES.gpu_allocation in (each["metadata"].get("annotations") or {})
             )
-            for each in pods
+            for each in pods()
         )
 
     cluster.wait("pods settle", settled, within=90)
-    return cluster.pods()
+    return pods()
 
 
-def _audit(cluster: Cluster, pods: list[Json]) -> None:
+def _audit(cluster: Cluster) -> None:
     """What runs is recorded as the kubelet holds it, and no place is held by two pods."""
     calls = allocate_calls(read_lines(cluster.trace))
-    running = [each for each in pods if _phase(each) == "Running"]
+    running = [each for each in cluster.pods() if _phase(each) == "Running"]
     live = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in running]
     held = holdings_of(calls)
     assert double_booked(held, live) == []
@@ -88,7 +100,7 @@ def _audit(cluster: Cluster, pods: list[Json]) -> None:
 def test_an_agent_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
     cluster: Cluster,
 ) -> None:
-    pods = burst_pods(PODS, seed=7, names=NAMES)
+    pods = _burst("agent-killed", 7)
     for wave in (pods[:10], pods[10:20]):
         before = _allocates(cluster)
         submit(cluster.create, wave, clients=8)
@@ -97,42 +109,46 @@ def test_an_agent_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothin
         cluster.start("agent")
         cluster.wait("the node's places", cluster.ready)
     submit(cluster.create, pods[20:], clients=8)
-    found = _settled(cluster)
+    found = _settled(cluster, pods)
     refusals = [each["status"]["message"] for each in found if _phase(each) == "Failed"]
     # The kubelet refuses in its own words while a plugin is away; none of these is ours.
     assert [text for text in refusals if "gpu-turnstile" in text] == []
     last = {each["metadata"]["name"] for each in pods[20:]}
     assert {_phase(each) for each in found if each["metadata"]["name"] in last} == {"Running"}
-    _audit(cluster, found)
+    _audit(cluster)
 
 
 def test_a_kubelet_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
     cluster: Cluster,
 ) -> None:
-    submit(cluster.create, burst_pods(PODS, seed=8, names=NAMES), clients=16)
+    burst = _burst("kubelet-killed", 8)
+    before = _allocates(cluster)
+    submit(cluster.create, burst, clients=16)
     for done in (10, 40):
-        _wait_for_calls(cluster, done)
+        _wait_for_calls(cluster, before + done)
         cluster.kill("kubelet", number=signal.SIGKILL)
         cluster.start("kubelet")
         cluster.wait("the node's places", cluster.ready)
-    pods = _settled(cluster)
+    pods = _settled(cluster, burst)
     assert [each["status"]["message"] for each in pods if _phase(each) == "Failed"] == []
-    _audit(cluster, pods)
+    _audit(cluster)
 
 
 def test_agent_and_kubelet_killed_together_come_back_and_end_by_themselves_at_sigterm(
     cluster: Cluster,
 ) -> None:
-    pods = burst_pods(PODS, seed=9, names=NAMES)
+    pods = _burst("both-killed", 9)
+    before = _allocates(cluster)
     submit(cluster.create, pods[:14], clients=8)
-    _wait_for_calls(cluster, 14)
+    _wait_for_calls(cluster, before + 14)
     cluster.kill("kubelet", number=signal.SIGKILL)
     cluster.kill("agent", number=signal.SIGKILL)
     cluster.start("agent")
     cluster.start("kubelet")
     cluster.wait("the node's places", cluster.ready)
     submit(cluster.create, pods[14:], clients=8)
-    _audit(cluster, _settled(cluster))
+    _settled(cluster, pods)
+    _audit(cluster)
     names = ("agent", "webhook", "scheduler", "kubelet", "apiserver")
     ended = {name: cluster.kill(name, number=signal.SIGTERM) for name in names}
     assert ended == dict.fromkeys(names, 0)

@@ -12,6 +12,8 @@ from agent.enforcement.vcuda.api import vcuda_pb2
 from agent.kubelet.api import deviceplugin_pb2, podresources_pb2
 from agent.runtime.api import runtime_pb2
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(next(iter(agent.__path__))).parent
 STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 SOURCES = sorted(

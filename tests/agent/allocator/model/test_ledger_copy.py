@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
@@ -46,6 +46,7 @@ helds = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(helds)
 def test_what_is_told_is_what_is_understood(held: Held) -> None:
     assert decode(json.loads(json.dumps(encode(held)))) == held
@@ -55,6 +56,7 @@ pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
 kubelets = st.none() | st.tuples(st.integers(), st.integers(), st.integers())
 
 
+@settings(max_examples=40)
 @given(pods, pods, pods, st.none() | pods, kubelets)
 def test_who_had_its_turn_is_understood_too(
     passed: frozenset[PodId],

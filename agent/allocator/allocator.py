@@ -43,7 +43,7 @@ from agent.allocator.proof import (
     check_unshared,
     check_wishes,
     holder,
-    is_over,
+    holds_nothing,
     proven,
     unshown,
     why_unproven,
@@ -273,7 +273,7 @@ class Allocator:
             there = set(self._resolver.update().live)
             if context.snapshot is not None:
                 there |= self._resolver.reconcile(context.snapshot).pods
-            self._resolver.admissions.find(there)
+            self._resolver.admissions.add_there_at_start(there)
             if inheriting:
                 self._publisher.defer()
         return context.snapshot is not None
@@ -285,7 +285,11 @@ class Allocator:
             held = tuple(Held(ref, kind, dict(held)) for ref, kind, held in refs)
             admissions = self._resolver.admissions
             return Knowledge(
-                held, admissions.passed, admissions.ended, admissions.refused, admissions.found
+                held,
+                admissions.rejected,
+                admissions.admission_over,
+                admissions.refused,
+                admissions.there_at_start,
             )
 
     def inherit(self, known: Knowledge) -> None:
@@ -343,7 +347,7 @@ class Allocator:
                 self._ledger.release_pod(pod)
                 for pod in gone
                 # One that left the API holds its places until it has left List, too (K20).
-                if is_over(self._ledger, snapshot, pod, pod_index.shown(pod))
+                if holds_nothing(self._ledger, snapshot, pod, pod_index.shown(pod))
             ]
             released += self._release_guesses(snapshot, gone)
             self._publisher.publish_all(pod_index.unpublished)
@@ -524,7 +528,7 @@ class Allocator:
         if asker:
             certain = asker[0].evidence is not Evidence.ORDER
             with self.state:
-                self._resolver.rejected(ref_of(asker[0]), certain=certain)
+                self._resolver.refuse(ref_of(asker[0]), certain=certain)
                 self._reservations.drop(asker[0].pod)
         self._decision_log.refused(call, ref, resource, size, str(error))
 

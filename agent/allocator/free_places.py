@@ -38,7 +38,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
         card: len(places) - held.get(card, 0) for card, places in table.by_card(resource).items()
     }
     for other in ledger.unlisted:
-        if other != pod and (trusting or ledger.over(other)):
+        if other != pod and (trusting or ledger.no_longer_listed(other)):
             for each in _held_by(other, resource, ledger):
                 if card_of(each) in free:
                     free[card_of(each)] += 1
@@ -46,7 +46,12 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
         if card_of(each) in free and not ledger.taken(resource, each, but_reusable_by=pod):
             free[card_of(each)] += 1
     for view in hidden:
-        if not view.annotated or view.terminal or view.id == pod or ledger.over(view.id):
+        if (
+            not view.annotated
+            or view.terminal
+            or view.id == pod
+            or ledger.no_longer_listed(view.id)
+        ):
             continue
         for card, count in _beyond_ledger(view, resource, ledger).items():
             if card in free:

@@ -143,7 +143,7 @@ def assign_listed(ledger: Ledger, each: MatchedPod) -> None:
                 ledger.assign(ref, ContainerKind.MAIN, resource, holding)
 
 
-def is_over(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:
+def holds_nothing(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView | None) -> bool:
     """Return whether a pod that the API does not show as live holds nothing by ``List`` either.
 
     Kubelets before 1.34 list pods that have ended for as long as the API server has them,

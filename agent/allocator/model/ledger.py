@@ -98,11 +98,11 @@ class Ledger:
         """
         return frozenset() if self._listed is None else self._by_pod.keys() - self._listed
 
-    def over(self, pod: PodId) -> bool:
+    def no_longer_listed(self, pod: PodId) -> bool:
         """Return whether this kubelet knew a pod and lists it no more: it ended or was rejected."""
         return self._listed is not None and pod in self._known and pod not in self._listed
 
-    def all_over(self) -> AbstractSet[PodId]:
+    def all_no_longer_listed(self) -> AbstractSet[PodId]:
         """Return the pods that this kubelet knew and lists no more."""
         return self._known - self._listed if self._listed is not None else frozenset()
 

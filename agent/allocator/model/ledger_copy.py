@@ -39,19 +39,19 @@ class Knowledge:
 
     Attributes:
         held: the ledger.
-        passed: pods that this kubelet has rejected, as far as can be told.
-        over: pods whose admission by this kubelet is over, answered or not.
+        rejected: pods that this kubelet has rejected, as far as can be told.
+        admission_over: pods whose admission by this kubelet is over, answered or not.
         refused: pods whose calls this agent has refused.
-        found: pods that were there when it started: what their init containers had got by then
-            it does not know (K4), and of all others it does. ``None`` where that is not told.
+        there_at_start: pods that were there when it started: what their init containers had got by
+            then it does not know (K4), and of all others it does. ``None`` where that is not told.
         kubelet: the kubelet that this is about, by its socket's file.
     """
 
     held: Sequence[Held] = ()
-    passed: frozenset[PodId] = frozenset()
-    over: frozenset[PodId] = frozenset()
+    rejected: frozenset[PodId] = frozenset()
+    admission_over: frozenset[PodId] = frozenset()
     refused: frozenset[PodId] = frozenset()
-    found: frozenset[PodId] | None = None
+    there_at_start: frozenset[PodId] | None = None
     kubelet: tuple[int, ...] | None = None
 
     def for_another_kubelet(self) -> "Knowledge":
@@ -73,10 +73,12 @@ class Knowledge:
 def encode_rest(known: Knowledge) -> dict[str, object]:
     """Write all but the ledger as a JSON object."""
     return {
-        "passed": [list(each) for each in sorted(known.passed)],
-        "over": [list(each) for each in sorted(known.over)],
+        "rejected": [list(each) for each in sorted(known.rejected)],
+        "admission_over": [list(each) for each in sorted(known.admission_over)],
         "refused": [list(each) for each in sorted(known.refused)],
-        "found": None if known.found is None else [list(each) for each in sorted(known.found)],
+        "there_at_start": None
+        if known.there_at_start is None
+        else [list(each) for each in sorted(known.there_at_start)],
         "kubelet": known.kubelet and list(known.kubelet),
     }
 
@@ -90,13 +92,15 @@ def decode_rest(message: Mapping[str, object], held: Sequence[Held]) -> Knowledg
     kubelet = message.get("kubelet")
     if kubelet is not None and not _is_list(kubelet, int):
         raise ValueError("kubelet: not of the form that is known")
-    found = _pods(message, "found") if message.get("found") is not None else None
+    there_at_start = (
+        _pods(message, "there_at_start") if message.get("there_at_start") is not None else None
+    )
     return Knowledge(
         held,
-        _pods(message, "passed"),
-        _pods(message, "over"),
+        _pods(message, "rejected"),
+        _pods(message, "admission_over"),
         _pods(message, "refused"),
-        found,
+        there_at_start,
         tuple(kubelet) if kubelet is not None else None,
     )
 

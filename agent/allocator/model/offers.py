@@ -106,7 +106,7 @@ class Offers:
         ``List`` shows a rejected pod no more, and the kubelet frees its devices later: after a
         restart not before all pods of the first batch are admitted (K21).
         """
-        current, over = ledger.places(), ledger.all_over()
+        current, over = ledger.places(), ledger.all_no_longer_listed()
         if over:
             current = {ref: places for ref, places in current.items() if ref.pod not in over}
         self._left |= {ref: places for ref, places in self._seen.items() if ref not in current}

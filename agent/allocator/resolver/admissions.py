@@ -13,7 +13,7 @@ from agent.allocator.model.ledger_copy import Knowledge
 from agent.allocator.model.pod_view import Key, PodId
 from agent.allocator.model.podresources import MatchedPod, Snapshot
 from agent.allocator.resolver.pod_index import Observation
-from agent.allocator.resolver.resolve import Past, lacks
+from agent.allocator.resolver.resolve import AdmissionHistory, lacks
 
 
 class Admissions:
@@ -21,78 +21,78 @@ class Admissions:
 
     def __init__(self) -> None:
         """Know of no admission."""
-        self._found: frozenset[PodId] = frozenset()
+        self._there_at_start: frozenset[PodId] = frozenset()
         self.forget()
 
     def forget(self) -> None:
         """Forget everything: a kubelet that has restarted admits every pod again."""
-        self._passed: frozenset[PodId] = frozenset()
-        self._over: frozenset[PodId] = frozenset()
+        self._rejected: frozenset[PodId] = frozenset()
+        self._admission_over: frozenset[PodId] = frozenset()
         self._refused: set[PodId] = set()
-        self._begun: set[PodId] = set()
-        self._lacking: frozenset[PodId] = frozenset()
-        self._by_last: frozenset[PodId] = frozenset()  # passed when the last call was settled
-        self._before: Snapshot | None = None
-        self._keys: frozenset[Key] | None = frozenset()
-        self._told = Knowledge()  # by a predecessor, when it last did
+        self._answered: set[PodId] = set()
+        self._lacking_last: frozenset[PodId] = frozenset()
+        self._rejected_by_last: frozenset[PodId] = frozenset()  # when the last call was settled
+        self._last_snapshot: Snapshot | None = None
+        self._last_keys: frozenset[Key] | None = frozenset()
+        self._inherited = Knowledge()  # what a predecessor told last
 
     @property
-    def passed(self) -> frozenset[PodId]:
-        """Pods that had their turn, as far as can be told; a wrong guess may be behind it."""
-        return self._passed
+    def rejected(self) -> frozenset[PodId]:
+        """Pods that the kubelet has rejected, as far as can be told: it may be a wrong guess."""
+        return self._rejected
 
     @property
-    def begun(self) -> AbstractSet[PodId]:
+    def answered(self) -> AbstractSet[PodId]:
         """Pods for which this kubelet was answered."""
-        return self._begun
+        return self._answered
 
-    def past(self, listed: Iterable[MatchedPod]) -> Past:
+    def history(self, listed: Iterable[MatchedPod]) -> AdmissionHistory:
         """Return what is known of the admissions before the next call.
 
         Args:
             listed: the pods in motion, as ``List`` shows them in that call.
         """
-        return Past(
-            self._passed,
-            self._over,
+        return AdmissionHistory(
+            self._rejected,
+            self._admission_over,
             frozenset(self._refused),
             self.newcomers(listed),
-            self._found,
+            self._there_at_start,
         )
 
-    def find(self, pods: AbstractSet[PodId]) -> None:
+    def add_there_at_start(self, pods: AbstractSet[PodId]) -> None:
         """Record that *pods* were there when the agent started."""
-        self._found |= pods
+        self._there_at_start |= pods
 
     def newcomers(self, listed: Iterable[MatchedPod]) -> frozenset[PodId]:
         """Return the pods that were not listed when the last call was settled."""
-        keys = self._keys
+        keys = self._last_keys
         if keys is None:
-            before = self._before
+            before = self._last_snapshot
             keys = frozenset(each.key for each in before.pods) if before else frozenset()
-            self._keys = keys
+            self._last_keys = keys
         return frozenset(each.pod for each in listed if each.listed.key not in keys)
 
-    def shown(self, pods: AbstractSet[PodId], live: AbstractSet[PodId]) -> None:
+    def forget_unlisted(self, pods: AbstractSet[PodId], live: AbstractSet[PodId]) -> None:
         """Forget pods that are listed no more.
 
         Args:
             pods: the listed ones.
             live: the pods that the API shows bound here and not finished.
         """
-        self._passed &= pods
-        self._over &= pods
-        self._begun &= pods | live
-        self._found &= pods | live
+        self._rejected &= pods
+        self._admission_over &= pods
+        self._answered &= pods | live
+        self._there_at_start &= pods | live
         # A UID cannot come back, and a pod without one is known by its name alone.
         self._refused = {each for each in self._refused if each in pods or each in live}
 
     def guessed_wrongly(self, pod: PodId) -> None:
         """Record that a pod was answered in place of another.
 
-        If it was lacking while the other was served, it had its turn (K8).
+        If it was lacking while the other was served, it was rejected (K8).
         """
-        self._passed |= {pod} & self._lacking
+        self._rejected |= {pod} & self._lacking_last
 
     def gained(self, pods: Iterable[PodId]) -> None:
         """Record that *pods* hold more than was answered for them: a guess was wrong.
@@ -101,11 +101,11 @@ class Admissions:
         """
         found = frozenset(pods)
         if len(found) == 1:
-            self._passed -= found - self._over
+            self._rejected -= found - self._admission_over
 
-    def over(self, pods: Iterable[PodId]) -> None:
-        """Record that the admission of *pods* is over."""
-        self._passed |= frozenset(pods)
+    def reject(self, pods: Iterable[PodId]) -> None:
+        """Record that the kubelet has rejected *pods*."""
+        self._rejected |= frozenset(pods)
 
     def refuse(self, pod: PodId, *, certain: bool) -> None:
         """Record that a call made for *pod* is refused, which ends its admission.
@@ -114,14 +114,14 @@ class Admissions:
             pod: for which pod.
             certain: whether it is known that the pod was asking, not only guessed.
         """
-        self._passed |= {pod}
+        self._rejected |= {pod}
         if certain:
             self._refused.add(pod)
 
     @property
-    def ended(self) -> frozenset[PodId]:
+    def admission_over(self) -> frozenset[PodId]:
         """Pods whose admission is over, answered or not."""
-        return self._over
+        return self._admission_over
 
     @property
     def refused(self) -> frozenset[PodId]:
@@ -129,9 +129,9 @@ class Admissions:
         return frozenset(self._refused)
 
     @property
-    def found(self) -> frozenset[PodId]:
+    def there_at_start(self) -> frozenset[PodId]:
         """Pods of whose init containers nobody has seen all (K4)."""
-        return self._found
+        return self._there_at_start
 
     def inherit(self, known: Knowledge) -> None:
         """Take over what a predecessor knows of the same kubelet.
@@ -141,40 +141,44 @@ class Admissions:
         Args:
             known: what it has told.
         """
-        before, self._told = self._told, known
-        self._passed = (self._passed - (before.passed - known.passed)) | (
-            known.passed - before.passed
+        before, self._inherited = self._inherited, known
+        self._rejected = (self._rejected - (before.rejected - known.rejected)) | (
+            known.rejected - before.rejected
         )
-        self._over = (self._over - (before.over - known.over)) | (known.over - before.over)
+        self._admission_over = (
+            self._admission_over - (before.admission_over - known.admission_over)
+        ) | (known.admission_over - before.admission_over)
         self._refused |= known.refused
-        if known.found is not None:
-            self._found &= known.found
+        if known.there_at_start is not None:
+            self._there_at_start &= known.there_at_start
 
     def disproved(self, pod: PodId) -> None:
         """Record that *pod* was not the one that was answered last, and nobody is shown to be."""
-        self._passed = (self._passed - self._by_last) | {pod}
-        self._by_last = frozenset()
+        self._rejected = (self._rejected - self._rejected_by_last) | {pod}
+        self._rejected_by_last = frozenset()
 
     def answer(self, pod: PodId) -> None:
         """Record that a call made for *pod* is answered."""
-        self._begun.add(pod)
+        self._answered.add(pod)
 
     def settle(
         self, pod: PodId, observation: Observation | None, snapshot: Snapshot | None
     ) -> None:
         """Record that *pod* was found to be asking; all others that lacked something were not."""
         moving = observation.moving if observation is not None else ()
-        self._lacking = frozenset(each.pod for each in moving if lacks(each) or each.view is None)
-        before = self._passed
-        self._passed = (self._passed | self._lacking) - {pod}
-        self._by_last = self._passed - before
+        self._lacking_last = frozenset(
+            each.pod for each in moving if lacks(each) or each.view is None
+        )
+        before = self._rejected
+        self._rejected = (self._rejected | self._lacking_last) - {pod}
+        self._rejected_by_last = self._rejected - before
         newcomers = self.newcomers(moving)
         if observation is not None and pod in newcomers:
             # Those that lack nothing too: one that ends is shown without its devices for a moment.
-            self._over |= observation.pods - newcomers
-        self._over -= {pod}
-        if snapshot is not None and snapshot is not self._before:
-            self._before, self._keys = snapshot, None
+            self._admission_over |= observation.pods - newcomers
+        self._admission_over -= {pod}
+        if snapshot is not None and snapshot is not self._last_snapshot:
+            self._last_snapshot, self._last_keys = snapshot, None
 
     def settle_instead(self, pod: PodId) -> None:
         """Record that *pod* is the one that is answered, not the one just found to be asking.
@@ -182,5 +186,5 @@ class Admissions:
         Args:
             pod: another that may have been asking.
         """
-        self._passed = (self._passed | self._lacking) - {pod}
-        self._over -= {pod}
+        self._rejected = (self._rejected | self._lacking_last) - {pod}
+        self._admission_over -= {pod}

@@ -145,7 +145,7 @@ class Observer:
             (each.view.position, each.pod, self._was_served(each))
             for each in observation.moving
             if each.view is not None
-            and each.pod not in self._admissions.passed
+            and each.pod not in self._admissions.rejected
             and lacks(each)
             and not any(each.listed.each_held())
         )
@@ -169,7 +169,7 @@ class Observer:
             return [found.pod.key, *(each.pod.key for each in found.rivals)]
         fresh = self._admissions.newcomers(observation.moving)
         lacking = {each.pod for each in observation.moving if each.view is None or lacks(each)}
-        if found.pod in self._admissions.passed or (fresh & lacking and found.pod not in fresh):
+        if found.pod in self._admissions.rejected or (fresh & lacking and found.pod not in fresh):
             return self._meant(snapshot, ask)
         return []
 
@@ -186,7 +186,7 @@ class Observer:
             (
                 (
                     each.pod not in fresh,
-                    each.pod in self._admissions.passed,
+                    each.pod in self._admissions.rejected,
                     any(each.listed.each_held()),
                     each.listed.key,
                 )

@@ -57,28 +57,29 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class AdmissionHistory:
     """What is known of the admissions before this call.
 
     Attributes:
-        passed: pods seen lacking while another pod was served: rejected, if that other was not
+        rejected: pods seen lacking while another pod was served: rejected, if that other was not
             guessed wrongly. They are asked about last.
-        over: pods after which a newer one was admitted (K1, K3), whatever they hold (K21).
+        admission_over: pods after which a newer one was admitted (K1, K3), whatever they hold
+            (K21).
         refused: pods that the agent refused for certain: they are never the one again.
         newcomers: pods that were not listed when the last call was settled: if one of them can
             be asking, the admission of all others is over (K1, K3).
-        found: pods that were there when the agent started: what their ordinary init containers
-            had got by then nobody can tell (K4).
+        there_at_start: pods that were there when the agent started: what their ordinary init
+            containers had got by then nobody can tell (K4).
     """
 
-    passed: AbstractSet[PodId] = frozenset()
-    over: AbstractSet[PodId] = frozenset()
+    rejected: AbstractSet[PodId] = frozenset()
+    admission_over: AbstractSet[PodId] = frozenset()
     refused: AbstractSet[PodId] = frozenset()
     newcomers: AbstractSet[PodId] = frozenset()
-    found: AbstractSet[PodId] = frozenset()
+    there_at_start: AbstractSet[PodId] = frozenset()
 
 
-_NOTHING_PAST = Past()
+_NO_HISTORY = AdmissionHistory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def resolve(
     views: Sequence[PodView],
     served: Served,
     listed: Sequence[MatchedPod] | None,
-    past: Past = _NOTHING_PAST,
+    history: AdmissionHistory = _NO_HISTORY,
 ) -> Resolution:
     """Settle which container is asking.
 
@@ -108,7 +109,7 @@ def resolve(
         served: what the ledger says; the only word for ordinary init containers (K4).
         listed: the pods that ``List`` shows, identified, without such as are known to
             lack nothing; ``None`` when there is no witness.
-        past: what is known of the admissions before this call.
+        history: what is known of the admissions before this call.
 
     Raises:
         ResolutionError: nothing that waits can be asking this; says what waits.
@@ -117,9 +118,9 @@ def resolve(
         found = _waiting_without_list(ask, views, served)
         found.sort(key=lambda each: (not each.in_progress, each.position, each.pod))
     else:
-        found = _likeliest(ask, listed, served, past)
+        found = _likeliest(ask, listed, served, history)
         # The kubelet lists a pod when its turn comes, not before. Where several lack, all but
-        # the newest have had their turn and were rejected, which the API has not told yet (K8).
+        # the newest were rejected, which the API has not told yet (K8).
         found.sort(
             key=lambda each: (each.in_progress, each.certain, each.position, each.pod), reverse=True
         )
@@ -131,15 +132,20 @@ def resolve(
     return replace(first, rivals=tuple(others)) if others else first
 
 
-def _likeliest(ask: Ask, listed: Sequence[MatchedPod], served: Served, past: Past) -> list[Waiting]:
+def _likeliest(
+    ask: Ask, listed: Sequence[MatchedPod], served: Served, history: AdmissionHistory
+) -> list[Waiting]:
     """Return the listed pods on the first rung of the ladder that has any."""
     known, unknown = _waiting_by_list(
-        ask, [each for each in listed if each.pod not in past.refused], served, past.found
+        ask,
+        [each for each in listed if each.pod not in history.refused],
+        served,
+        history.there_at_start,
     )
-    if any(each.pod in past.newcomers for each in (*known, *unknown)):
-        known = [each for each in known if each.pod in past.newcomers]
-        unknown = [each for each in unknown if each.pod in past.newcomers]
-    ladder = _ladder(known, unknown, listed, past)
+    if any(each.pod in history.newcomers for each in (*known, *unknown)):
+        known = [each for each in known if each.pod in history.newcomers]
+        unknown = [each for each in unknown if each.pod in history.newcomers]
+    ladder = _ladder(known, unknown, listed, history)
     return next((rung.waiting for rung in ladder if rung.waiting), [])
 
 
@@ -160,7 +166,7 @@ def _ladder(
     known: Sequence[Waiting],
     unknown: Sequence[Waiting],
     listed: Sequence[MatchedPod],
-    past: Past,
+    history: AdmissionHistory,
 ) -> list[_Rung]:
     """Sort pods that may be asking by how likely that is, the likeliest first.
 
@@ -168,14 +174,14 @@ def _ladder(
         known: pods that the API has told of.
         unknown: pods that only the kubelet knows (API server away, mirror pod late).
         listed: the pods that ``List`` shows.
-        past: what is known of the admissions before this call.
+        history: what is known of the admissions before this call.
     """
     # A pod whose allocation annotation is complete has been admitted: only its ordinary init
     # containers, which List omits (K4), can make it look as if it waited to an agent that
     # restarted. Not one that the kubelet has only come to now: somebody else wrote that.
     lacking = {each.pod for each in listed if lacks(each)}
     annotated = {each.pod for each in listed if each.view and is_annotated(each.view)}
-    done = past.passed | past.over | (annotated - (lacking & past.newcomers))
+    done = history.rejected | history.admission_over | (annotated - (lacking & history.newcomers))
     holding = {each.pod for each in listed if any(each.listed.each_held())}
     halves = {
         (each.pod, container.name)
@@ -185,16 +191,18 @@ def _ladder(
         # A whole card may be asked for without memory.
         and len(container.held.get(Resource.CORE, ())) < CORES_PER_CARD
     }
-    unheard = [each for each in unknown if each.pod not in past.passed | past.over]
+    unheard = [
+        each for each in unknown if each.pod not in history.rejected | history.admission_over
+    ]
     # One that holds something and lacks the rest is being admitted right now (K1, K3),
-    # also when a wrong guess has put it among the passed.
-    likely = [each for each in known if each.pod in holding - past.over]
+    # also when a wrong guess has put it among the rejected.
+    likely = [each for each in known if each.pod in holding - history.admission_over]
     likely += [each for each in unheard if (each.pod, each.container.name) in halves]
     likely += [each for each in known if each.pod not in done and each not in likely]
     if unheard:  # none of them is certain: it may be the one that only the kubelet knows
         likely = [replace(each, certain=False) for each in likely]
     return [
-        _Rung("being admitted, or has not had its turn", likely),
+        _Rung("being admitted, or not admitted yet", likely),
         # One that has all it needs of some containers and nothing in the next may be done:
         # whether that one asks for GPUs is not known.
         _Rung(
@@ -211,12 +219,12 @@ def _ladder(
             [
                 each
                 for each in known
-                if each.certain and each.pod in lacking - past.passed - past.over
+                if each.certain and each.pod in lacking - history.rejected - history.admission_over
             ],
         ),
         _Rung("known to the kubelet only", unheard),
-        _Rung("had its turn, as far as can be told", list(known)),
-        _Rung("known to the kubelet only, and had its turn", list(unknown)),
+        _Rung("rejected, as far as can be told", list(known)),
+        _Rung("known to the kubelet only, and rejected", list(unknown)),
     ]
 
 
@@ -327,7 +335,7 @@ def _waiting_without_list(ask: Ask, views: Iterable[PodView], served: Served) ->
 
 
 def _waiting_by_list(
-    ask: Ask, listed: Iterable[MatchedPod], served: Served, found: AbstractSet[PodId]
+    ask: Ask, listed: Iterable[MatchedPod], served: Served, there_at_start: AbstractSet[PodId]
 ) -> tuple[list[Waiting], list[Waiting]]:
     """Who may be asking by what ``List`` shows: known pods, and those the API has not told of."""
     known: list[Waiting] = []
@@ -339,7 +347,9 @@ def _waiting_by_list(
             unknown.append(_wait_unknown(ask, each))
         elif not each.view.terminal:
             waiting = _wait(ask, each.view, _is_served(each.view, each.listed, served))
-            if each.pod not in found:  # what its init containers got was seen: they come in order
+            if (
+                each.pod not in there_at_start
+            ):  # what its init containers got was seen: they come in order
                 waiting = waiting[:1]
             earlier = [
                 one

@@ -1,6 +1,6 @@
 """Which container is asking, from what the kubelet, the API and the ledger show together.
 
-Keeps what follows from one call to the next: which pods are at rest, and which had their turn.
+Keeps what follows from one call to the next: which pods are at rest, and which were rejected.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -158,23 +158,23 @@ class Resolver:
         """Bring the ledger in line with the kubelet's record."""
         observation = self.observe(snapshot)
         admissions = self.admissions
-        admissions.shown(observation.pods, self.pod_index.live)
+        admissions.forget_unlisted(observation.pods, self.pod_index.live)
         for each in observation.moving:
             self._last.take_over(each)
-            if each.view is None and each.pod in admissions.begun:
+            if each.view is None and each.pod in admissions.answered:
                 keep_unseen(self.ledger, each, offered)
         ended = {each.pod for each in observation.moving if each.view and each.view.terminal}
-        begun = [
+        answered = [
             each.pod
             for each in observation.moving
-            if each.pod in admissions.begun or self.pod_index.has_departed(each.pod)
+            if each.pod in admissions.answered or self.pod_index.has_departed(each.pod)
         ]
-        certain = {pod: self._sure(pod) for pod in begun}
+        certain = {pod: self._sure(pod) for pod in answered}
         admissions.gained(each.pod for each in observation.moving if self._gained(each))
         for correction in self.ledger.reconcile(
             observation.moving,
             resting=observation.resting,
-            finished=admissions.passed | ended,
+            finished=admissions.rejected | ended,
             live=self.pod_index.live,
             offered=offered,
             named=named,
@@ -182,9 +182,9 @@ class Resolver:
             self._decision_log.corrected(correction)
             admissions.guessed_wrongly(correction.guessed.pod)
         # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
-        over = [pod for pod, before in certain.items() if before - self._sure(pod)]
-        admissions.over(over)
-        for pod in over:
+        lost = [pod for pod, before in certain.items() if before - self._sure(pod)]
+        admissions.reject(lost)
+        for pod in lost:
             self.ledger.release_inits(pod)
         changed = self.ledger.take_changed()
         self.pod_index.invalidate(changed)
@@ -225,7 +225,7 @@ class Resolver:
             )
         }
 
-    def rejected(self, ref: ContainerRef | None, *, certain: bool = True) -> None:
+    def refuse(self, ref: ContainerRef | None, *, certain: bool = True) -> None:
         """Record that the kubelet will not try a pod again: a call made for it is being refused.
 
         Args:
@@ -317,9 +317,9 @@ class Resolver:
             self._last.transfer(guess, resolution)
         if sum(each.listed.key == resolution.pod.key for each in moving) > 1:
             self._told_apart.add(resolution.pod)
-        passed = self.admissions.passed
+        before = self.admissions.rejected
         self.admissions.settle(resolution.pod, observation, context.snapshot)
-        rejected = self.admissions.passed - passed
+        rejected = self.admissions.rejected - before
         if (
             context.snapshot is not None
             and resolution.evidence is Evidence.WITNESS
@@ -345,7 +345,7 @@ class Resolver:
             waiting = [
                 each
                 for each in observation.moving
-                if each.pod not in self.admissions.passed and waits(each, self._served)
+                if each.pod not in self.admissions.rejected and waits(each, self._served)
             ]
             resolution = served_again(ask, waiting, self._served)
             if resolution is not None:
@@ -371,7 +371,7 @@ class Resolver:
             views=(),
             served=self._served,
             listed=observation.moving,
-            past=self.admissions.past(observation.moving),
+            history=self.admissions.history(observation.moving),
         )
 
     def _settle_by_line(self, ask: Ask, views: Sequence[PodView]) -> Resolution:

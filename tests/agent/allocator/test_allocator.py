@@ -488,7 +488,7 @@ def test_what_a_predecessor_takes_back_is_taken_back(node: Node) -> None:
     known = node.allocator.knowledge()
     node.restart_agent()
     node.allocator.rebuild(inheriting=True)
-    node.allocator.inherit(replace(known, passed=frozenset([pod.id])))
+    node.allocator.inherit(replace(known, rejected=frozenset([pod.id])))
     node.allocator.inherit(known)
     node.admitted(make_pod("b", asks(10, 2)))
     node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])

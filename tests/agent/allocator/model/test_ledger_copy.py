@@ -58,14 +58,14 @@ kubelets = st.none() | st.tuples(st.integers(), st.integers(), st.integers())
 
 @settings(max_examples=40)
 @given(pods, pods, pods, st.none() | pods, kubelets)
-def test_who_had_its_turn_is_understood_too(
-    passed: frozenset[PodId],
-    over: frozenset[PodId],
+def test_what_became_of_admissions_is_understood_too(
+    rejected: frozenset[PodId],
+    admission_over: frozenset[PodId],
     refused: frozenset[PodId],
-    found: frozenset[PodId] | None,
+    there_at_start: frozenset[PodId] | None,
     kubelet: tuple[int, ...] | None,
 ) -> None:
-    known = Knowledge((), passed, over, refused, found, kubelet)
+    known = Knowledge((), rejected, admission_over, refused, there_at_start, kubelet)
     assert decode_rest(json.loads(json.dumps(encode_rest(known))), ()) == known
 
 
@@ -92,8 +92,8 @@ def test_an_agent_that_tells_less_is_understood() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {"passed": {}},
-        {"passed": [["default", "a"]]},
+        {"rejected": {}},
+        {"rejected": [["default", "a"]]},
         {"refused": [["default", "a", 1]]},
         {"refused": "all"},
         {"kubelet": [1, 2]},

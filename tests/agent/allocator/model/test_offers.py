@@ -171,7 +171,7 @@ def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() ->
         )
         offers.answered(ledger)
     ledger.reconcile([], live={P})
-    assert ledger.over(P)
+    assert ledger.no_longer_listed(P)
     _heard(offers, ledger, MEMORY)
     assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
 
@@ -196,12 +196,12 @@ def test_a_pod_that_was_answered_and_is_listed_no_more_is_over_until_it_is_liste
         Holding(ids("GPU-0", range(5)), Evidence.WITNESS, answered=True),
     )
     hold(ledger, Q, "c0", CORE, ids("GPU-1", range(5)))
-    assert not ledger.over(P)
+    assert not ledger.no_longer_listed(P)
     ledger.reconcile([], live={P, Q})
-    assert (ledger.over(P), ledger.over(Q)) == (True, False)
+    assert (ledger.no_longer_listed(P), ledger.no_longer_listed(Q)) == (True, False)
     assert ledger.unlisted == {P, Q}
     ledger.new_kubelet()
-    assert not ledger.over(P)
+    assert not ledger.no_longer_listed(P)
     assert ledger.unlisted == frozenset()
 
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import MatchedPod
-from agent.allocator.resolver.resolve import Ask, Past, Resolution, Served, next_containers, resolve
+from agent.allocator.resolver.resolve import (
+    AdmissionHistory,
+    Ask,
+    Resolution,
+    Served,
+    next_containers,
+    resolve,
+)
 from agent.errors import ResolutionError
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
@@ -88,7 +95,7 @@ class Case:
         evidence: by which that is settled.
         ask: 50 cores unless told.
         got: what the ledger has.
-        past: by name of a field of ``Past``: the names of pods.
+        history: by name of a field of ``AdmissionHistory``: the names of pods.
     """
 
     pods: Sequence[PodView]
@@ -97,7 +104,7 @@ class Case:
     evidence: Evidence
     ask: Ask = CORES
     got: Sequence[Got] = ()
-    past: Mapping[str, str] = field(default_factory=dict)
+    history: Mapping[str, str] = field(default_factory=dict)
 
 
 A, B = view("a", at=1), view("b", at=2)
@@ -146,26 +153,35 @@ ASKING = {
         [CARD], {"p": {"c0": {CORE: SOME | MORE}, "c1": None}}, "p c1", WITNESS, MEM
     ),
     # K8: List keeps rejected pods
-    "one had its turn": Case([A, B], BOTH, "a c0", WITNESS, past={"passed": "b"}),
+    "one had its turn": Case([A, B], BOTH, "a c0", WITNESS, history={"rejected": "b"}),
     "of several the newest": Case([A, B], BOTH, "b c0", ORDER),
-    "all had their turn": Case([A, B], BOTH, "b c0", ORDER, past={"passed": "ab"}),
-    "the only one had its turn": Case([A], {"a": LACKS}, "a c0", WITNESS, past={"passed": "a"}),
+    "all had their turn": Case([A, B], BOTH, "b c0", ORDER, history={"rejected": "ab"}),
+    "the only one had its turn": Case(
+        [A], {"a": LACKS}, "a c0", WITNESS, history={"rejected": "a"}
+    ),
     "begun, another had its turn": Case(
-        [A, B], B_BEGUN, "b c0", WITNESS, MEM, past={"passed": "a"}
+        [A, B], B_BEGUN, "b c0", WITNESS, MEM, history={"rejected": "a"}
     ),
     "begun, or another": Case([A, B], B_BEGUN, "b c0", ORDER, MEM),
     "begun, though it had its turn": Case(
-        [A, B], B_BEGUN, "b c0", ORDER, MEM, past={"passed": "b"}
+        [A, B], B_BEGUN, "b c0", ORDER, MEM, history={"rejected": "b"}
     ),
     "a newcomer before one that has begun": Case(
-        [A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"newcomers": "a"}
+        [A, B], B_BEGUN, "a c0", WITNESS, MEM, history={"newcomers": "a"}
     ),
-    "begun and over (K21)": Case([A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"over": "b"}),
+    "begun and over (K21)": Case(
+        [A, B], B_BEGUN, "a c0", WITNESS, MEM, history={"admission_over": "b"}
+    ),
     "a newcomer that cannot be asking": Case(
-        [A, TINY], {"a": {"c0": BEGUN}, "b": LACKS}, "a c0", WITNESS, MEM, past={"newcomers": "b"}
+        [A, TINY],
+        {"a": {"c0": BEGUN}, "b": LACKS},
+        "a c0",
+        WITNESS,
+        MEM,
+        history={"newcomers": "b"},
     ),
     "refused, whatever it holds": Case(
-        [A, B], B_BEGUN, "a c0", WITNESS, MEM, past={"refused": "b", "passed": "a"}
+        [A, B], B_BEGUN, "a c0", WITNESS, MEM, history={"refused": "b", "rejected": "a"}
     ),
     "a complete annotation is served (K4)": Case(
         [SERVED, B], {"a": {"c0": FULL}, "b": LACKS}, "b c0", WITNESS
@@ -180,13 +196,13 @@ ASKING = {
     "init served before the start": Case([OTHER_INIT], {"p": LACKS}, "p c0", WITNESS),
     "init not served before": Case([OTHER_INIT], {"p": LACKS}, "p init", WITNESS, Ask(CORE, 30)),
     "found at the start: two may be": Case(
-        [WITH_INIT], {"p": LACKS}, "p init", ORDER, past={"found": "p"}
+        [WITH_INIT], {"p": LACKS}, "p init", ORDER, history={"there_at_start": "p"}
     ),
     "found at the start: size tells": Case(
-        [OTHER_INIT], {"p": LACKS}, "p c0", WITNESS, MEM, past={"found": "p"}
+        [OTHER_INIT], {"p": LACKS}, "p c0", WITNESS, MEM, history={"there_at_start": "p"}
     ),
     "found at the start: answered since": Case(
-        [WITH_INIT], {"p": LACKS}, "p c0", WITNESS, got=INIT_GOT, past={"found": "p"}
+        [WITH_INIT], {"p": LACKS}, "p c0", WITNESS, got=INIT_GOT, history={"there_at_start": "p"}
     ),
     "a later container has begun": Case([OTHER_INIT], {"p": {"c0": BEGUN}}, "p c0", WITNESS, MEM),
     "handed on places": Case([A, B], BOTH, "a c0", WITNESS, Ask(CORE, 50, A.id)),
@@ -216,9 +232,9 @@ ASKING = {
     ),
     # pods only the kubelet knows
     "a known pod before an unknown": Case([B], BOTH, "b c0", ORDER),
-    "the unknown one had its turn": Case([B], BOTH, "b c0", WITNESS, past={"passed": "a"}),
-    "the unknown one is over": Case([B], BOTH, "b c0", WITNESS, past={"over": "a"}),
-    "the known one is a newcomer": Case([B], BOTH, "b c0", WITNESS, past={"newcomers": "b"}),
+    "the unknown one had its turn": Case([B], BOTH, "b c0", WITNESS, history={"rejected": "a"}),
+    "the unknown one is over": Case([B], BOTH, "b c0", WITNESS, history={"admission_over": "a"}),
+    "the known one is a newcomer": Case([B], BOTH, "b c0", WITNESS, history={"newcomers": "b"}),
     "a known one begun, an unknown": Case([B], B_BEGUN, "b c0", ORDER, MEM),
     "unknown: the first that lacks": Case(
         [], {"a": {"c0": FULL, "c1": None, "c2": None}}, "a c1", ORDER, Ask(CORE, 30)
@@ -231,16 +247,16 @@ ASKING = {
 def test_who_is_asking(case: Case) -> None:
     entries = _entries(case.pods, case.shown)
     ids_of = {each.pod.name: each.pod for each in entries or ()}
-    past = {
+    history = {
         name: frozenset(ids_of.get(each, pod_id(each)) for each in pods)
-        for name, pods in case.past.items()
+        for name, pods in case.history.items()
     }
     found = resolve(
         case.ask,
         views=case.pods,
         served=_served(*case.got),
         listed=entries,
-        past=Past(**past),
+        history=AdmissionHistory(**history),
     )
     assert f"{found.pod.name} {found.container.name}" == case.asking
     assert found.evidence is case.evidence
@@ -268,7 +284,7 @@ def test_whoever_is_named_asks_for_it_and_is_not_refused_and_a_newcomer_goes_fir
     for pod in pods:
         held = data.draw(st.sampled_from([{}, {CORE: SOME}, {MEMORY: BLOCKS}]))
         entries.append(identified(pod, listed(pod.id.name, c0=held)))
-    passed, over, refused, newcomers = (frozenset(data.draw(some)) for _ in range(4))
+    rejected, admission_over, refused, newcomers = (frozenset(data.draw(some)) for _ in range(4))
     ask = Ask(CORE, 50)
     can = {
         each.pod
@@ -284,7 +300,7 @@ def test_whoever_is_named_asks_for_it_and_is_not_refused_and_a_newcomer_goes_fir
             views=pods,
             served=_served(),
             listed=entries,
-            past=Past(passed, over, refused, newcomers),
+            history=AdmissionHistory(rejected, admission_over, refused, newcomers),
         )
     except ResolutionError:
         assert not can
@@ -421,7 +437,7 @@ class Situation:
     views: list[PodView]
     listed: list[MatchedPod] | None
     got: frozenset[tuple[PodId, str, Resource]]
-    past: Past
+    history: AdmissionHistory
 
     def answer(self) -> Resolution | str:
         try:
@@ -430,7 +446,7 @@ class Situation:
                 views=self.views,
                 served=lambda *asked: asked in self.got,
                 listed=self.listed,
-                past=self.past,
+                history=self.history,
             )
         except ResolutionError as error:
             return str(error)
@@ -486,8 +502,8 @@ def _situations(draw: st.DrawFn) -> Situation:
         draw(st.none() | _pod_ids),
     )
     got = draw(st.frozensets(st.tuples(_pod_ids, _names, _resources)))
-    past = Past(*(draw(st.frozensets(_pod_ids)) for _ in range(4)))
-    return Situation(ask, views, entries, got, past)
+    history = AdmissionHistory(*(draw(st.frozensets(_pod_ids)) for _ in range(4)))
+    return Situation(ask, views, entries, got, history)
 
 
 @patient
@@ -510,7 +526,7 @@ def test_every_situation_gets_an_answer_that_fits_it_or_a_refusal(situation: Sit
     else:
         assert answer.evidence in (Evidence.WITNESS, Evidence.ORDER)
         assert answer.pod in {each.pod for each in situation.listed}
-        assert answer.pod not in situation.past.refused
+        assert answer.pod not in situation.history.refused
         if pod is None:  # what it asks for is not known
             assert answer.evidence is Evidence.ORDER
 
@@ -525,7 +541,7 @@ def test_the_order_of_pods_and_entries_does_not_matter(
         data.draw(st.permutations(situation.views)),
         None if situation.listed is None else data.draw(st.permutations(situation.listed)),
         situation.got,
-        situation.past,
+        situation.history,
     )
     assert shuffled.answer() == situation.answer()
 

@@ -182,9 +182,9 @@ def test_where_several_lack_each_is_asked_for_newest_first(stand: Stand) -> None
 
 
 def test_pods_that_had_their_turn_are_not_asked_for(stand: Stand) -> None:
-    passed, asking = make_pod("p", asks(30, 8)), make_pod("a", asks(30, 8))
-    stand.meet(passed, asking)
-    stand.resolver.rejected(ContainerRef(passed.id, "main"))
+    rejected, asking = make_pod("p", asks(30, 8)), make_pod("a", asks(30, 8))
+    stand.meet(rejected, asking)
+    stand.resolver.refuse(ContainerRef(rejected.id, "main"))
     stand.look()
     assert not stand.pods.fetched
 
@@ -346,8 +346,8 @@ def test_a_pod_that_was_answered_and_shows_nothing_of_it_had_its_turn(
 def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
     stand.bind(rejected, other)
-    stand.resolver.rejected(ContainerRef(rejected.id, "main"), certain=False)
-    stand.resolver.rejected(None)
+    stand.resolver.refuse(ContainerRef(rejected.id, "main"), certain=False)
+    stand.resolver.refuse(None)
     stand.show(rejected, other)
     assert stand.resolve().pod == other.id
     stand.record.hide(rejected)
@@ -362,7 +362,7 @@ def test_a_pod_that_was_refused_is_never_the_one_again(stand: Stand, holds: bool
     refused = stand.meet(make_pod("r", asks(30, 8)))
     if holds:
         stand.record.give(refused, "main", MEMORY, HELD[MEMORY])
-    stand.resolver.rejected(ContainerRef(refused.id, "main"))
+    stand.resolver.refuse(ContainerRef(refused.id, "main"))
     with pytest.raises(ResolutionError):
         stand.resolve()
     stand.record.hide(refused)
@@ -412,7 +412,7 @@ def test_a_pod_that_ends_is_no_rival_of_the_newer_one_that_is_being_admitted(sta
 def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
     rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
     stand.meet(rejected, other)
-    stand.resolver.rejected(ContainerRef(rejected.id, "main"))
+    stand.resolver.refuse(ContainerRef(rejected.id, "main"))
     stand.answer(other)
     with stand.lock:
         stand.resolver.forget_kubelet()

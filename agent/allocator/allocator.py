@@ -508,7 +508,7 @@ class Allocator:
                 self._offers.kept_back(resource, self._ledger),
             ),
             guidance=self._guided(view),
-            sure=asker.evidence is not Evidence.ORDER,
+            certain=asker.evidence is not Evidence.ORDER,
         )
         return self._placer.place(request, self._ledger)
 
@@ -603,9 +603,9 @@ class Allocator:
             guessed = self._ledger.find(resource, ids)  # what ended meanwhile is released
             found = holder(snapshot, resource, ids, views_of=views_of, owners=self._ledger.owners)
             if found is None:
-                sure = [each for each in guessed if not self._by_order(each, resource)]
+                certain = [each for each in guessed if not self._by_order(each, resource)]
                 listed = match_entries(snapshot.pods, views_of, self._ledger.owners)
-                check_unshared(listed, resource, ids, sure)
+                check_unshared(listed, resource, ids, certain)
                 reason = why_unproven(self._ledger, guessed)
                 self._decision_log.unproven(guessed[0] if guessed else None, ids, reason)
                 return None

@@ -81,7 +81,7 @@ class PlacementRequest:
         plan: what was planned when an earlier call of its pod was answered.
         beliefs: where the ledger may be wrong.
         guidance: what others want.
-        sure: it is known that this pod is asking; one that is only guessed is not refused
+        certain: it is known that this pod is asking; one that is only guessed is not refused
             for a container that comes later.
     """
 
@@ -95,4 +95,4 @@ class PlacementRequest:
     plan: Plan | None = None
     beliefs: Beliefs = NO_BELIEFS
     guidance: Guidance = NO_GUIDANCE
-    sure: bool = True
+    certain: bool = True

@@ -76,7 +76,7 @@ class Placer:
         return Placement(cards, tickets, found, replaced)
 
     def _plan(self, request: PlacementRequest, view: RequestView, step: Step) -> Plan:
-        """Make the first attempt that succeeds; refuse as the last certain one did."""
+        """Make the first attempt that succeeds; refuse as the last guaranteed one did."""
         steps = [step, *_steps_after(request, view)]
         handing_on = any(each.container.kind is ContainerKind.INIT for each in steps)
         refusal: errors.PlacementError | None = None
@@ -88,15 +88,15 @@ class Placer:
                         attempt.capacities,
                         links=self._links,
                         policy=request.policy,
-                        certain=attempt.certain,
+                        certain=attempt.guaranteed,
                     )
                 except errors.PlacementError as error:
-                    refusal = error if attempt.certain else refusal
+                    refusal = error if attempt.guaranteed else refusal
                 else:
                     if found is not None:
                         return found
                     refusal = None  # given up, which says nothing
-            if refusal is not None and (request.sure or len(steps) == 1):
+            if refusal is not None and (request.certain or len(steps) == 1):
                 raise refusal
         raise refusal or errors.PlacementError("no place was found")
 
@@ -105,7 +105,7 @@ class Placer:
 class _Attempt:
     steps: Sequence[Step]
     capacities: Sequence[Capacity]
-    certain: bool
+    guaranteed: bool
 
 
 def _attempts(
@@ -124,9 +124,9 @@ def _attempts(
         if (capacities, given) in tried:
             continue
         tried.append((capacities, given))
-        yield _Attempt(given, capacities, certain=True)
+        yield _Attempt(given, capacities, guaranteed=True)
         if handing_on or any(each.left for each in capacities):
-            yield _Attempt(given, capacities, certain=False)
+            yield _Attempt(given, capacities, guaranteed=False)
 
 
 def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:
@@ -139,7 +139,7 @@ def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:
             try:
                 steps.append(view.step(each))
             except errors.PlacementError as error:
-                if request.sure:
+                if request.certain:
                     raise errors.PlacementError(f"container {each.name}: {error}") from error
                 break
     return steps

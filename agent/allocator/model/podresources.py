@@ -86,7 +86,7 @@ class MatchedPod:
         pod: which pod.
         listed: its entry.
         view: what the API tells, or told, of it; ``None`` when only the kubelet knows it.
-        certain: whether *view* is known to be this pod's: where a pod has left the API, another
+        identified: whether *view* is known to be this pod's: where a pod has left the API, another
             of its name may have come that the API has not told of yet.
         earlier: pods that had the name before and have left the API, where it may be one of those.
     """
@@ -94,7 +94,7 @@ class MatchedPod:
     pod: PodId
     listed: ListedPod
     view: PodView | None
-    certain: bool = True
+    identified: bool = True
     earlier: tuple[PodView, ...] = ()
 
 

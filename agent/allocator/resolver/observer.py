@@ -78,7 +78,7 @@ class Observer:
         if ask is not None:
             unexplained = partial(self._unexplained, ask)
             steps.insert(0, (self._returned, True))
-            steps += [(self._uncertain, True), (self._doubtful, True), (unexplained, True)]
+            steps += [(self._unidentified, True), (self._doubtful, True), (unexplained, True)]
         read: set[Key] = set()
         for step, again in steps:
             with self._lock:
@@ -128,10 +128,10 @@ class Observer:
         }
         return sorted(key for key in strangers if self._pod_index.views_of(key))
 
-    def _uncertain(self, snapshot: Snapshot) -> list[Key]:
+    def _unidentified(self, snapshot: Snapshot) -> list[Key]:
         """List the pods that have left the API and lack something: another may have the name."""
         moving = self._resolver.observe(snapshot).moving
-        return sorted({each.listed.key for each in moving if not each.certain and lacks(each)})
+        return sorted({each.listed.key for each in moving if not each.identified and lacks(each)})
 
     def _doubtful(self, snapshot: Snapshot) -> list[Key]:
         """List the pods that may not be what the API has told of them, newest first.

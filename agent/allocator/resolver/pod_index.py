@@ -299,8 +299,8 @@ class PodIndex:
                 continue
             view = views[-1]
             taken.add(view.id.uid)
-            certain = bool(each.pod.uid) or view.id.key in alone
-            recalled.append(replace(each, pod=view.id, view=view, certain=certain))
+            identified = bool(each.pod.uid) or view.id.key in alone
+            recalled.append(replace(each, pod=view.id, view=view, identified=identified))
         return tuple(sorted(recalled, key=lambda each: each.pod))
 
     def _let_go(self, found: Iterable[MatchedPod]) -> None:

@@ -84,7 +84,15 @@ _NO_HISTORY = AdmissionHistory()
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod that may be asking, with the container it would be asking for."""
+    """A pod that may be asking, with the container it would be asking for.
+
+    Attributes:
+        pod: which pod.
+        position: where it stands in the kubelet's queue.
+        container: what it would be asking for.
+        in_progress: it has got something already.
+        certain: if it is the only one that may be asking, the evidence is witness, not order.
+    """
 
     pod: PodId
     position: QueuePosition
@@ -356,7 +364,7 @@ def _waiting_by_list(
                 for view in each.earlier
                 for one in _wait(ask, view, _is_served(view, each.listed, served))[:1]
             ]
-            certain = each.certain and not earlier
+            certain = each.identified and not earlier
             known += [replace(one, certain=certain) for one in waiting or earlier]
     return known, [each for each in unknown if each is not None]
 

@@ -128,7 +128,7 @@ class Resolver:
         one that has its name by then. Once that one is listed as well, there are two entries, and
         the one with the places is the older pod's.
         """
-        doubted = [each for each in observation.moving if not each.certain]
+        doubted = [each for each in observation.moving if not each.identified]
         self._told_apart &= observation.pods
         for older in doubted:
             for newer in observation.moving:
@@ -169,7 +169,7 @@ class Resolver:
             for each in observation.moving
             if each.pod in admissions.answered or self.pod_index.has_departed(each.pod)
         ]
-        certain = {pod: self._sure(pod) for pod in answered}
+        certain_before = {pod: self._certain_holders(pod) for pod in answered}
         admissions.gained(each.pod for each in observation.moving if self._gained(each))
         for correction in self.ledger.reconcile(
             observation.moving,
@@ -182,7 +182,9 @@ class Resolver:
             self._decision_log.corrected(correction)
             admissions.guessed_wrongly(correction.guessed.pod)
         # What was answered to this kubelet and is gone from its record: the pod was rejected (K8).
-        lost = [pod for pod, before in certain.items() if before - self._sure(pod)]
+        lost = [
+            pod for pod, before in certain_before.items() if before - self._certain_holders(pod)
+        ]
         admissions.reject(lost)
         for pod in lost:
             self.ledger.release_inits(pod)
@@ -213,8 +215,8 @@ class Resolver:
             for resource, ids in container.held.items()
         )
 
-    def _sure(self, pod: PodId) -> set[ContainerRef]:
-        """Return the containers of *pod* that are not guesses, ordinary init ones left out."""
+    def _certain_holders(self, pod: PodId) -> set[ContainerRef]:
+        """Return the containers of *pod* that hold for certain, ordinary init ones left out."""
         return {
             ref
             for ref in self.ledger.pod_refs(pod)

@@ -328,7 +328,7 @@ class Owner:
             if each.view is not None and self.pod_index.has_departed(each.pod):
                 assert each.view.id == each.pod
                 assert each.pod.key == each.listed.key
-                assert each.listed.may_be(each.view) or each.certain
+                assert each.listed.may_be(each.view) or each.identified
         for each in resting:
             assert not lacks(each)
             assert self.ledger.agrees(each)
@@ -403,10 +403,10 @@ def test_a_listed_pod_that_has_left_the_api_is_known_by_what_it_was() -> None:
     entry = listed("p", gpu=None, plain=None)
     _in_motion(pod_index, entry)
     pod_index.update([])
-    assert _in_motion(pod_index, entry) == [MatchedPod(pod.id, entry, pod, certain=False)]
+    assert _in_motion(pod_index, entry) == [MatchedPod(pod.id, entry, pod, identified=False)]
 
 
-def test_it_is_known_for_certain_by_what_it_holds() -> None:
+def test_it_is_identified_by_what_it_holds() -> None:
     pod, ledger = view("p", container("gpu")), Ledger()
     hold(ledger, pod.id, "gpu", CORE, ids("GPU-0", range(50)))
     pod_index = PodIndex()
@@ -416,7 +416,7 @@ def test_it_is_known_for_certain_by_what_it_holds() -> None:
     assert _in_motion(pod_index, entry, ledger=ledger) == [MatchedPod(pod.id, entry, pod)]
 
 
-def test_it_is_certain_in_the_list_of_which_the_api_says_that_nobody_has_the_name() -> None:
+def test_it_is_identified_in_the_list_of_which_the_api_says_that_nobody_has_the_name() -> None:
     pod, pod_index = view("p"), PodIndex()
     pod_index.update([pod])
     pod_index.update([])
@@ -424,8 +424,8 @@ def test_it_is_certain_in_the_list_of_which_the_api_says_that_nobody_has_the_nam
     seen = snapshot(entry)
     pod_index.observe(seen, {})
     pod_index.alone([pod.id.key], seen)
-    assert [each.certain for each in pod_index.observe(seen, {}).moving] == [True]
-    assert [each.certain for each in pod_index.observe(snapshot(entry), {}).moving] == [False]
+    assert [each.identified for each in pod_index.observe(seen, {}).moving] == [True]
+    assert [each.identified for each in pod_index.observe(snapshot(entry), {}).moving] == [False]
 
 
 def test_it_is_kept_until_it_has_left_the_record() -> None:

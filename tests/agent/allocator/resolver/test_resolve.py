@@ -127,7 +127,7 @@ SMALL, TINY = view("b", container("c0", 10, 4)), view("b", container("c0", 10, 1
 
 ASKING = {
     "the one that lacks": Case([A, B], {"a": {"c0": FULL}, "b": LACKS}, "b c0", WITNESS),
-    "one not listed has not had its turn": Case([A, B], {"b": LACKS}, "b c0", WITNESS),
+    "one not listed is not admitted yet": Case([A, B], {"b": LACKS}, "b c0", WITNESS),
     "containers come in order": Case([TWO], {"p": {"c0": FULL, "c1": None}}, "p c1", WITNESS),
     "the other resource, cores first": Case(
         [TWO], {"p": {"c0": BEGUN, "c1": None}}, "p c0", WITNESS, MEM
@@ -153,17 +153,17 @@ ASKING = {
         [CARD], {"p": {"c0": {CORE: SOME | MORE}, "c1": None}}, "p c1", WITNESS, MEM
     ),
     # K8: List keeps rejected pods
-    "one had its turn": Case([A, B], BOTH, "a c0", WITNESS, history={"rejected": "b"}),
+    "one was rejected": Case([A, B], BOTH, "a c0", WITNESS, history={"rejected": "b"}),
     "of several the newest": Case([A, B], BOTH, "b c0", ORDER),
-    "all had their turn": Case([A, B], BOTH, "b c0", ORDER, history={"rejected": "ab"}),
-    "the only one had its turn": Case(
+    "all were rejected": Case([A, B], BOTH, "b c0", ORDER, history={"rejected": "ab"}),
+    "the only one was rejected": Case(
         [A], {"a": LACKS}, "a c0", WITNESS, history={"rejected": "a"}
     ),
-    "begun, another had its turn": Case(
+    "begun, another was rejected": Case(
         [A, B], B_BEGUN, "b c0", WITNESS, MEM, history={"rejected": "a"}
     ),
     "begun, or another": Case([A, B], B_BEGUN, "b c0", ORDER, MEM),
-    "begun, though it had its turn": Case(
+    "begun, though it counts as rejected": Case(
         [A, B], B_BEGUN, "b c0", ORDER, MEM, history={"rejected": "b"}
     ),
     "a newcomer before one that has begun": Case(
@@ -232,7 +232,7 @@ ASKING = {
     ),
     # pods only the kubelet knows
     "a known pod before an unknown": Case([B], BOTH, "b c0", ORDER),
-    "the unknown one had its turn": Case([B], BOTH, "b c0", WITNESS, history={"rejected": "a"}),
+    "the unknown one was rejected": Case([B], BOTH, "b c0", WITNESS, history={"rejected": "a"}),
     "the unknown one is over": Case([B], BOTH, "b c0", WITNESS, history={"admission_over": "a"}),
     "the known one is a newcomer": Case([B], BOTH, "b c0", WITNESS, history={"newcomers": "b"}),
     "a known one begun, an unknown": Case([B], B_BEGUN, "b c0", ORDER, MEM),
@@ -276,7 +276,7 @@ def test_of_several_that_may_be_asking_the_others_are_told() -> None:
 def test_whoever_is_named_asks_for_it_and_is_not_refused_and_a_newcomer_goes_first(
     data: st.DataObject,
 ) -> None:
-    """In any state of List, of refusals, of pods that had their turn and of newcomers."""
+    """In any state of List, of refusals, of pods that were rejected and of newcomers."""
     sizes = st.sampled_from([10, 50])
     pods = [view(f"p{each}", container("c0", data.draw(sizes), 4), at=each) for each in range(4)]
     some = st.sets(st.sampled_from([each.id for each in pods]), max_size=3)

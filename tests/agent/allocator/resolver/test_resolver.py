@@ -273,7 +273,7 @@ def test_so_is_one_whose_name_was_asked_for_a_moment_ago(stand: Stand) -> None:
     static, first = make_pod("static", asks(SIZE, 8)), make_pod("first", asks(SIZE, 8))
     stand.bind(first)
     stand.show(static, first)
-    assert stand.resolve().pod == first.id  # so the static pod had its turn
+    assert stand.resolve().pod == first.id  # so the static pod counts as rejected
     stand.give(first)
     stand.meet(make_pod("a", asks(90, 12)))
     new = make_pod("a", asks(SIZE, 8))
@@ -701,7 +701,7 @@ def both(found: Resolution) -> list[Resolution]:
 def test_whom_the_record_shows_with_what_another_was_guessed_to_have_is_being_admitted(
     stand: Stand,
 ) -> None:
-    """Only the kubelet knows it: the guess was that it had had its turn."""
+    """Only the kubelet knows it: the guess was that it was rejected."""
     guessed, static = make_pod("a", asks(30, 8, name="i", kind=INIT), asks(5, 1)), make_pod("s")
     stand.bind(guessed)
     stand.show(guessed, static)

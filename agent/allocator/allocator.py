@@ -462,7 +462,7 @@ class Allocator:
         Where several may be, and nothing fits the likeliest, it may be another.
         """
         refusal: Refusal | None = None
-        self._offers.heard(resource, offered, self._ledger, self._unhealthy)
+        self._offers.offered(resource, offered, self._ledger, self._unhealthy)
         for each in (asker, *asker.rivals):
             view = self._resolver.pod_index.view(each.pod)
             try:
@@ -505,7 +505,7 @@ class Allocator:
                 self._reservations.reserved(
                     asker, live=self._resolver.pod_index.live, ledger=self._ledger
                 ),
-                self._offers.kept_back(resource, self._ledger),
+                self._offers.withheld(resource, self._ledger),
             ),
             guidance=self._guided(view),
             certain=asker.evidence is not Evidence.ORDER,

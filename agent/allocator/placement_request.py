@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.model.ledger import ContainerRef
-from agent.allocator.model.offers import Kept
+from agent.allocator.model.offers import WithheldCounts
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Ticket
 from contract.demand import ContainerDemand, PodDemand
@@ -50,7 +50,7 @@ class Beliefs:
 
     hidden: tuple[PodView, ...] = ()
     reserved: Mapping[Resource, Mapping[str, int]] = field(default_factory=dict)
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[WithheldCounts, ...] = ()
     trusting: bool = False
 
     def fewer(self) -> "Iterator[Beliefs]":

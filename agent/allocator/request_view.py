@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agent.allocator.free_places import free_places, left_over, offered_by_card, within_reach
 from agent.allocator.model.ledger import ContainerRef, Ledger
-from agent.allocator.model.offers import Kept
+from agent.allocator.model.offers import WithheldCounts
 from agent.allocator.model.tickets import DeviceTable, per_card
 from agent.allocator.placement_request import Beliefs, PlacementRequest
 from contract.demand import ContainerDemand, ContainerKind
@@ -136,7 +136,7 @@ class RequestView:
         """
         free: dict[Resource, Mapping[str, int]] = {}
         left: dict[Resource, Mapping[str, int]] = {}
-        believed: Kept = beliefs.kept[0] if beliefs.kept else {}
+        believed: WithheldCounts = beliefs.kept[0] if beliefs.kept else {}
         for each in Resource:
             asked = each is self._resource
             if asked and alone:

@@ -1,4 +1,4 @@
-"""What the kubelet keeps back, concluded from what it offers of one resource."""
+"""What the kubelet withholds, concluded from what it offers of one resource."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
-from agent.allocator.model.offers import Kept, Offers
+from agent.allocator.model.offers import Offers, WithheldCounts
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import (
@@ -34,10 +34,10 @@ def _well(_uuid: str) -> str:
 
 def _heard(offers: Offers, ledger: Ledger, resource: Resource, without: Iterable[str] = ()) -> None:
     offered = frozenset(every_id(NODE, resource)) - ledger.held(resource) - frozenset(without)
-    offers.heard(resource, offered, ledger, _well)
+    offers.offered(resource, offered, ledger, _well)
 
 
-def _plain(kept: tuple[Kept, ...]) -> list[dict[Resource, dict[str, int]]]:
+def _plain(kept: tuple[WithheldCounts, ...]) -> list[dict[Resource, dict[str, int]]]:
     return [{each: dict(count) for each, count in one.items() if count} for one in kept]
 
 
@@ -54,64 +54,64 @@ def _ended(*containers: tuple[frozenset[str], frozenset[str]]) -> tuple[Offers, 
     return offers, ledger
 
 
-def test_nothing_is_kept_back_of_what_nobody_holds() -> None:
+def test_nothing_is_withheld_of_what_nobody_holds() -> None:
     offers, ledger = Offers(NODE), Ledger()
     hold(ledger, P, "c0", CORE, ids("GPU-0", range(30)))
     _heard(offers, ledger, CORE)
-    assert offers.kept_back(CORE, ledger) == ()
+    assert offers.withheld(CORE, ledger) == ()
 
 
 def test_what_was_not_offered_bounds_the_choice_when_the_other_is_asked_for() -> None:
     offers, ledger = Offers(NODE), Ledger()
     _heard(offers, ledger, CORE, without=ids("GPU-0", range(50)))
     _heard(offers, ledger, MEMORY)
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 50}}]
+    assert _plain(offers.withheld(MEMORY, ledger)) == [{CORE: {"GPU-0": 50}}]
 
 
 def test_an_unhealthy_card_is_not_offered_and_that_says_nothing() -> None:
     offers, ledger = Offers(NODE), Ledger()
     offered = frozenset(ids("GPU-1", range(100)))
-    offers.heard(CORE, offered, ledger, lambda uuid: "Xid 79" if uuid == "GPU-0" else "")
-    assert offers.kept_back(CORE, ledger) == ()
+    offers.offered(CORE, offered, ledger, lambda uuid: "Xid 79" if uuid == "GPU-0" else "")
+    assert offers.withheld(CORE, ledger) == ()
 
 
-def test_an_ended_container_of_which_one_resource_is_kept_back_still_has_the_other() -> None:
+def test_an_ended_container_of_which_one_resource_is_withheld_still_has_the_other() -> None:
     offers, ledger = _ended((ids("GPU-0", range(60)), ids("GPU-0", range(4))))
     _heard(offers, ledger, MEMORY, without=ids("GPU-0", range(4)))
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
+    assert _plain(offers.withheld(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
 
 
 def test_an_ended_container_of_which_one_resource_is_offered_has_neither() -> None:
     offers, ledger = _ended((ids("GPU-0", range(60)), ids("GPU-0", range(4))))
     _heard(offers, ledger, MEMORY)
-    assert offers.kept_back(MEMORY, ledger) == ()
+    assert offers.withheld(MEMORY, ledger) == ()
 
 
 def test_of_a_container_without_memory_the_memory_says_nothing() -> None:
     """It is avoided first, then hoped for."""
     offers, ledger = _ended((ids("GPU-0", range(100)), frozenset()))
     _heard(offers, ledger, MEMORY)
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 100}}, {}]
+    assert _plain(offers.withheld(MEMORY, ledger)) == [{CORE: {"GPU-0": 100}}, {}]
     _heard(offers, ledger, CORE)
-    assert offers.kept_back(CORE, ledger) == ()
+    assert offers.withheld(CORE, ledger) == ()
 
 
 def test_a_card_of_which_an_unknown_pod_has_memory_is_avoided_until_its_cores_are_offered() -> None:
     offers, ledger = Offers(NODE), Ledger()
     _heard(offers, ledger, MEMORY, without=ids("GPU-1", range(2)))
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [
+    assert _plain(offers.withheld(MEMORY, ledger)) == [
         {CORE: {"GPU-1": 100}, MEMORY: {"GPU-1": 2}},
         {MEMORY: {"GPU-1": 2}},
     ]
     _heard(offers, ledger, CORE)
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [{MEMORY: {"GPU-1": 2}}]
+    assert _plain(offers.withheld(MEMORY, ledger)) == [{MEMORY: {"GPU-1": 2}}]
 
 
-def test_what_was_kept_back_is_free_once_its_container_is_known_to_be_forgotten() -> None:
+def test_what_was_withheld_is_free_once_its_container_is_known_to_be_forgotten() -> None:
     offers, ledger = _ended((ids("GPU-0", range(60)), ids("GPU-0", range(4))))
     _heard(offers, ledger, CORE, without=ids("GPU-0", range(60)))
     _heard(offers, ledger, MEMORY)
-    assert offers.kept_back(MEMORY, ledger) == ()
+    assert offers.withheld(MEMORY, ledger) == ()
 
 
 def test_a_pod_that_this_kubelet_lists_is_no_riddle_when_it_leaves_and_its_memory_is_offered() -> (
@@ -126,7 +126,7 @@ def test_a_pod_that_this_kubelet_lists_is_no_riddle_when_it_leaves_and_its_memor
     _heard(offers, ledger, MEMORY)
     ledger.reconcile([], live=set())
     _heard(offers, ledger, MEMORY)
-    assert offers.kept_back(MEMORY, ledger) == ()
+    assert offers.withheld(MEMORY, ledger) == ()
 
 
 def _rejected(cores: frozenset[str], blocks: frozenset[str]) -> tuple[Offers, Ledger]:
@@ -141,27 +141,27 @@ def _rejected(cores: frozenset[str], blocks: frozenset[str]) -> tuple[Offers, Le
     return offers, ledger
 
 
-def test_what_a_rejected_pod_had_is_kept_back_until_one_of_it_is_offered() -> None:
+def test_what_a_rejected_pod_had_is_withheld_until_one_of_it_is_offered() -> None:
     cores, blocks = ids("GPU-0", range(60)), ids("GPU-0", range(4))
     offers, ledger = _rejected(cores, blocks)
     for _ in range(2):
         _heard(offers, ledger, MEMORY, without=blocks)
-        assert _plain(offers.kept_back(MEMORY, ledger)) == [
+        assert _plain(offers.withheld(MEMORY, ledger)) == [
             {CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}
         ]
     _heard(offers, ledger, MEMORY)
-    assert offers.kept_back(MEMORY, ledger) == ()
+    assert offers.withheld(MEMORY, ledger) == ()
 
 
 def test_what_a_rejected_pod_without_memory_had_is_avoided_until_it_is_offered() -> None:
     offers, ledger = _rejected(ids("GPU-0", range(100)), frozenset())
     _heard(offers, ledger, MEMORY)
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 100}}, {}]
+    assert _plain(offers.withheld(MEMORY, ledger)) == [{CORE: {"GPU-0": 100}}, {}]
     _heard(offers, ledger, CORE)
-    assert offers.kept_back(CORE, ledger) == ()
+    assert offers.withheld(CORE, ledger) == ()
 
 
-def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() -> None:
+def test_what_a_rejected_pod_had_is_withheld_while_the_ledger_still_has_it() -> None:
     """A pod that is over and still in the ledger counts as free elsewhere."""
     offers, ledger = Offers(NODE), Ledger()
     both = {CORE: ids("GPU-0", range(60)), MEMORY: ids("GPU-0", range(4))}
@@ -173,15 +173,15 @@ def test_what_a_rejected_pod_had_is_kept_back_while_the_ledger_still_has_it() ->
     ledger.reconcile([], live={P})
     assert ledger.no_longer_listed(P)
     _heard(offers, ledger, MEMORY)
-    assert _plain(offers.kept_back(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
+    assert _plain(offers.withheld(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
 
 
-def test_what_a_rejected_pod_had_is_not_kept_back_once_another_holds_it() -> None:
+def test_what_a_rejected_pod_had_is_not_withheld_once_another_holds_it() -> None:
     cores, blocks = ids("GPU-0", range(60)), ids("GPU-0", range(4))
     offers, ledger = _rejected(cores, blocks)
     hold(ledger, Q, "c0", MEMORY, blocks)
     _heard(offers, ledger, MEMORY)
-    assert offers.kept_back(MEMORY, ledger) == ()
+    assert offers.withheld(MEMORY, ledger) == ()
 
 
 # --- who is over ----------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_pod_that_was_answered_and_is_listed_no_more_is_over_until_it_is_liste
 
 @patient
 @given(st.data())
-def test_whatever_is_offered_what_is_kept_back_is_neither_offered_nor_held(
+def test_whatever_is_offered_what_is_withheld_is_neither_offered_nor_held(
     data: st.DataObject,
 ) -> None:
     offers, ledger = Offers(NODE), Ledger()
@@ -226,12 +226,12 @@ def test_whatever_is_offered_what_is_kept_back_is_neither_offered_nor_held(
                 offers.registered(ledger)
             case _:
                 offered = data.draw(some[resource])
-                offers.heard(resource, offered, ledger, _well)
+                offers.offered(resource, offered, ledger, _well)
                 beyond = {
                     card: len(places - offered - ledger.held(resource))
                     for card, places in NODE.by_card(resource).items()
                 }
-                for kept in offers.kept_back(resource, ledger):
+                for kept in offers.withheld(resource, ledger):
                     assert kept[resource] == {card: n for card, n in beyond.items() if n}
                     other = NODE.by_card(resource.other)
                     for card, count in kept[resource.other].items():

@@ -34,11 +34,11 @@ from agent.allocator.model.ports import (
 )
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
-from agent.allocator.placement_request import Beliefs, Guidance, PlacementRequest
+from agent.allocator.placement_request import Assumptions, Constraints, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.proof import (
+    apply_record,
     assign_listed,
-    believe,
     check_start,
     check_unshared,
     check_wishes,
@@ -49,13 +49,13 @@ from agent.allocator.proof import (
     why_unproven,
 )
 from agent.allocator.reservations import Reservation, ref_of
-from agent.allocator.resolver.believed import BelievedPods
 from agent.allocator.resolver.call_context import CallContext
 from agent.allocator.resolver.observer import WITNESS_WITHIN, Observer
 from agent.allocator.resolver.pod_index import PodIndex
 from agent.allocator.resolver.pod_lookup import PodReader
 from agent.allocator.resolver.resolve import Ask, Resolution
 from agent.allocator.resolver.resolver import Resolver
+from agent.allocator.resolver.validated_pods import ValidatedPods
 from agent.allocator.single_flight import SharedRecord
 from agent.errors import Refusal, ResolutionError, Unavailable
 from contract.allocation import Evidence
@@ -117,7 +117,7 @@ class Allocator:
             aligned: whether the kubelet knows the cards' NUMA nodes.
         """
         self._table = table
-        self._pods = BelievedPods(pods, table)
+        self._pods = ValidatedPods(pods, table)
         self._shared = SharedRecord(record)
         self._decision_log = decision_log
         self._answer = answer
@@ -390,7 +390,7 @@ class Allocator:
 
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
-        view = self._pods.believe(view)
+        view = self._pods.validate(view)
         if view.terminal or not view.demand:
             return
         with self.state:
@@ -425,11 +425,11 @@ class Allocator:
             return Policy.SPREAD
         return Policy(view.wishes.policy) if view.wishes.policy else self._policy
 
-    def _guided(self, view: PodView | None) -> Guidance:
+    def _constraints(self, view: PodView | None) -> Constraints:
         """Return what the pod's author and a scheduler want."""
         if view is None:
-            return Guidance()
-        return Guidance(view.wishes, view.chosen, self._strict)
+            return Constraints()
+        return Constraints(view.wishes, view.chosen, self._strict)
 
     def _attempt(self, attempt: Callable[[], _Found], context: CallContext, ask: Ask) -> _Found:
         """Settle a call, and where nobody can be asking, once more after another look."""
@@ -500,14 +500,14 @@ class Allocator:
             offered,
             must,
             plan=self._reservations.plan(asker.pod),
-            beliefs=Beliefs(
+            assumptions=Assumptions(
                 tuple(self._resolver.pod_index.hidden),
                 self._reservations.reserved(
                     asker, live=self._resolver.pod_index.live, ledger=self._ledger
                 ),
                 self._offers.withheld(resource, self._ledger),
             ),
-            guidance=self._guided(view),
+            constraints=self._constraints(view),
             certain=asker.evidence is not Evidence.ORDER,
         )
         return self._placer.place(request, self._ledger)
@@ -590,7 +590,7 @@ class Allocator:
     # --- proving ---------------------------------------------------------------------
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> ContainerRef | None:
-        """Ask the kubelet's record who holds *ids*, and believe it."""
+        """Ask the kubelet's record who holds *ids*, and apply that."""
         with self.state:
             guessed = self._ledger.find(resource, ids)
         try:
@@ -610,7 +610,7 @@ class Allocator:
                 self._decision_log.unproven(guessed[0] if guessed else None, ids, reason)
                 return None
             ref, held = found
-            wrong = believe(self._ledger, ref, held)
+            wrong = apply_record(self._ledger, ref, held)
             if wrong or ref not in guessed:
                 self._publisher.publish_all({ref.pod, *(each.guessed.pod for each in wrong)})
         for correction in wrong:

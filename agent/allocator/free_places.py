@@ -18,7 +18,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
     *,
     hidden: Iterable[PodView] = (),
     reusable_by: PodId | None = None,
-    trusting: bool = False,
+    only_listed: bool = False,
 ) -> dict[str, int]:
     """Count the places of each card that nobody holds.
 
@@ -30,7 +30,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
         resource: which places.
         hidden: pods by whose annotations places may be taken of which the ledger knows nothing.
         reusable_by: count what this pod's ordinary init containers hold as free (fact K7).
-        trusting: count what any pod holds that the kubelet does not list as free.
+        only_listed: count what any pod holds that the kubelet does not list as free.
     """
     pod = reusable_by or PodId("", "", "")
     held = ledger.count(resource)
@@ -38,7 +38,7 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
         card: len(places) - held.get(card, 0) for card, places in table.by_card(resource).items()
     }
     for other in ledger.unlisted:
-        if other != pod and (trusting or ledger.no_longer_listed(other)):
+        if other != pod and (only_listed or ledger.no_longer_listed(other)):
             for each in _held_by(other, resource, ledger):
                 if card_of(each) in free:
                     free[card_of(each)] += 1

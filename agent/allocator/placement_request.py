@@ -16,8 +16,8 @@ from placement.search import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Guidance:
-    """What others want of a placement.
+class Constraints:
+    """What the pod's author and a scheduler want of a placement.
 
     Attributes:
         wishes: the pod's author's.
@@ -30,40 +30,41 @@ class Guidance:
     strict: bool = False
 
 
-NO_GUIDANCE = Guidance()
+UNCONSTRAINED = Constraints()
 
 
 @dataclass(frozen=True, slots=True)
-class Beliefs:
-    """Where the ledger may be wrong: places that may be occupied although it has them free.
+class Assumptions:
+    """Assumptions about free places, where the ledger may be wrong.
 
-    A plan that heeds all of it is safe. None of it is certain, so nobody is refused for it.
+    Places that the ledger has free may be occupied. A plan that fits under all assumptions is
+    safe. None of them is known to hold, so nobody is refused for them.
 
     Attributes:
         hidden: pods that may hold more than the kubelet's record shows.
         reserved: places by card that are planned for another pod.
-        kept: places by card that the kubelet may not offer, nobody knows why; several such
-            lists, of which less and less is doubtful.
-        trusting: the reverse: what the ledger has occupied and the kubelet's record does not
+        withheld: how many places of each card the kubelet may withhold, nobody knows why;
+            several such counts, of which less and less is doubtful.
+        only_listed: the reverse: what the ledger has occupied and the kubelet's record does not
             show counts as free. The last resort before a refusal.
     """
 
     hidden: tuple[PodView, ...] = ()
     reserved: Mapping[Resource, Mapping[str, int]] = field(default_factory=dict)
-    kept: tuple[WithheldCounts, ...] = ()
-    trusting: bool = False
+    withheld: tuple[WithheldCounts, ...] = ()
+    only_listed: bool = False
 
-    def fewer(self) -> "Iterator[Beliefs]":
-        """Return these, and then fewer and fewer of them."""
-        for kept in self.kept:
-            yield replace(self, kept=(kept,))
-            yield Beliefs(kept=(kept,))
-        yield replace(self, kept=())
-        yield Beliefs()
-        yield Beliefs(trusting=True)
+    def relaxed(self) -> "Iterator[Assumptions]":
+        """Return these assumptions, then weaker and weaker ones."""
+        for counts in self.withheld:
+            yield replace(self, withheld=(counts,))
+            yield Assumptions(withheld=(counts,))
+        yield replace(self, withheld=())
+        yield Assumptions()
+        yield Assumptions(only_listed=True)
 
 
-NO_BELIEFS = Beliefs()
+NO_ASSUMPTIONS = Assumptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class PlacementRequest:
         available: the IDs the kubelet offers; a place outside them is never chosen.
         must: places the kubelet hands on (``must_include``).
         plan: what was planned when an earlier call of its pod was answered.
-        beliefs: where the ledger may be wrong.
-        guidance: what others want.
+        assumptions: where the ledger may be wrong.
+        constraints: what the pod's author and a scheduler want.
         certain: it is known that this pod is asking; one that is only guessed is not refused
             for a container that comes later.
     """
@@ -93,6 +94,6 @@ class PlacementRequest:
     available: AbstractSet[str]
     must: Sequence[Ticket] = ()
     plan: Plan | None = None
-    beliefs: Beliefs = NO_BELIEFS
-    guidance: Guidance = NO_GUIDANCE
+    assumptions: Assumptions = NO_ASSUMPTIONS
+    constraints: Constraints = UNCONSTRAINED
     certain: bool = True

@@ -111,16 +111,16 @@ class _Attempt:
 def _attempts(
     request: PlacementRequest, view: RequestView, steps: Sequence[Step], *, handing_on: bool
 ) -> Iterator[_Attempt]:
-    """List the ways to place *steps*: with all that is believed, then with less of it.
+    """List the ways to place *steps*: under all assumptions, then under weaker ones.
 
     Where containers hand places on (K7), the plan should hold whichever the kubelet chooses; if
     there is none such, one that may hold will do.
     """
-    hidden = tuple(each for each in request.beliefs.hidden if each.id != request.ref.pod)
+    hidden = tuple(each for each in request.assumptions.hidden if each.id != request.ref.pod)
     tried: list[tuple[list[Capacity], list[Step]]] = []
-    for beliefs in replace(request.beliefs, hidden=hidden).fewer():
-        capacities = view.capacities(beliefs, alone=len(steps) == 1)
-        given = view.limited(steps, beliefs)
+    for assumptions in replace(request.assumptions, hidden=hidden).relaxed():
+        capacities = view.capacities(assumptions, alone=len(steps) == 1)
+        given = view.limited(steps, assumptions)
         if (capacities, given) in tried:
             continue
         tried.append((capacities, given))

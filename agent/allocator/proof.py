@@ -108,7 +108,7 @@ def _may_be_of(
     )
 
 
-def believe(
+def apply_record(
     ledger: Ledger, ref: ContainerRef, held: Mapping[Resource, frozenset[str]]
 ) -> list[Correction]:
     """Assign all that a container holds by the kubelet's record, and to no other container.

@@ -11,7 +11,7 @@ from agent.allocator.free_places import free_places, left_over, offered_by_card,
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.offers import WithheldCounts
 from agent.allocator.model.tickets import DeviceTable, per_card
-from agent.allocator.placement_request import Beliefs, PlacementRequest
+from agent.allocator.placement_request import Assumptions, PlacementRequest
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 from placement.capacity import CardState, Need, need_of, why_not
@@ -44,7 +44,7 @@ class RequestView:
         self._ledger = ledger
         self.offered = within_reach(self._pod, request.resource, request.available, ledger)
         self._offer = offered_by_card(request.resource, self.offered, table, ledger)
-        wishes = request.guidance.wishes
+        wishes = request.constraints.wishes
         self._barred = {
             card.uuid: (unhealthy(card.uuid), wishes.excludes(model=card.model, uuid=card.uuid))
             for card in table.inventory.cards
@@ -88,7 +88,7 @@ class RequestView:
             self._table.in_order(ticket.card for ticket in self._request.must) if asking else (),
             (self._resource, self._offer) if asking else None,
             self._chosen(container),
-            self._request.guidance.strict,
+            self._request.constraints.strict,
         )
 
     def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class RequestView:
         if container.kind is not ContainerKind.MAIN:
             return ()
         by_index = {card.index: card.uuid for card in self._table.inventory.cards}
-        indices = self._request.guidance.chosen.get(container.index, ())
+        indices = self._request.constraints.chosen.get(container.index, ())
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
     def planned(self, step: Step) -> Plan | None:
@@ -118,25 +118,25 @@ class RequestView:
         fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
         return plan if fits and bound <= {*cards} else None
 
-    def limited(self, steps: Sequence[Step], beliefs: Beliefs) -> list[Step]:
+    def limited(self, steps: Sequence[Step], assumptions: Assumptions) -> list[Step]:
         """Leave out of the kubelet's offer what is planned for another pod."""
-        taken = beliefs.reserved.get(self._resource, {})
+        taken = assumptions.reserved.get(self._resource, {})
         if not taken:
             return list(steps)
         offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
         return [replace(steps[0], offer=(self._resource, offer)), *steps[1:]]
 
-    def capacities(self, beliefs: Beliefs, *, alone: bool) -> list[Capacity]:
+    def capacities(self, assumptions: Assumptions, *, alone: bool) -> list[Capacity]:
         """Return the cards as the pod finds them.
 
         Args:
-            beliefs: what may be taken of them.
+            assumptions: what may be occupied, though the ledger has it free.
             alone: only the container that is asking is to be placed: of the resource that it
                 asks for, what the kubelet offers is all that counts.
         """
         free: dict[Resource, Mapping[str, int]] = {}
         left: dict[Resource, Mapping[str, int]] = {}
-        believed: WithheldCounts = beliefs.kept[0] if beliefs.kept else {}
+        withheld: WithheldCounts = assumptions.withheld[0] if assumptions.withheld else {}
         for each in Resource:
             asked = each is self._resource
             if asked and alone:
@@ -146,12 +146,12 @@ class RequestView:
                     self._ledger,
                     self._table,
                     each,
-                    hidden=beliefs.hidden,
-                    trusting=beliefs.trusting,
+                    hidden=assumptions.hidden,
+                    only_listed=assumptions.only_listed,
                 )
-                taken, kept = beliefs.reserved.get(each, {}), believed.get(each, {})
+                taken, missing = assumptions.reserved.get(each, {}), withheld.get(each, {})
                 free[each] = {
-                    card: max(n - taken.get(card, 0) - kept.get(card, 0), 0)
+                    card: max(n - taken.get(card, 0) - missing.get(card, 0), 0)
                     for card, n in found.items()
                 }
             # Of what is asked for the kubelet has said what it hands on.

@@ -74,7 +74,8 @@ class PodView:
         running: the kubelet has said that it runs.
         assigned: the agent has written its allocation annotation, and that is complete.
         annotated: what its allocation annotation says, by container name; of containers that ask
-            for just that. Whether the cards exist :mod:`agent.allocator.resolver.believed` checks.
+            for just that. Whether the cards exist :mod:`agent.allocator.resolver.validated_pods`
+            checks.
         wishes: what its author wishes of the cards.
         chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
             agent itself wrote there, with the allocation, is no choice.
@@ -119,7 +120,7 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
     written = _decode(annotations.get(names.gpu_allocation), faults)
-    annotated = _believed(written, demand, names, faults)
+    annotated = _valid_allocations(written, demand, names, faults)
     wishes, wrong = read_wishes(annotations, names)
     faults += map(str, wrong)
     return PodView(
@@ -199,7 +200,7 @@ def _decode(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
         return {}
 
 
-def _believed(
+def _valid_allocations(
     written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
     """Keep the allocations of containers that ask for just that."""
@@ -233,7 +234,7 @@ def _chosen(
 ) -> Mapping[int, tuple[int, ...]]:
     """Read what a scheduler chose for the containers that have no allocation yet.
 
-    An allocation that is not believed counts here: who wrote it has written the cards beside it
+    An allocation that is not valid counts here: who wrote it has written the cards beside it
     too.
     """
     chosen: dict[int, tuple[int, ...]] = {}

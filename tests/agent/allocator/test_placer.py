@@ -11,7 +11,7 @@ from agent.allocator.model.grant import translate
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable, Ticket, per_card
-from agent.allocator.placement_request import Beliefs, PlacementRequest
+from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.errors import PlacementError
 from contract.allocation import Allocation, Evidence
@@ -275,7 +275,7 @@ def test_what_the_ledger_knows_of_a_recorded_pod_is_not_counted_twice() -> None:
 
 def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
     other = view("q", container("i0", kind=INIT), annotated={"i0": _annotated(60, 4)})
-    cards, _ = _seat(view("p"), MEMORY, beliefs=Beliefs((other,)))
+    cards, _ = _seat(view("p"), MEMORY, assumptions=Assumptions((other,)))
     assert cards == ("GPU-1",)
 
 
@@ -319,7 +319,7 @@ def test_a_card_without_doubt_goes_before_one_that_a_record_says_is_taken() -> N
     hold(ledger, pod_id("r"), "c0", CORE, ids("GPU-0", range(10)))  # binpack would take it
     stale = view("q", annotated={"c0": _annotated(90, 10)})
     assert _seat(view("p"), CORE, ledger=ledger)[0] == ("GPU-0",)
-    assert _seat(view("p"), CORE, ledger=ledger, beliefs=Beliefs((stale,)))[0] == ("GPU-1",)
+    assert _seat(view("p"), CORE, ledger=ledger, assumptions=Assumptions((stale,)))[0] == ("GPU-1",)
 
 
 @pytest.mark.parametrize("resource", Resource, ids=str)
@@ -329,7 +329,7 @@ def test_nobody_is_refused_for_a_record(resource: Resource) -> None:
         view(f"q{index}", container(), annotated={"c0": _annotated(100, 10, f"GPU-{index}")})
         for index in range(3)
     ]
-    cards, taken = _seat(view("p"), resource, beliefs=Beliefs(tuple(stale)))
+    cards, taken = _seat(view("p"), resource, assumptions=Assumptions(tuple(stale)))
     assert (cards, len(taken)) == (("GPU-0",), 50 if resource is CORE else 4)
 
 
@@ -338,7 +338,7 @@ def test_what_the_book_knows_is_refused_though_records_were_doubted() -> None:
     for index in range(3):
         hold(ledger, Q, f"c{index}", MEMORY, ids(f"GPU-{index}", range(8)))
     stale = view("r", annotated={"c0": _annotated(100, 1)})
-    assert _refusal(view("p"), CORE, ledger=ledger, beliefs=Beliefs((stale,))) == (
+    assert _refusal(view("p"), CORE, ledger=ledger, assumptions=Assumptions((stale,))) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-0: 2 of 4 memory blocks free; GPU-1: 2 of 4 memory blocks free; "
         "GPU-2: 2 of 4 memory blocks free"

@@ -7,7 +7,14 @@ import pytest
 from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
-from agent.allocator.proof import assign_listed, believe, check_start, holder, proven, why_unproven
+from agent.allocator.proof import (
+    apply_record,
+    assign_listed,
+    check_start,
+    holder,
+    proven,
+    why_unproven,
+)
 from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -121,14 +128,14 @@ def test_why_nobody_was_shown_is_said() -> None:
     )
 
 
-# --- believing it ---------------------------------------------------------------------
+# --- applying the record --------------------------------------------------------------
 
 
 def test_a_right_guess_is_proven_and_known_by_the_record_from_then_on() -> None:
     ledger = Ledger()
     ref = hold(ledger, P, "c0", CORE, CORES)
     hold(ledger, P, "c0", MEMORY, BLOCKS, evidence=Evidence.ORDER)
-    assert believe(ledger, ref, HELD) == []
+    assert apply_record(ledger, ref, HELD) == []
     assert _holdings(ledger) == {
         ref: {
             CORE: Holding(CORES, Evidence.WITNESS, proven=True),
@@ -143,7 +150,7 @@ def test_a_wrong_guess_is_given_back_and_assigned_to_the_holder() -> None:
     hold(ledger, Q, "c0", MEMORY, BLOCKS, evidence=Evidence.ORDER)
     other = hold(ledger, Q, "c1", CORE, OTHERS)
     ref = ContainerRef(P, "c0")
-    assert believe(ledger, ref, HELD) == [
+    assert apply_record(ledger, ref, HELD) == [
         Correction(CORE, CORES, guessed, ref),
         Correction(MEMORY, BLOCKS, guessed, ref),
     ]
@@ -157,7 +164,7 @@ def test_a_wrong_guess_is_given_back_and_assigned_to_the_holder() -> None:
 def test_a_wrong_guess_within_a_pod_is_corrected_too() -> None:
     ledger = Ledger()
     guessed = hold(ledger, P, "c1", CORE, CORES)
-    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == [
+    assert apply_record(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == [
         Correction(CORE, CORES, guessed, ContainerRef(P, "c0"))
     ]
     assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
@@ -165,14 +172,14 @@ def test_a_wrong_guess_within_a_pod_is_corrected_too() -> None:
 
 def test_what_nobody_held_is_assigned() -> None:
     ledger = Ledger()
-    assert believe(ledger, ContainerRef(P, "c0"), HELD) == []
+    assert apply_record(ledger, ContainerRef(P, "c0"), HELD) == []
     assert _holdings(ledger) == {ContainerRef(P, "c0"): PROVEN}
 
 
 def test_what_an_init_container_handed_on_stays_its_own_too() -> None:
     ledger = Ledger()
     init = hold(ledger, P, "i", CORE, CORES, kind=INIT)
-    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
+    assert apply_record(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
     assert _holdings(ledger) == {
         init: {CORE: Holding(CORES, Evidence.WITNESS)},
         ContainerRef(P, "c0"): {CORE: PROVEN[CORE]},
@@ -183,7 +190,7 @@ def test_what_an_init_container_handed_on_stays_its_own_too() -> None:
 def test_an_init_container_of_another_pod_gives_way() -> None:
     ledger = Ledger()
     hold(ledger, Q, "i", CORE, CORES, kind=INIT)
-    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
+    assert apply_record(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
     assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
     ledger.check()
 
@@ -192,7 +199,7 @@ def test_who_holds_some_of_these_gives_way_uncounted() -> None:
     """What it holds else is for its own proof to say."""
     ledger = Ledger()
     hold(ledger, Q, "c0", CORE, CORES | OTHERS)
-    assert believe(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
+    assert apply_record(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
     assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
     ledger.check()
 

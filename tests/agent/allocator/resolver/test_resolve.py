@@ -135,7 +135,7 @@ ASKING = {
     "the other resource, memory first": Case(
         [TWO], {"p": {"c0": {MEMORY: BLOCKS}, "c1": None}}, "p c0", WITNESS
     ),
-    "List goes before what the agent believes": Case(
+    "List goes before the ledger": Case(
         [TWO],
         {"p": {"c0": None, "c1": None}},
         "p c0",

@@ -14,7 +14,7 @@ from agent.allocator.model.ports import PodSource
 from agent.allocator.model.tickets import DeviceTable
 
 
-class BelievedPods:
+class ValidatedPods:
     """A ``PodSource`` without allocations of cards that this node does not have."""
 
     def __init__(self, pods: PodSource, table: DeviceTable) -> None:
@@ -28,22 +28,22 @@ class BelievedPods:
     def views(self) -> Sequence[PodView]:
         """Return all known pods; the same object for as long as nothing has changed."""
         views = self._pods.views()
-        told, believed = self._last
+        told, valid = self._last
         if views is told:
-            return believed
+            return valid
         before, changed = self._changed, dict[str, tuple[PodView, PodView]]()
         found = []
         for view in views:
             kept = view
             if view.annotated and not self._all_here(view):
                 pair = before.get(view.id.uid)
-                kept = pair[1] if pair is not None and pair[0] is view else self.believe(view)
+                kept = pair[1] if pair is not None and pair[0] is view else self.validate(view)
                 changed[view.id.uid] = view, kept
             found.append(kept)
-        believed = tuple(found) if changed else views
+        valid = tuple(found) if changed else views
         self._changed = changed
-        self._last = views, believed
-        return believed
+        self._last = views, valid
+        return valid
 
     def fetch(
         self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
@@ -60,7 +60,7 @@ class BelievedPods:
             Unavailable: no answer in time.
         """
         view = self._pods.fetch(namespace, name, within=within, again=again)
-        return None if view is None else self.believe(view)
+        return None if view is None else self.validate(view)
 
     def refresh(self, *, within: float) -> None:
         """List the pods once, beside the watch, and learn those that it has not told of.
@@ -73,7 +73,7 @@ class BelievedPods:
         """
         self._pods.refresh(within=within)
 
-    def believe(self, view: PodView) -> PodView:
+    def validate(self, view: PodView) -> PodView:
         """Return a pod without its allocations of cards that this node does not have."""
         if self._all_here(view):
             return view

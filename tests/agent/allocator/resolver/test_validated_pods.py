@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.resolver.believed import BelievedPods
+from agent.allocator.resolver.validated_pods import ValidatedPods
 from contract.allocation import Allocation, Evidence
 from tests.agent.fakes import FakePods, asks, init, make_pod, make_table
 
@@ -30,35 +30,35 @@ def test_only_records_of_cards_that_are_here_count() -> None:
     pods = FakePods()
     view = make_pod("a", asks(30, 8, "one"), asks(30, 8, "two"))
     pods.add(replace(view, annotated={"one": HERE, "two": LOST}, assigned=True))
-    (believed,) = BelievedPods(pods, make_table()).views()
-    assert (believed.annotated, believed.assigned) == ({"one": HERE}, False)
-    assert replace(believed, annotated={}) == replace(view, annotated={})
+    (valid,) = ValidatedPods(pods, make_table()).views()
+    assert (valid.annotated, valid.assigned) == ({"one": HERE}, False)
+    assert replace(valid, annotated={}) == replace(view, annotated={})
 
 
 def test_what_is_left_may_still_be_complete() -> None:
     """What an init container got nobody can tell any more, and it is over."""
     view = make_pod("a", init(30, 8), asks(30, 8))
     view = replace(view, annotated={"init": LOST, "main": HERE}, assigned=True)
-    believed = BelievedPods(FakePods(), make_table()).believe(view)
-    assert (believed.annotated, believed.assigned) == ({"main": HERE}, True)
+    valid = ValidatedPods(FakePods(), make_table()).validate(view)
+    assert (valid.annotated, valid.assigned) == ({"main": HERE}, True)
 
 
 def test_a_pod_that_is_fetched_is_read_in_the_same_way() -> None:
     pods = FakePods()
     pods.add(replace(make_pod("a", asks(30, 8)), annotated={"main": LOST}))
-    found = BelievedPods(pods, make_table()).fetch("default", "a")
+    found = ValidatedPods(pods, make_table()).fetch("default", "a")
     assert found is not None
     assert not found.annotated
 
 
 def test_views_stay_the_same_objects_while_nothing_changes() -> None:
     pods = SteadyPods()
-    believed = BelievedPods(pods, make_table())
+    valid = ValidatedPods(pods, make_table())
     pods.add(replace(make_pod("good", asks(30, 8)), annotated={"main": HERE}))
-    assert believed.views() is pods.views()
+    assert valid.views() is pods.views()
     pods.add(replace(make_pod("bad", asks(30, 8)), annotated={"main": LOST}))
-    first = believed.views()
-    assert believed.views() is first
+    first = valid.views()
+    assert valid.views() is first
     pods.add(make_pod("new", asks(30, 8)))
-    later = believed.views()
+    later = valid.views()
     assert [one is other for one, other in zip(first, later, strict=False)] == [True, True]

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
+from agent.allocator.model.allocations import is_disproved
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.tickets import DeviceTable, card_of, per_card
@@ -52,6 +53,8 @@ def free_places(  # noqa: PLR0913 -- what counts as free, by keyword
             or view.id == pod
             or ledger.no_longer_listed(view.id)
         ):
+            continue
+        if is_disproved(ledger, view):
             continue
         for card, count in _beyond_ledger(view, resource, ledger).items():
             if card in free:

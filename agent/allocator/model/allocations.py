@@ -6,7 +6,7 @@ from dataclasses import replace
 from agent.allocator.model.grant import Grant, translate
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.model.tickets import DeviceTable, card_of
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
@@ -36,15 +36,33 @@ def allocations_of(
         Container name -> allocation; ``None`` while something is missing.
     """
     found: dict[str, Allocation] = {}
+    annotated = {} if is_disproved(ledger, view) else view.annotated
     for container in view.demand.containers:
         allocation = _allocation(ledger, table, view.id, container)
         if allocation is None:
-            allocation = view.annotated.get(container.name)
+            allocation = annotated.get(container.name)
         if allocation is not None:
             found[container.name] = allocation
         elif container.kind is not ContainerKind.INIT or not _past(ledger, view, container):
             return None
     return found
+
+
+def is_disproved(ledger: Ledger, view: PodView) -> bool:
+    """Return whether the kubelet's record shows a container on other cards than the annotation.
+
+    Then the annotation is forged, or of an earlier life of the pod, and what it says of ordinary
+    init containers, which the record never shows (K4), is not to be believed either. Unless it
+    was a guess by order: that may be wrong for one container alone.
+    """
+    return any(
+        held.proven
+        and annotated.evidence is not Evidence.ORDER
+        and set(map(card_of, held.ids)) != set(annotated.cards)
+        for container, annotated in view.annotated.items()
+        for resource in Resource
+        if (held := ledger.holding(ContainerRef(view.id, container), resource)) is not None
+    )
 
 
 def is_news(found: Mapping[str, Allocation], annotated: Mapping[str, Allocation]) -> bool:

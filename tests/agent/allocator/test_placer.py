@@ -273,6 +273,16 @@ def test_what_the_ledger_knows_of_a_recorded_pod_is_not_counted_twice() -> None:
     assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 70
 
 
+def test_an_annotation_that_the_kubelets_record_contradicts_does_not_count() -> None:
+    """It came with a copied manifest, and this pod's own was never written."""
+    ledger = Ledger()
+    held = Holding(frozenset(ids("GPU-1", range(30))), Evidence.RECORD, proven=True)
+    ledger.assign(ContainerRef(Q, "c0"), MAIN, CORE, held)
+    annotated = {"i0": _annotated(30, 4), "c0": _annotated(30, 4)}
+    pod = view("q", container("i0", kind=INIT), container("c0"), annotated=annotated)
+    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 100
+
+
 def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
     other = view("q", container("i0", kind=INIT), annotated={"i0": _annotated(60, 4)})
     cards, _ = _seat(view("p"), MEMORY, assumptions=Assumptions((other,)))

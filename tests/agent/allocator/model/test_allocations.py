@@ -181,3 +181,26 @@ def test_a_pod_without_init_containers_has_none_served() -> None:
     ledger = Ledger()
     _served(ledger, "c0")
     assert served_inits(ledger, NODE, view("p")) == {}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "believed"), [(Evidence.ORDER, True), (Evidence.WITNESS, False)]
+)
+def test_of_an_annotation_that_the_kubelets_record_contradicts_only_a_guess_is_believed(
+    evidence: Evidence, believed: bool
+) -> None:
+    """Of what its ordinary init containers got the kubelet tells nothing (K4)."""
+    ledger = Ledger()
+    _served(ledger, "c0", Evidence.RECORD)
+    for resource in (CORE, MEMORY):
+        ledger.prove(ContainerRef(P, "c0"), resource)
+    init = Allocation(("GPU-1",), 20, 2, Evidence.WITNESS)
+    pod = view(
+        "p",
+        container("i0", 20, 2, kind=INIT),
+        container("c0", 50, 4),
+        annotated={"i0": init, "c0": Allocation(("GPU-1",), 50, 4, evidence)},
+    )
+    found = allocations_of(ledger, NODE, pod)
+    assert found is not None
+    assert found.get("i0") == (init if believed else None)

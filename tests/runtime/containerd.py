@@ -23,7 +23,6 @@ import grpc
 from tests.agent.fakes import short_dir
 from tests.runtime import image
 from tests.runtime.api import cri_pb2 as pb
-from tests.runtime.api import cri_pb2_grpc as rpc
 
 _START_SECONDS = 30.0
 _END_SECONDS = 20.0
@@ -76,7 +75,6 @@ class Containerd:
         cdi_folder: where it looks for CDI specs.
         knows_cdi: whether it resolves CDI devices at all (1.7 and newer).
         runtime: its CRI.
-        images: its images.
     """
 
     folder: Path
@@ -84,17 +82,22 @@ class Containerd:
     cgroup: str
     cdi_folder: Path
     knows_cdi: bool
-    runtime: rpc.RuntimeServiceStub
-    images: rpc.ImageServiceStub
+    runtime: "Cri"
 
 
-class _RealNames(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    """Calls the services by the names that CRI gives them."""
+class Cri:
+    """The calls of both services, by the names that CRI gives them."""
 
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        service, method = details.method.rsplit("/", 1)
-        details = details._replace(method=f"/runtime.v1.{service.rpartition('.')[2]}/{method}")
-        return continuation(details, request)
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        service = "ImageService" if method == "ImageStatus" else "RuntimeService"
+        return self._channel.unary_unary(
+            f"/runtime.v1.{service}/{method}",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=getattr(pb, f"{method}Response").FromString,
+        )
 
 
 @contextmanager
@@ -129,21 +132,13 @@ def containerd() -> Iterator[Containerd]:
                 start_new_session=True,  # an interrupted test run ends it below, not before
             )
         options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))
-        with grpc.insecure_channel(f"unix:{socket}", options=options) as plain:
-            channel = grpc.intercept_channel(plain, _RealNames())
-            runtime, images = rpc.RuntimeServiceStub(channel), rpc.ImageServiceStub(channel)
+        with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+            runtime = Cri(channel)
             try:
                 _wait_until_ready(process, runtime, log)
-                _import(programs, folder, socket, images)
-                yield Containerd(
-                    folder,
-                    socket,
-                    cgroup,
-                    folder / "cdi",
-                    "enable_cdi" in known.stdout,
-                    runtime,
-                    images,
-                )
+                _import(programs, folder, socket, runtime)
+                knows_cdi = "enable_cdi" in known.stdout
+                yield Containerd(folder, socket, cgroup, folder / "cdi", knows_cdi, runtime)
             finally:
                 _remove_pods(runtime)
                 _end(process, socket, cgroup)
@@ -174,9 +169,7 @@ def cgroup_hierarchies() -> list[Path]:
     return [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
 
 
-def _wait_until_ready(
-    process: subprocess.Popen[bytes], runtime: rpc.RuntimeServiceStub, log: Path
-) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], runtime: Cri, log: Path) -> None:
     def ready() -> bool:
         if process.poll() is not None:
             raise Unusable(f"containerd does not start: {_last_words(log)}")
@@ -194,9 +187,7 @@ def _last_words(log: Path) -> str:
     return log.read_text(errors="replace").strip().rpartition("\n")[2][-500:]
 
 
-def _import(
-    programs: dict[str, Path], folder: Path, socket: Path, images: rpc.ImageServiceStub
-) -> None:
+def _import(programs: dict[str, Path], folder: Path, socket: Path, runtime: Cri) -> None:
     archive = folder / "image.tar"
     ctr = (programs["ctr"], "--address", socket, "--namespace", "k8s.io")
     try:
@@ -213,14 +204,16 @@ def _import(
     archive.unlink()
     wanted = pb.ImageStatusRequest(image=pb.ImageSpec(image=image.NAME))
     # The CRI hears of an image that ctr brought by an event, a moment later.
-    if not _within(_START_SECONDS, lambda: images.ImageStatus(wanted, timeout=5).HasField("image")):
+    if not _within(
+        _START_SECONDS, lambda: runtime.ImageStatus(wanted, timeout=5).HasField("image")
+    ):
         raise Unusable("the CRI does not see the image that was imported")
 
 
 # --- after -----------------------------------------------------------------------------
 
 
-def _remove_pods(runtime: rpc.RuntimeServiceStub) -> None:
+def _remove_pods(runtime: Cri) -> None:
     """End pods in good order; what does not is ended by force."""
     with contextlib.suppress(grpc.RpcError):
         for each in runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=10).items:

@@ -100,7 +100,7 @@ class RequestView:
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
     def planned(self, step: Step) -> Plan | None:
-        """Return the plan, if it has a place for the container and the kubelet offers that."""
+        """Return the plan, if it has cards for the container and the kubelet offers that."""
         plan = self._request.plan
         planned = plan.get(step.container.name) if plan else None
         if plan is None or planned is None:

@@ -400,7 +400,7 @@ class Agent:
 
 
 def _open_table(inventory: Inventory, settings: Settings) -> DeviceTable:
-    """Make the node's places.
+    """Make the node's device table.
 
     Raises:
         SettingsError: a memory block is larger than a card, or too small for the kubelet.

@@ -65,7 +65,7 @@ def parse_inventory(document: object) -> Inventory:
     if not isinstance(listed, list) or not listed:
         raise SettingsError("cards: Required value: a list of at least one card")
     cards = sorted(
-        (parse_card(entry, f"cards[{place}]") for place, entry in enumerate(listed)),
+        (parse_card(entry, f"cards[{index}]") for index, entry in enumerate(listed)),
         key=lambda card: card.index,
     )
     check_distinct(cards)
@@ -198,8 +198,8 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
         raise SettingsError("links: must be a list")
     known = {card.index for card in cards}
     links: dict[tuple[int, int], Link] = {}
-    for place, entry in enumerate(listed):
-        path = f"links[{place}]"
+    for index, entry in enumerate(listed):
+        path = f"links[{index}]"
         if not isinstance(entry, Mapping):
             raise SettingsError(f"{path}: must be a mapping with the keys cards and kind")
         _only(entry, {"cards", "kind"}, path)

@@ -176,7 +176,7 @@ class NvmlSession:
             _NUMA_WORDS,
             pynvml.NVML_AFFINITY_SCOPE_NODE,
         )
-        mask = sum(word << (64 * place) for place, word in enumerate(words or ()))
+        mask = sum(word << (64 * index) for index, word in enumerate(words or ()))
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _links(self, cards: list[Card], handles: Mapping[int, Any]) -> tuple[Link, ...]:

@@ -211,7 +211,7 @@ class HamiCore:
         return path
 
     def _renew(self, ticket: TicketDir) -> None:
-        """Put a new, empty file in the shared one's place; a lingering container keeps its own."""
+        """Replace the shared file by a new, empty one; a lingering container keeps its own."""
         folder = self._tickets.open(ticket.digest)
         try:
             self._tickets.write(folder, "", {_SHARED_FILE: b""})

@@ -2,7 +2,7 @@
 
 The name follows from the core places alone, so that an agent whose disk was wiped makes the
 same path again, the one that the kubelet remembers (fact K12). A directory that another pod
-had is moved away before a fresh one takes its place: bind mounts follow the inode, so a
+had is moved away before a fresh one replaces it: bind mounts follow the inode, so a
 container that lingers never sees what belongs to its successor.
 """
 

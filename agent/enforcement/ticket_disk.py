@@ -5,7 +5,7 @@
     <root>/<digest>/owner.json    which pod it was made for; 0600, never mounted
     <root>/<digest>/files/        0755, mounted into the container, read-only
 
-Each is made beside its place and renamed to it, so that whoever is killed in between leaves
+Each is made under another name and renamed, so that whoever is killed in between leaves
 nothing half made, only leftovers (``.new-``, ``.gone-``) that the next call removes.
 
 Every step takes the root's descriptor; one at a time is the caller's duty.

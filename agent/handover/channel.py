@@ -153,7 +153,7 @@ class Channel:
 
 
 def listen(folder: Path) -> socket.socket:
-    """Listen for agents that stand by, in the place of whoever did before.
+    """Listen for agents that stand by, instead of whoever did before.
 
     Raises:
         OSError: the socket cannot be made.

@@ -42,7 +42,7 @@ class Side(Giving, Taking, Protocol):
 
 
 class Succession:
-    """One agent's place among those of its node."""
+    """One agent's part among those of its node."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Succession:
         """Keep the lock and listen, also where the folder was removed.
 
         Raises:
-            OSError: the folder cannot be used, or another agent has taken its place.
+            OSError: the folder cannot be used, or another agent has replaced it.
         """
         if self._lock is None or not self._lock.covers(self._folder):
             lock = self._take()

@@ -1,7 +1,7 @@
 """Directories held by their descriptors: what is in them, and changes that are made at once.
 
 Names are names in a directory, never paths, and are never followed where they are links. A
-file is made beside its place and renamed to it, so that whoever reads it, and whoever finds
+file is made under another name and renamed, so that whoever reads it, and whoever finds
 it after the agent was killed, has the old one or the new.
 
 Here ``OSError`` means what the kernel said; the caller tells whose problem that is.
@@ -65,7 +65,7 @@ def make(name: str, parent: int) -> None:
 
 
 def replace(folder: int, files: Mapping[str, bytes], mode: int = 0o644) -> None:
-    """Put each of *files*, content by name, in the place of what has its name."""
+    """Put each of *files*, content by name, replacing what has its name."""
     for name, data in files.items():
         beside = f".{name}.new"
         remove(folder, beside)

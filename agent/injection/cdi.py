@@ -169,7 +169,7 @@ def _device(entry: object, path: str) -> SpecDevice:
 
 
 def _nodes(entry: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Read the device nodes of ``containerEdits``, by their place on the host."""
+    """Read the device nodes of ``containerEdits``, by their path on the host."""
     edits = entry.get("containerEdits")
     if edits is None:
         return frozenset()

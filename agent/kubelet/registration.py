@@ -249,7 +249,7 @@ class Registrar:
                     if kubelet != self._last_known_to:
                         self._stop_servers()  # their kubelet has died
                     self._serve()
-                # Serving takes a moment, in which a kubelet may have come in the place of a
+                # Serving takes a moment, in which a kubelet may have come instead of a
                 # dead one: to be registered with the one and take it for the other would mean
                 # to do it all again, and to cut off calls that it makes already.
                 kubelet = _identity(self._dir / KUBELET_SOCKET)

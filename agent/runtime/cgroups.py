@@ -237,7 +237,7 @@ class Cgroups:
     def _directory(self, membership: Membership) -> Path | None:
         """Find a directory of a hierarchy; ``None`` where this mount does not show it."""
         parts = _parts(membership.path)
-        if ".." in parts:  # the agent's own place, which that is told from, is not known
+        if ".." in parts:  # the agent's own cgroup, which that is told from, is not known
             return None
         for base in self._bases(membership.controllers):
             directory = base.joinpath(*parts)

@@ -62,7 +62,7 @@ def view(
         name: the pod's name.
         containers: in the kubelet's order of admission.
         uid: ``u-<name>`` unless told.
-        at: the time that counts for its place in line.
+        at: the time that counts for its queue position.
         bound: its bind order stamp.
         admitted: its admission order stamp.
         created: its creation time.

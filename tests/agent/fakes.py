@@ -106,8 +106,8 @@ def sidecar(cores: int, memory: int, name: str = "side") -> ContainerDemand:
     return asks(cores, memory, name, ContainerKind.SIDECAR)
 
 
-def make_pod(name: str, *containers: ContainerDemand, place: int = 0, **changes: Any) -> PodView:
-    """A pod of ``default``; *place* is its place in line, by default after all others."""
+def make_pod(name: str, *containers: ContainerDemand, at: int = 0, **changes: Any) -> PodView:
+    """A pod of ``default``; *at* is its time in the queue, by default after all others."""
     indices = {True: itertools.count(), False: itertools.count()}
     numbered = tuple(
         replace(each, index=next(indices[each.kind is ContainerKind.MAIN])) for each in containers
@@ -117,7 +117,7 @@ def make_pod(name: str, *containers: ContainerDemand, place: int = 0, **changes:
     view = PodView(
         PodId("default", name, uid),
         PodDemand(numbered),
-        QueuePosition(place or number, "", "", 0, uid),
+        QueuePosition(at or number, "", "", 0, uid),
     )
     return replace(view, **changes)
 
@@ -365,7 +365,7 @@ class Node:
         self.restart_agent()
 
     def restart_agent(self) -> None:
-        """Put a new agent in the old one's place; pods and the kubelet's record stay."""
+        """Replace the agent by a new one; pods and the kubelet's record stay."""
         self.writer, self.decision_log = FakeAnnotationWriter(), FakeDecisionLog()
         self.grants: list[Grant] = []
         self.allocator = Allocator(

@@ -66,7 +66,7 @@ def a_pod(
         containers: its containers.
         init: its init containers and sidecars.
         uid: ``uid-<name>`` unless told.
-        at: its place in line, by the stamps.
+        at: its queue position, by the stamps.
         created: when.
         stamped: whether the webhook saw it.
         annotations: more of them, or others.

@@ -210,7 +210,7 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
 def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
     seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It waited for long to be scheduled, so it is older than what ran here, and first in line.
+    """It waited long to be scheduled, so it is older than what ran here, and first in the queue.
 
     ``List`` does not show the old pod yet when the new one asks (fact K11), so an agent that has
     just started can know only from the pod's record that its card has no memory left.

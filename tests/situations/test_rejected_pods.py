@@ -1,7 +1,7 @@
 """Situation 2: pods that the kubelet rejects, and whoever asks next.
 
 The rejected pod asks first for what the next pod asks for, so only who knows that it is over
-names the next pod rightly; where that is hard it stands before it in line as well as after it.
+names the next pod rightly; where that is hard it stands before it in the queue as well as after it.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Rejected:
     """One way to be rejected.
 
     Attributes:
-        make: the pod, by its name and place in line.
+        make: the pod, by its name and queue position.
         calls: how many Allocates it gets answered.
         message: what its author reads; ours ends where the cards are told one by one.
     """
@@ -95,7 +95,7 @@ CALLED = {
 }
 EVERY = {"node affinity": UNHEARD} | CALLED
 
-LINE = {"before it in line": 0, "after it in line": 2_000}
+LINE = {"before it in the queue": 0, "after it in the queue": 2_000}
 
 
 def node_with(*, keeps_rejected: bool, seed: int = 0) -> Node:

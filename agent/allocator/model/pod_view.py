@@ -77,7 +77,7 @@ class PodView:
             for just that. Whether the cards exist :mod:`agent.allocator.resolver.validated_pods`
             checks.
         wishes: what its author wishes of the cards.
-        chosen: card indices that a scheduler chose, by place in ``spec.containers``; what the
+        chosen: card indices that a scheduler chose, by index in ``spec.containers``; what the
             agent itself wrote there, with the allocation, is no choice.
         runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
             under another.

@@ -88,7 +88,7 @@ class Admissions:
         self._refused = {each for each in self._refused if each in pods or each in live}
 
     def guessed_wrongly(self, pod: PodId) -> None:
-        """Record that a pod was answered in place of another.
+        """Record that a pod was answered instead of another.
 
         If it was lacking while the other was served, it was rejected (K8).
         """

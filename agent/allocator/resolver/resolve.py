@@ -250,8 +250,8 @@ def next_containers(
     the agent started (K4), so the one after it may come next as well.
     """
     started = [
-        place
-        for place, each in enumerate(containers)
+        index
+        for index, each in enumerate(containers)
         if any(is_served(each, resource) for resource in Resource)
     ]
     begin = started[-1] if started else 0
@@ -403,7 +403,7 @@ def _first_lacking(resource: Resource, listed: ListedPod) -> str | None:
 
     Containers come in order (fact K1): those before the last that holds something are over.
     """
-    holding = [place for place, each in enumerate(listed.containers) if any(each.held.values())]
+    holding = [index for index, each in enumerate(listed.containers) if any(each.held.values())]
     coming = listed.containers[holding[-1] if holding else 0 :]
     lacking = [each for each in coming if not each.held.get(resource)]
     begun = [each for each in lacking if each.held.get(resource.other)]

@@ -340,7 +340,7 @@ class Resolver:
     def _settle(self, ask: Ask, observation: Observation | None) -> Resolution:
         views = self._pods.views()
         if observation is None:
-            return self._last.repair(ask, views) or self._settle_by_line(ask, views)
+            return self._last.repair(ask, views) or self._settle_by_position(ask, views)
         try:
             return self.resolve_listed(ask, observation)
         except ResolutionError:
@@ -358,7 +358,7 @@ class Resolver:
             shown = observation.pods
             others = [each for each in views if each.id not in shown and not each.terminal]
             with suppress(ResolutionError):
-                resolution = self._settle_by_line(ask, others)
+                resolution = self._settle_by_position(ask, others)
             if resolution is None:
                 raise
         self._decision_log.podresources_unavailable(
@@ -376,7 +376,7 @@ class Resolver:
             history=self.admissions.history(observation.moving),
         )
 
-    def _settle_by_line(self, ask: Ask, views: Sequence[PodView]) -> Resolution:
+    def _settle_by_position(self, ask: Ask, views: Sequence[PodView]) -> Resolution:
         """Settle without a witness."""
         try:
             return resolve(ask, views=views, served=self._served, listed=None)

@@ -141,7 +141,7 @@ class Vcuda:
         return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
     def pause(self) -> None:
-        """Let a successor listen in our place; list no more processes."""
+        """Let a successor listen instead of us; list no more processes."""
         self._paused.set()
         self._relay.keep(listening=False)
 
@@ -150,7 +150,7 @@ class Vcuda:
         self._relay.settle(within)
 
     def resume(self) -> None:
-        """Listen in our own place again."""
+        """Listen again."""
         self._paused.clear()
         self._relay.keep(listening=True)
 

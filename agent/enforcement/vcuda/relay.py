@@ -111,7 +111,7 @@ class Relay:
         self._poke()
 
     def keep(self, *, listening: bool) -> None:
-        """Set whether a ticket's socket is made anew where another has taken its place.
+        """Set whether a ticket's socket is made anew where another has replaced it.
 
         While a successor takes over it makes the sockets its own; who has connected to ours
         before is served to the end.

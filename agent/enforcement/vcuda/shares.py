@@ -28,7 +28,7 @@ class Shares:
         return max(min(self._limits.overall, left // _CONNECTION), 1)
 
     def may_enter(self, pod: str, sockets: int) -> bool:
-        """Return whether another connection of *pod* may be served, be it in another's place."""
+        """Return whether another connection of *pod* may be served, be it instead of another."""
         if self._served[pod] >= self._limits.pod:
             return False
         return self._total < self.most(sockets) or self.gives_way(pod, sockets) is not None

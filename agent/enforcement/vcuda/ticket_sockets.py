@@ -81,7 +81,7 @@ class TicketSocket:
 
 
 def listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
-    """Bind beside the place and rename: whoever connects meets the old socket or the new.
+    """Bind another name and rename: whoever connects meets the old socket or the new.
 
     By way of the descriptor, since a socket's path has room for 107 bytes only.
     """

@@ -201,8 +201,8 @@ def test_memory_on_another_card_than_the_cores_is_refused(
 
 @pytest.fixture
 def misled(node: Node) -> tuple[Node, PodView, PodView]:
-    """Without a witness, ``b`` is guessed by the line, and it was ``a``."""
-    asked, guessed = make_pod("a", asks(30, 8), place=2), make_pod("b", asks(30, 8), place=1)
+    """Without a witness, ``b`` is guessed by its queue position, and it was ``a``."""
+    asked, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
     node.bind(asked, guessed)
     node.record.away = "rate limited"
     node.admit(asked)
@@ -341,8 +341,8 @@ def test_an_init_container_of_which_the_agent_knows_nothing_hands_places_on(node
 def test_a_pod_guessed_wrongly_has_had_its_turn_once_the_record_says_who_it_was() -> None:
     """Whole cards without memory: there is no second call to show who is being admitted."""
     node = Node(cards=4)
-    rejected, good = make_pod("r", asks(100, 0), place=9), make_pod("g", asks(100, 0), place=1)
-    later = make_pod("l", asks(100, 0), place=2)
+    rejected, good = make_pod("r", asks(100, 0), at=9), make_pod("g", asks(100, 0), at=1)
+    later = make_pod("l", asks(100, 0), at=2)
     node.bind(rejected, good, later)
     node.record.show(rejected)
     node.pods.on_server.clear()  # the API tells nothing new
@@ -355,8 +355,8 @@ def test_a_pod_guessed_wrongly_has_had_its_turn_once_the_record_says_who_it_was(
 
 def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
     """Without a List nobody knows whether the guessed pod was there when another was served."""
-    asked, guessed = make_pod("a", asks(30, 8), place=3), make_pod("b", asks(30, 8), place=2)
-    rejected = make_pod("r", asks(30, 8), place=1)
+    asked, guessed = make_pod("a", asks(30, 8), at=3), make_pod("b", asks(30, 8), at=2)
+    rejected = make_pod("r", asks(30, 8), at=1)
     node.bind(asked, guessed, rejected)
     node.record.away = "rate limited"
     node.admit(asked)
@@ -368,7 +368,7 @@ def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
 
 def test_a_pod_that_was_refused_is_not_taken_for_the_next_one(node: Node) -> None:
     """List in its old form goes on showing it, and the watch does not know yet (K8)."""
-    never, good = make_pod("n", asks(30, 999), place=2), make_pod("g", asks(30, 8), place=1)
+    never, good = make_pod("n", asks(30, 999), at=2), make_pod("g", asks(30, 8), at=1)
     node.bind(never, good)
     node.record.show(never)
     with pytest.raises(PlacementError):
@@ -384,7 +384,7 @@ def test_a_pod_that_was_answered_and_has_lost_it_again_was_rejected(
     node: Node, restarted: bool
 ) -> None:
     """Another plugin failed after our answer. A kubelet that restarted tries the pod again."""
-    lost, good = make_pod("x", asks(30, 8), place=2), make_pod("g", asks(30, 8), place=1)
+    lost, good = make_pod("x", asks(30, 8), at=2), make_pod("g", asks(30, 8), at=1)
     node.bind(lost, good)
     node.record.show(lost)
     node.serve(lost, lost.demand.containers[0], CORE)
@@ -402,7 +402,7 @@ def test_a_pod_that_was_answered_and_has_lost_it_again_was_rejected(
 
 def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node) -> None:
     """An old List goes on showing it (K21), and only the one that refused it knows."""
-    never, good = make_pod("n", asks(30, 999), place=2), make_pod("g", asks(30, 8), place=1)
+    never, good = make_pod("n", asks(30, 999), at=2), make_pod("g", asks(30, 8), at=1)
     node.bind(never, good)
     node.record.show(never)
     with pytest.raises(PlacementError):

@@ -276,7 +276,7 @@ MISSING = (
 
 @pytest.mark.parametrize("kind", ["missing", "folder"])
 def test_without_the_library_nothing_limited_is_promised_or_started(node: Node, kind: str) -> None:
-    """A runtime would mount an empty directory in its place, and nothing would be limited."""
+    """A runtime would mount an empty directory instead, and nothing would be limited."""
     node.core()
     node.library.unlink()
     if kind == "folder":

@@ -208,7 +208,7 @@ ASKING = {
     "handed on places": Case([A, B], BOTH, "a c0", WITNESS, Ask(CORE, 50, A.id)),
     "blind: handed on places": Case([A, B], None, "b c0", ORDER, Ask(CORE, 50, B.id)),
     # no witness
-    "blind: the first in line": Case([B, A], None, "a c0", ORDER),
+    "blind: the first in the queue": Case([B, A], None, "a c0", ORDER),
     "blind: even a single pod is a guess": Case([A], None, "a c0", ORDER),
     "blind: in progress, other resource": Case(
         [A, B], None, "b c0", ORDER, MEM, got=[("b", "c0", CORE)]
@@ -374,10 +374,10 @@ def test_a_refusal_says_what_was_asked_for_and_what_waits() -> None:
 
 
 def test_a_refusal_names_five_and_counts_the_rest() -> None:
-    pods = [view(f"p{place}", container("c0", 10, 4)) for place in range(7)]
+    pods = [view(f"p{index}", container("c0", 10, 4)) for index in range(7)]
     assert _refusal(Ask(MEMORY, 50), pods) == (
         "50 places of memory were asked for, but no waiting container asks for that; waiting: "
-        + "; ".join(f"default/p{place} container c0 (cores 10, memory 4)" for place in range(5))
+        + "; ".join(f"default/p{index} container c0 (cores 10, memory 4)" for index in range(5))
         + " and 2 more"
     )
 

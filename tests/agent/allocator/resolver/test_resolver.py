@@ -173,8 +173,8 @@ def test_one_question_that_fails_changes_nothing(stand: Stand) -> None:
 
 def test_where_several_lack_each_is_asked_for_newest_first(stand: Stand) -> None:
     """All but one were rejected, which the watch has not told yet (K3, K8)."""
-    waiting = [make_pod(name, asks(30, 8), place=place) for name, place in [("a", 2), ("b", 3)]]
-    begun = make_pod("c", asks(30, 8), place=1)
+    waiting = [make_pod(name, asks(30, 8), at=at) for name, at in [("a", 2), ("b", 3)]]
+    begun = make_pod("c", asks(30, 8), at=1)
     stand.meet(*waiting, begun)
     stand.record.give(begun, "main", CORE, HELD[CORE])
     stand.look()
@@ -315,13 +315,13 @@ def test_what_was_assigned_between_two_lists_is_looked_at_in_the_next(stand: Sta
 def test_a_wrong_guess_is_told_and_the_guessed_pod_had_its_turn_if_it_was_there(
     stand: Stand,
 ) -> None:
-    asked, guessed = make_pod("a", asks(30, 8), place=1), make_pod("g", asks(30, 8), place=2)
+    asked, guessed = make_pod("a", asks(30, 8), at=1), make_pod("g", asks(30, 8), at=2)
     stand.meet(asked, guessed)
     assert stand.resolve().pod == guessed.id
     for resource, held in HELD.items():
         hold(stand.ledger, guessed.id, "main", resource, held, evidence=Evidence.ORDER)
     stand.give(asked)
-    later = stand.meet(make_pod("l", asks(30, 8), place=0))
+    later = stand.meet(make_pod("l", asks(30, 8), at=0))
     assert stand.resolve().pod == later.id
     assert [str(each.proven) for each in stand.decision_log.corrections] == [
         "default/a container main"
@@ -339,12 +339,12 @@ def test_a_pod_that_was_answered_and_shows_nothing_of_it_had_its_turn(
     hold(stand.ledger, lost.id, "main", CORE, HELD[CORE], evidence=evidence)
     stand.reconcile()
     assert stand.ledger.pod_refs(lost.id) == []
-    other = stand.meet(make_pod("y", asks(30, 8), place=1))
+    other = stand.meet(make_pod("y", asks(30, 8), at=1))
     assert stand.resolve().pod == (lost.id if guessed else other.id)
 
 
 def test_a_pod_that_leaves_the_list_may_have_another_turn(stand: Stand) -> None:
-    rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
+    rejected, other = make_pod("r", asks(30, 8), at=2), make_pod("o", asks(30, 8), at=1)
     stand.bind(rejected, other)
     stand.resolver.refuse(ContainerRef(rejected.id, "main"), certain=False)
     stand.resolver.refuse(None)
@@ -374,7 +374,7 @@ def test_a_pod_that_was_refused_is_never_the_one_again(stand: Stand, holds: bool
 
 def test_a_pod_that_another_plugin_failed_is_over_once_a_newer_one_is_listed(stand: Stand) -> None:
     """We hear nothing of it, and an old List shows it with what it had got (K21)."""
-    failed, asking = make_pod("f", asks(30, 8), place=2), make_pod("a", asks(30, 8), place=1)
+    failed, asking = make_pod("f", asks(30, 8), at=2), make_pod("a", asks(30, 8), at=1)
     stand.bind(failed, asking)
     stand.show(failed)
     assert stand.resolve(8, resource=MEMORY).pod == failed.id
@@ -410,7 +410,7 @@ def test_a_pod_that_ends_is_no_rival_of_the_newer_one_that_is_being_admitted(sta
 
 
 def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
-    rejected, other = make_pod("r", asks(30, 8), place=2), make_pod("o", asks(30, 8), place=1)
+    rejected, other = make_pod("r", asks(30, 8), at=2), make_pod("o", asks(30, 8), at=1)
     stand.meet(rejected, other)
     stand.resolver.refuse(ContainerRef(rejected.id, "main"))
     stand.answer(other)
@@ -426,7 +426,7 @@ def test_who_was_seen_lacking_while_another_was_served_had_its_turn(stand: Stand
     rejected, first = make_pod("r", asks(20, 8)), make_pod("a", asks(30, 8))
     stand.meet(rejected, first)
     assert stand.resolve().pod == first.id
-    second = stand.meet(make_pod("b", asks(20, 8), place=1))
+    second = stand.meet(make_pod("b", asks(20, 8), at=1))
     stand.give(first)
     assert stand.resolve(20) == Resolution(second.id, second.demand.containers[0], Evidence.WITNESS)
 
@@ -462,9 +462,9 @@ def test_places_of_two_pods_are_not_named_together(stand: Stand) -> None:
 def test_a_pod_that_list_does_not_show_is_found_by_the_line_and_that_is_told(
     stand: Stand,
 ) -> None:
-    first, second = make_pod("a", asks(30, 8), place=1), make_pod("b", asks(30, 8), place=2)
-    shown = make_pod("s", asks(30, 8), place=0)
-    ended = make_pod("e", asks(30, 8), place=0, terminal=True)
+    first, second = make_pod("a", asks(30, 8), at=1), make_pod("b", asks(30, 8), at=2)
+    shown = make_pod("s", asks(30, 8), at=0)
+    ended = make_pod("e", asks(30, 8), at=0, terminal=True)
     stand.bind(first, second, shown, ended)
     stand.show(shown)
     stand.give(shown)
@@ -532,7 +532,7 @@ def test_blind_an_annotation_is_doubted_when_nobody_else_can_be_asking(stand: St
 @pytest.fixture
 def guessed(stand: Stand) -> PodView:
     """A pod to which, blindly, the cores of another one were assigned in the call before."""
-    pod = make_pod("g", asks(30, 8), place=1)
+    pod = make_pod("g", asks(30, 8), at=1)
     stand.bind(pod)
     stand.record.away = "hanging"
     hold(stand.ledger, pod.id, "main", CORE, HELD[CORE], evidence=Evidence.ORDER)
@@ -544,14 +544,14 @@ def test_blind_a_call_that_the_guessed_container_cannot_make_corrects_the_guess(
     stand: Stand, guessed: PodView
 ) -> None:
     """A container's two resources are asked for one after the other (K1)."""
-    served = make_pod("s", asks(30, 4), place=2)
+    served = make_pod("s", asks(30, 4), at=2)
     hold(stand.ledger, served.id, "main", CORE, ids("GPU-1", range(30)))
     hold(stand.ledger, served.id, "main", MEMORY, ids("GPU-1", range(4)))
     other, meant, late = (
-        make_pod(name, init(5, 1), asks(cores, 4), place=place)
-        for name, cores, place in [("o", 20, 3), ("m", 30, 4), ("l", 30, 5)]
+        make_pod(name, init(5, 1), asks(cores, 4), at=at)
+        for name, cores, at in [("o", 20, 3), ("m", 30, 4), ("l", 30, 5)]
     )
-    ended = make_pod("e", asks(30, 4), place=0, terminal=True)
+    ended = make_pod("e", asks(30, 4), at=0, terminal=True)
     stand.bind(served, other, late, meant, ended)
     for resource in (CORE, MEMORY):
         hold(stand.ledger, meant.id, "init", resource, ids("GPU-2", range(5)), kind=INIT)
@@ -570,7 +570,7 @@ def test_blind_the_call_is_settled_for_whom_the_guess_was_corrected_to(
     stand: Stand, guessed: PodView
 ) -> None:
     """Another pod was half served, too, and rejected, which the API has not told."""
-    half, meant = make_pod("h", asks(30, 4), place=2), make_pod("m", asks(30, 4), place=3)
+    half, meant = make_pod("h", asks(30, 4), at=2), make_pod("m", asks(30, 4), at=3)
     stand.bind(half, meant)
     hold(stand.ledger, half.id, "main", CORE, ids("GPU-1", range(30)))
     resolution = stand.resolve(4, resource=MEMORY)
@@ -583,7 +583,7 @@ def test_blind_a_guess_that_nothing_contradicts_stays(
     stand: Stand, guessed: PodView, why: str
 ) -> None:
     size = 8 if why == "it asks" else 4
-    other = make_pod("o", asks(20 if why == "nobody else" else 30, 4), place=2)
+    other = make_pod("o", asks(20 if why == "nobody else" else 30, 4), at=2)
     stand.bind(other)
     if why == "has both":
         hold(stand.ledger, guessed.id, "main", MEMORY, HELD[MEMORY], evidence=Evidence.ORDER)

@@ -135,7 +135,7 @@ class Site:
             child.communicate(timeout=20)
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
-        """Another agent takes the place of this one."""
+        """Another agent replaces this one."""
         self.vcuda.close()
         between()
         self.vcuda = self.make()

@@ -1,6 +1,7 @@
-"""Docstrings use the verbs of the field (CONTRIBUTING.md)."""
+"""Docstrings use the verbs of the field, and the agent the words of the glossary."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,23 @@ def test_no_docstring_begins_with_a_verb_that_says_nothing(package: str) -> None
     documented = [(where, text.split()[0]) for where, text in functions(package) if text]
     assert documented
     assert [where for where, first in documented if first in VAGUE] == []
+
+
+GONE = {
+    r"book(s|ed|ings?)?": "assign, hold; device IDs are in the device table",
+    r"promis(e|ed|es)": "reserve, reservation",
+    r"desk": "session",
+}
+"""What the glossary (docs/architecture.md) has another word for."""
+
+
+@pytest.mark.parametrize("word", GONE)
+def test_the_agent_uses_the_words_of_the_glossary(word: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "agent").rglob("*.py"))
+        if "_pb2" not in path.name
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", line, re.IGNORECASE)
+    ]
+    assert found == [], GONE[word]

@@ -72,7 +72,7 @@ PROOF_WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Places found for a container, and promised to it."""
+    """Places found for a container, and reserved for it."""
 
     reservation: Reservation
     placement: Placement
@@ -201,13 +201,13 @@ class Allocator:
         try:
             tickets = self._table.read(resource, device_ids)
             with self.state:
-                promised = self._reservations.claim(resource, ids)
+                reserved = self._reservations.claim(resource, ids)
                 ask = self._resolver.ask(resource, size, device_ids)
-            if promised is not None:
-                asker = [promised.resolution]
+            if reserved is not None:
+                asker = [reserved.resolution]
                 evidence = Evidence.TICKET
                 with self.state:
-                    reservation, grant = promised, self._vet(promised, resource, tickets)
+                    reservation, grant = reserved, self._vet(reserved, resource, tickets)
             else:
                 named = frozenset((resource, each) for each in device_ids)
                 context = self._observer.look(named=named, ask=ask)
@@ -226,7 +226,7 @@ class Allocator:
         except Refusal as error:
             self._refused("allocate", asker, resource, size, error)
             raise
-        if promised is None and reservation.view is None:
+        if reserved is None and reservation.view is None:
             self._decision_log.unadvised(ref, resource, ids)
         self._decision_log.decided("allocate", ref, resource, evidence, ids)
         return found.plus(made)

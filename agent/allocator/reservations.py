@@ -1,7 +1,7 @@
-"""What was promised and is not given out yet: places named, and the plans of whole pods.
+"""What is reserved and not given out yet: places named, and the plans of whole pods.
 
 Between a preferred call and its ``Allocate`` the kubelet may take its time, and between the
-containers of a pod too. What is promised to one pod is not planned for another. Pure.
+containers of a pod too. What is reserved for one pod is not planned for another. Pure.
 """
 
 from collections import Counter, OrderedDict
@@ -22,7 +22,7 @@ _MOST_REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Places promised to one container between its preferred call and its ``Allocate``."""
+    """Places reserved for one container between its preferred call and its ``Allocate``."""
 
     resolution: Resolution
     view: PodView | None
@@ -34,10 +34,10 @@ def ref_of(resolution: Resolution) -> ContainerRef:
 
 
 class Reservations:
-    """What the allocator has promised, the newest so many of it."""
+    """What the allocator has reserved, the newest so many of it."""
 
     def __init__(self) -> None:
-        """Promise nothing."""
+        """Reserve nothing."""
         self._reservations: OrderedDict[tuple[Resource, frozenset[str]], Reservation] = (
             OrderedDict()
         )
@@ -47,7 +47,7 @@ class Reservations:
     def reserve(
         self, resource: Resource, ids: frozenset[str], reservation: Reservation, plan: Plan
     ) -> None:
-        """Promise places to a container, and what is planned to its pod."""
+        """Reserve places for a container, and keep the plan of its pod."""
         self._plans[reservation.resolution.pod] = plan
         self._reservations[resource, ids] = reservation
         for memory in (self._reservations, self._plans):
@@ -55,7 +55,7 @@ class Reservations:
                 memory.popitem(last=False)
 
     def claim(self, resource: Resource, ids: frozenset[str]) -> Reservation | None:
-        """Return what exactly these places were promised for, once."""
+        """Return the reservation of exactly these places, once."""
         return self._reservations.pop((resource, ids), None)
 
     def note_unadvised(self, ids: frozenset[str], ledger: Ledger) -> None:

@@ -1,9 +1,9 @@
 """Enforcement by Tencent's vcuda-controller: a directory per ticket at ``/etc/vcuda``.
 
-The directory is promised when a container's cores are allocated, filled when the container
+The directory is named when a container's cores are allocated, filled when the container
 that starts is proven, and completed when that container registers at the socket in it.
 
-It is promised with every core places, of whole cards too: whether their memory is capped is not
+It is named with all core places, of whole cards too: whether their memory is capped is not
 known yet when the kubelet asks for the cores first, and a container that finds vcuda-controller's
 libraries in its driver directory cannot do without the file that says there is no limit.
 """
@@ -171,7 +171,7 @@ class Vcuda:
     # --- the Enforcer ----------------------------------------------------------------------
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
-        """Promise the directory of core places; memory places carry nothing.
+        """Answer with the directory of core places; memory places carry nothing.
 
         Raises:
             EnforcementError: it cannot be made.

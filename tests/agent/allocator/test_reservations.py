@@ -1,4 +1,4 @@
-"""What is promised to one pod is not planned for another."""
+"""What is reserved for one pod is not planned for another."""
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
@@ -20,14 +20,14 @@ def resolved(pod: PodId, evidence: Evidence = Evidence.WITNESS) -> Resolution:
     return Resolution(pod, asks(2, 4), evidence)
 
 
-def promised(pod: PodId = ONE) -> Reservations:
+def with_one(pod: PodId = ONE) -> Reservations:
     reservations = Reservations()
     reservations.reserve(CORE, IDS, Reservation(resolved(pod), None), PLAN)
     return reservations
 
 
-def test_a_promise_is_redeemed_once_by_exactly_its_places() -> None:
-    reservations = promised()
+def test_a_reservation_is_claimed_once_by_exactly_its_places() -> None:
+    reservations = with_one()
     assert reservations.claim(MEMORY, IDS) is None
     assert reservations.claim(CORE, IDS - {"GPU-0::0"}) is None
     assert reservations.claim(CORE, IDS) == Reservation(resolved(ONE), None)
@@ -35,7 +35,7 @@ def test_a_promise_is_redeemed_once_by_exactly_its_places() -> None:
 
 
 def test_a_plan_ends_when_its_last_container_has_all_it_asks_for() -> None:
-    reservations, ledger = promised(), Ledger()
+    reservations, ledger = with_one(), Ledger()
     reservations.complete(ONE, ledger)
     assert reservations.plan(ONE) == PLAN
     for resource, count in ((CORE, 2), (MEMORY, 4)):
@@ -47,14 +47,14 @@ def test_a_plan_ends_when_its_last_container_has_all_it_asks_for() -> None:
 
 
 def test_what_is_planned_for_a_pod_is_reserved_while_the_next_one_is_only_guessed() -> None:
-    reservations = promised()
+    reservations = with_one()
     guess = resolved(OTHER, Evidence.ORDER)
     reserved = reservations.reserved(guess, live={ONE, OTHER}, ledger=Ledger())
     assert reserved == {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}}
 
 
 def test_nothing_is_reserved_once_another_pod_is_known_to_be_asking() -> None:
-    reservations = promised()
+    reservations = with_one()
     reserved = reservations.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=Ledger())
     assert reserved == {each: {} for each in Resource}
     assert reservations.plan(ONE) is None
@@ -62,18 +62,18 @@ def test_nothing_is_reserved_once_another_pod_is_known_to_be_asking() -> None:
 
 def test_nothing_is_reserved_for_a_pod_that_is_gone() -> None:
     guess = resolved(OTHER, Evidence.ORDER)
-    assert promised().reserved(guess, live={OTHER}, ledger=Ledger())[CORE] == {}
+    assert with_one().reserved(guess, live={OTHER}, ledger=Ledger())[CORE] == {}
 
 
 def test_a_pod_does_not_stand_in_its_own_way() -> None:
-    reservations = promised()
+    reservations = with_one()
     reserved = reservations.reserved(resolved(ONE), live={ONE}, ledger=Ledger())
     assert reserved == {each: {} for each in Resource}
     assert reservations.plan(ONE) == PLAN
 
 
-def test_the_oldest_of_very_many_promises_is_forgotten() -> None:
-    reservations = promised()
+def test_the_oldest_of_very_many_reservations_is_forgotten() -> None:
+    reservations = with_one()
     for number in range(64):
         pod = PodId("default", f"p{number}", f"u{number}")
         ids = frozenset({f"GPU-1::{number}"})
@@ -82,15 +82,15 @@ def test_the_oldest_of_very_many_promises_is_forgotten() -> None:
     assert reservations.claim(CORE, IDS) is None
 
 
-def test_a_new_kubelet_is_promised_nothing() -> None:
-    reservations = promised()
+def test_a_new_kubelet_has_nothing_reserved() -> None:
+    reservations = with_one()
     reservations.clear()
     assert reservations.plan(ONE) is None
     assert reservations.claim(CORE, IDS) is None
 
 
 def test_a_pod_that_was_rejected_is_planned_for_no_more() -> None:
-    reservations = promised()
+    reservations = with_one()
     reservations.drop(ONE)
     reservations.drop(OTHER)
     assert reservations.plan(ONE) is None

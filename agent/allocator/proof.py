@@ -148,7 +148,7 @@ def holds_nothing(ledger: Ledger, snapshot: Snapshot, pod: PodId, view: PodView 
 
     Kubelets before 1.34 list pods that have ended for as long as the API server has them,
     without devices (K8). One that was deleted by force is listed until it has ended (K20); as it
-    may still be being admitted, only what the record has shown before can be missing from it.
+    may still be being admitted, only what ``List`` has shown before can be missing from it.
 
     Args:
         ledger: what it holds, as far as the agent knows.

@@ -43,7 +43,7 @@ def allocations_of(
             allocation = annotated.get(container.name)
         if allocation is not None:
             found[container.name] = allocation
-        elif container.kind is not ContainerKind.INIT or not _past(ledger, view, container):
+        elif container.kind is not ContainerKind.INIT or not _is_followed(ledger, view, container):
             return None
     return found
 
@@ -52,7 +52,7 @@ def is_disproved(ledger: Ledger, view: PodView) -> bool:
     """Return whether the kubelet's record shows a container on other cards than the annotation.
 
     Then the annotation is forged, or of an earlier life of the pod, and what it says of ordinary
-    init containers, which the record never shows (K4), is not to be believed either. Unless it
+    init containers, which ``List`` never shows (K4), is not valid either. Unless it
     was a guess by order: that may be wrong for one container alone.
     """
     return any(
@@ -87,7 +87,7 @@ def served_inits(ledger: Ledger, table: DeviceTable, view: PodView) -> dict[str,
     return {name: allocation for name, allocation in allocations if allocation is not None}
 
 
-def _past(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
+def _is_followed(ledger: Ledger, view: PodView, init: ContainerDemand) -> bool:
     """Return whether a container after *init* holds something."""
     after = view.demand.containers[view.demand.containers.index(init) + 1 :]
     return any(

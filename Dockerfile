@@ -1,5 +1,5 @@
-# One image for the three programs; which one runs is the container's first argument:
-# agent, webhook or certs.
+# One image for all programs; which one runs is the container's first argument:
+# agent, webhook, scheduler or certs.
 #
 #   docker build --tag gpu-turnstile .
 #   docker build --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:... --tag gpu-turnstile .
@@ -22,10 +22,13 @@ RUN python -m venv --without-pip /opt/build \
       --require-hashes --only-binary :all: --requirement build-requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY agent/ agent/
+COPY apiserver/ apiserver/
 COPY certs/ certs/
 COPY common/ common/
 COPY contract/ contract/
 COPY placement/ placement/
+COPY scheduler/ scheduler/
+COPY serving/ serving/
 COPY webhook/ webhook/
 RUN python -m pip --python /opt/build/bin/python wheel \
       --no-deps --no-build-isolation --wheel-dir /dist . \

@@ -9,10 +9,24 @@
     │   ├── PlacementError    no card fits
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
     │   └── EnforcementError  what a container must find cannot be made: a full disk
-    └── Unavailable       ours or a neighbour's: what we depend on does not answer now
+    └── Unavailable       common.errors: what we depend on does not answer now
         ├── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
         └── HandoverError     the node's other agent has ended, is silent, or speaks nonsense
 """
+
+from common.errors import Unavailable
+
+__all__ = [
+    "DriverUnloaded",
+    "EnforcementError",
+    "GrantError",
+    "HandoverError",
+    "PlacementError",
+    "Refusal",
+    "ResolutionError",
+    "SettingsError",
+    "Unavailable",
+]
 
 
 class SettingsError(ValueError):
@@ -37,10 +51,6 @@ class GrantError(Refusal):
 
 class EnforcementError(Refusal):
     """What would hold a container to its limits cannot be made on this node now."""
-
-
-class Unavailable(Exception):
-    """Something outside does not answer: PodResources, the API server or NVML."""
 
 
 class DriverUnloaded(Unavailable):

@@ -109,6 +109,11 @@ class Names:
         return f"{self.domain}/gpu-policy"
 
     @cached_property
+    def gpu_node_policy(self) -> str:
+        """Pod annotation, by its author: which node the scheduler prefers."""
+        return f"{self.domain}/gpu-node-policy"
+
+    @cached_property
     def core_limit(self) -> str:
         """Pod annotation, by its author: percent of a card a share may use at most."""
         return f"{self.domain}/vcuda-core-limit"
@@ -123,6 +128,7 @@ class Names:
                 self.use_gpu_uuid,
                 self.nouse_gpu_uuid,
                 self.gpu_policy,
+                self.gpu_node_policy,
                 self.core_limit,
             )
         )

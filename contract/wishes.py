@@ -2,6 +2,7 @@
 
 ``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in any case. ``use-gpu-uuid``,
 ``nouse-gpu-uuid``: cards. Lists are comma-separated. ``gpu-policy``: which card a share prefers.
+``gpu-node-policy``: which node the scheduler extender prefers.
 ``vcuda-core-limit``: how far a share may go beyond its cores while others leave them idle.
 """
 
@@ -15,7 +16,7 @@ from contract.errors import Fault, FieldError, quote
 from contract.names import Names
 
 POLICIES = ("binpack", "spread")
-"""The values of ``gpu-policy``."""
+"""The values of ``gpu-policy`` and ``gpu-node-policy``."""
 
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
@@ -34,6 +35,7 @@ class Wishes:
         policy: which card a share prefers, one of :data:`POLICIES`.
         core_limit: hundredths of a card, 1 to 100, that a share may use in all while others
             leave them idle; ``None`` holds it to what it asked for.
+        node_policy: which node the scheduler prefers, one of :data:`POLICIES`.
     """
 
     use_types: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class Wishes:
     nouse_uuids: tuple[str, ...] = ()
     policy: str = ""
     core_limit: int | None = None
+    node_policy: str = ""
 
     def excludes(self, *, model: str, uuid: str) -> str:
         """Return the annotation that rules a card out; empty when none does."""
@@ -93,11 +96,14 @@ def read_wishes(
         if used and all(any(each in one for each in unused) for one in used):
             rule = f"rules out everything that {key.replace('/nouse-', '/use-')} asks for"
             errors.append(_refuse(path, key, annotations[key], rule, "wishes-contradict"))
-    policy = annotations.get(names.gpu_policy, "")
-    if names.gpu_policy in annotations and policy not in POLICIES:
-        rule = "must be " + " or ".join(POLICIES)
-        errors.append(_refuse(path, names.gpu_policy, policy, rule, "not-a-policy"))
-        policy = ""
+    policies = []
+    for key in (names.gpu_policy, names.gpu_node_policy):
+        policy = annotations.get(key, "")
+        if key in annotations and policy not in POLICIES:
+            rule = "must be " + " or ".join(POLICIES)
+            errors.append(_refuse(path, key, policy, rule, "not-a-policy"))
+            policy = ""
+        policies.append(policy)
     core_limit: int | None = None
     if names.core_limit in annotations:
         core_limit = _read_core_limit(annotations[names.core_limit])
@@ -105,7 +111,10 @@ def read_wishes(
             rule = f"must be a whole number, 1 to {CORES_PER_CARD} (more is read as that)"
             value = annotations[names.core_limit]
             errors.append(_refuse(path, names.core_limit, value, rule, "not-a-core-limit"))
-    wishes = Wishes(use_types, nouse_types, use_uuids, nouse_uuids, policy, core_limit)
+    by_policy, by_node = policies
+    wishes = Wishes(
+        use_types, nouse_types, use_uuids, nouse_uuids, by_policy, core_limit, by_node
+    )
     return wishes, tuple(errors)
 
 

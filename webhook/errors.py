@@ -7,12 +7,16 @@
     ├── Unverified            the sender has no valid certificate
     └── UnsupportedMedia      the headers do not announce plain JSON
     contract.FieldError       the pod's: a review answered with "denied"
-    SettingsError             the operator's: found before the server starts
+    SettingsError             (serving.errors) the operator's: found before the server starts
 
 Anything else is ours: logged with its trace, answered with HTTP 500 and no detail.
 """
 
 from http import HTTPStatus
+
+from serving.errors import SettingsError
+
+__all__ = ["BadRequest", "SettingsError", "TooLarge", "UnsupportedMedia", "Unverified"]
 
 
 class BadRequest(Exception):
@@ -41,7 +45,3 @@ class Unverified(BadRequest):
     """The sender has no valid certificate, and needs one."""
 
     status = HTTPStatus.FORBIDDEN
-
-
-class SettingsError(Exception):
-    """The server cannot start with these settings; the text is one line for the operator."""

@@ -1,25 +1,11 @@
 """The settings of the operator."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from contract.names import Names
+from serving.tls import Files
 
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The files for TLS.
-
-    Attributes:
-        cert: PEM certificate, with its chain below it.
-        key: PEM private key of the first certificate, not encrypted.
-        client_ca: PEM certificates that may sign those of clients; ``None`` when clients are
-            not asked for a certificate.
-    """
-
-    cert: Path
-    key: Path
-    client_ca: Path | None = None
+__all__ = ["Files", "Settings"]
 
 
 @dataclass(frozen=True, slots=True)

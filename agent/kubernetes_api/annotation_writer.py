@@ -14,6 +14,7 @@ from common.backoff import Jitter, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind
 from contract.names import Names
+from contract.pod_records import write_choice
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,8 @@ def allocation_patch(
     for container in view.demand.containers:
         allocation = allocations.get(container.name)
         if container.kind is ContainerKind.MAIN and allocation is not None:
-            annotations[names.predicate_gpu_idx(container.index)] = ",".join(
-                str(indices[card]) for card in allocation.cards if card in indices
+            annotations[names.predicate_gpu_idx(container.index)] = write_choice(
+                indices[card] for card in allocation.cards if card in indices
             )
     return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
 

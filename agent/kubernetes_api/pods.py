@@ -12,7 +12,8 @@ from typing import Protocol
 from agent.allocator.model.pod_view import PodView, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from common.backoff import Backoff, Jitter
+from apiserver.follower import Follower
+from common.backoff import Jitter
 from contract.names import Names
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,6 @@ class PodApi(Protocol):
 # The same pod is not asked for again within this time: the kubelet's record may go on
 # showing a pod that the API has no spec of (a static pod without its mirror).
 _ASK_AGAIN_SECONDS = 0.5
-_BACKOFF_SECONDS = (0.2, 10.0)
-# The API server ends a watch after minutes. One that ends sooner than this has failed, whatever
-# the server says: opened again without a pause, it would be opened a thousand times a second.
-_SHORT_WATCH_SECONDS = 1.0
 # UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
 # meanwhile must not bring such a pod back.
 _MOST_GONE = 1024
@@ -155,24 +152,11 @@ class PodCache:
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*; list again whenever the watch cannot go on."""
-        pauses = Backoff(*_BACKOFF_SECONDS, jitter=self._jitter)
-        _, longest = _BACKOFF_SECONDS
-        while not stop.is_set():
-            began = self._clock()
-            try:
-                self._watch(self._list(), stop)
-            except Gone as error:
-                log.info("watch expired, listing again", extra={"reason": str(error)})
-            except (Unavailable, Rejected) as error:
-                if stop.is_set():
-                    return
-                log.warning("no pods from the API server", extra={"reason": str(error)})
-            # A list that succeeds says little: the watch may go on being refused at once.
-            if self._clock() - began > longest:
-                pauses.reset()
-            stop.wait(pauses.next())
+        trouble = "no pods from the API server"
+        Follower(self, trouble=trouble, clock=self._clock, jitter=self._jitter).run(stop)
 
-    def _list(self) -> str:
+    def list(self) -> str:
+        """List the pods, and forget those that are gone; for :class:`Follower`."""
         items, version = self._api.list_pods(self._node)
         fresh: dict[str, PodView] = {}
         for item in items:
@@ -190,24 +174,17 @@ class PodCache:
                 self._on_change(view)
         return version
 
-    def _watch(self, version: str, stop: threading.Event) -> None:
-        """Follow the watch, opening it again from where it ended."""
-        pauses = Backoff(*_BACKOFF_SECONDS, jitter=self._jitter)
-        while not stop.is_set():
-            began, brought = self._clock(), False
-            for kind, obj in self._api.watch_pods(self._node, version):
-                brought = True
-                version = obj["metadata"].get("resourceVersion", version)
-                if kind == "DELETED":
-                    self._forget(obj)
-                elif kind in ("ADDED", "MODIFIED"):
-                    with _alone(obj):
-                        self._remember(obj)
-            short = self._clock() - began < _SHORT_WATCH_SECONDS
-            if brought or not short:
-                pauses.reset()
-            if short:
-                stop.wait(pauses.next())
+    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream what happens to the pods; for :class:`Follower`."""
+        return self._api.watch_pods(self._node, version)
+
+    def apply(self, kind: str, obj: Json) -> None:
+        """Take one event in; for :class:`Follower`."""
+        if kind == "DELETED":
+            self._forget(obj)
+        else:
+            with _alone(obj):
+                self._remember(obj)
 
     def _remember(self, obj: Json, *, alone: bool = False) -> PodView:
         view = self._parse(obj)

@@ -42,7 +42,7 @@ def client_methods() -> set[str]:
         for method in client.body
         if isinstance(method, ast.FunctionDef)
         and not method.name.startswith("_")
-        and {"_call", "_request"}
+        and {"call", "list", "watch"}
         & {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute)}
     }
 

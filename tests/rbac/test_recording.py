@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.kubernetes_api.client import Api
-from agent.kubernetes_api.rest import Rest
+from apiserver.rest import Rest
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
@@ -36,7 +36,9 @@ def test_a_request_that_no_role_grants_is_told(
         server.apply(make_manifest("a"))
         path = tmp_path / "kubeconfig"
         path.write_text(kubeconfig_for(server.url))
-        Rest(path).request("DELETE", "/api/v1/namespaces/default/pods/a", timeout=5)
+        Rest(path, user_agent="gpu-turnstile-agent").request(
+            "DELETE", "/api/v1/namespaces/default/pods/a", timeout=5
+        )
     found = asked_of_api_servers.take()  # else the net would catch this test too
     (line,) = never_granted("agent", found["agent"], read(DEPLOY))
     assert line == (

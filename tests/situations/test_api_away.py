@@ -18,8 +18,8 @@ from agent.app.supervisor import Agent
 from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
-from agent.kubernetes_api import pods
 from agent.settings import Settings
+from apiserver import follower
 from contract.allocation import Allocation, Evidence, decode_allocations
 from placement.scoring import Policy
 from simulator.api.faults import Outage
@@ -200,7 +200,7 @@ def site(
     server: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
     caplog.set_level(logging.INFO, "agent")
-    monkeypatch.setattr(pods, "_BACKOFF_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(follower, "_BACKOFF_SECONDS", (0.02, 0.1))
     monkeypatch.setattr(writer, "_BACKOFF_SECONDS", (0.02, 0.1))
     monkeypatch.setattr(serving, "_SYNC_SECONDS", 0.1)
     with short_dir() as folder:

@@ -1,19 +1,18 @@
 """A pod as the agent sees it: parsed once at the border, frozen, without the rest."""
 
-import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from contract.allocation import Allocation, decode_allocations
-from contract.demand import ContainerKind, Demand, PodDemand, read_pod_demand
-from contract.errors import ContractError, quote
+from contract.allocation import Allocation
+from contract.demand import ContainerKind, PodDemand, read_pod_demand
+from contract.errors import ContractError
 from contract.names import Names
+from contract.pod_records import believed, read_choice, read_records
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 
-_INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
 _MIRROR, _STATIC_UID = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -119,8 +118,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     demand, _ = read_pod_demand(spec, names)
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
-    written = _decode(annotations.get(names.gpu_allocation), faults)
-    annotated = _valid_allocations(written, demand, names, faults)
+    written = read_records(annotations, names, faults)
+    annotated = believed(written, demand, names, faults)
     wishes, wrong = read_wishes(annotations, names)
     faults += map(str, wrong)
     return PodView(
@@ -141,7 +140,7 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
         assigned=annotations.get(names.gpu_assigned) == "true" and is_complete(demand, annotated),
         annotated=annotated,
         wishes=wishes,
-        chosen=_chosen(annotations, demand, written, names, faults),
+        chosen=read_choice(annotations, demand, written, names, faults),
         # The API server lets nobody but a kubelet make a mirror pod.
         runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
         mains=frozenset(each.get("name", "") for each in spec.get("containers") or ()),
@@ -188,71 +187,6 @@ def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
         return bool(demand)
     others = any(each.kind is not ContainerKind.INIT for each in demand.containers)
     return others and all(each.kind is ContainerKind.INIT for each in missing)
-
-
-def _decode(text: str | None, faults: list[str]) -> Mapping[str, Allocation]:
-    if text is None:
-        return {}
-    try:
-        return decode_allocations(text)
-    except ContractError as error:
-        faults.append(str(error))
-        return {}
-
-
-def _valid_allocations(
-    written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
-) -> Mapping[str, Allocation]:
-    """Keep the allocations of containers that ask for just that."""
-    annotated = {}
-    for name, allocation in written.items():
-        container = demand.of(name)
-        if container is not None and _is_of(allocation, container.demand):
-            annotated[name] = allocation
-        else:
-            faults.append(
-                f"metadata.annotations[{names.gpu_allocation}]: Invalid value: {quote(name)}: "
-                "must record what the container of this name asks for"
-            )
-    return annotated
-
-
-def _is_of(allocation: Allocation, demand: Demand) -> bool:
-    """Return whether an allocation can be of a container that asks for this."""
-    if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
-        return False
-    cards = len(set(allocation.cards))
-    return cards == len(allocation.cards) and cards == (demand.cards if demand.cores else 1)
-
-
-def _chosen(
-    annotations: Mapping[str, str],
-    demand: PodDemand,
-    written: Mapping[str, Allocation],
-    names: Names,
-    faults: list[str],
-) -> Mapping[int, tuple[int, ...]]:
-    """Read what a scheduler chose for the containers that have no allocation yet.
-
-    An allocation that is not valid counts here: who wrote it has written the cards beside it
-    too.
-    """
-    chosen: dict[int, tuple[int, ...]] = {}
-    for container in demand.containers:
-        key = names.predicate_gpu_idx(container.index)
-        if container.kind is not ContainerKind.MAIN or container.name in written:
-            continue
-        text = annotations.get(key)
-        if text is None:
-            continue
-        if _INDICES.match(text):
-            chosen[container.index] = tuple(dict.fromkeys(map(int, text.split(","))))
-        else:
-            faults.append(
-                f"metadata.annotations[{key}]: Invalid value: {quote(text)}: must be card "
-                "indices, comma-separated, such as 0,1"
-            )
-    return chosen
 
 
 def _unix_ns(rfc3339: str | None) -> int:

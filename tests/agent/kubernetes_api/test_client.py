@@ -12,8 +12,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from agent.errors import SettingsError, Unavailable
-from agent.kubernetes_api import client as module
 from agent.kubernetes_api.client import Api, Gone, Rejected
+from apiserver.client import split_lines
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
@@ -359,4 +359,4 @@ def test_lines_are_whole_however_the_stream_is_cut() -> None:
         def stream(self, _size: int) -> Iterator[bytes]:
             yield from (b'{"a"', b": 1}\n\n{", b'"b": 2}\n{"c"')
 
-    assert list(module._lines(Stream())) == [b'{"a": 1}', b'{"b": 2}']
+    assert list(split_lines(Stream())) == [b'{"a": 1}', b'{"b": 2}']

@@ -13,8 +13,8 @@ import pytest
 from cryptography import exceptions as cryptography_exceptions
 from cryptography import x509
 
+from serving.expiry import not_after
 from tests.webhook.server.stages import GET, ConnectionStage, Make, run
-from webhook.server.expiry import not_after
 
 
 def _exceptions(*modules: ModuleType) -> list[type[Exception]]:

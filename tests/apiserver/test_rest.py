@@ -11,8 +11,9 @@ import pytest
 import trustme
 from kubernetes.config import incluster_config
 
-from agent.errors import SettingsError, Unavailable
-from agent.kubernetes_api.rest import Rest
+from apiserver.errors import CredentialsError
+from apiserver.rest import Rest
+from common.errors import Unavailable
 
 
 class Server:
@@ -80,13 +81,13 @@ def account(
 def test_in_a_pod_the_service_accounts_token_is_sent_over_tls(
     account: Path, server: Server
 ) -> None:
-    assert Rest(None).request("GET", "/api/v1/pods", timeout=5).status == 200
+    assert Rest(None, user_agent="test").request("GET", "/api/v1/pods", timeout=5).status == 200
     assert server.tokens == ["bearer first"]
 
 
 def test_a_token_is_read_again_when_it_is_due(account: Path, server: Server) -> None:
     """The kubelet writes a new one long before the old one expires."""
-    rest = Rest(None)
+    rest = Rest(None, user_agent="test")
     (account / "token").write_text("second")
     rest.request("GET", "/api/v1/pods", timeout=5).release_conn()
     _make_due(rest)
@@ -98,7 +99,7 @@ def test_a_token_is_read_again_when_it_is_due(account: Path, server: Server) -> 
 def test_a_token_that_cannot_be_read_again_is_an_outage_that_passes(
     account: Path, server: Server, spoil: object
 ) -> None:
-    rest = Rest(None)
+    rest = Rest(None, user_agent="test")
     _make_due(rest)
     assert callable(spoil)
     spoil(account / "token")
@@ -112,16 +113,16 @@ def test_a_token_that_cannot_be_read_again_is_an_outage_that_passes(
 def test_a_server_that_is_not_trusted_is_an_outage(account: Path, server: Server) -> None:
     trustme.CA().cert_pem.write_to_path(account / "ca.crt")
     with pytest.raises(Unavailable, match=r"^API server: .*(?s:SSL|CERTIFICATE)"):
-        Rest(None).request("GET", "/api/v1/pods", timeout=5)
+        Rest(None, user_agent="test").request("GET", "/api/v1/pods", timeout=5)
     assert server.tokens == []
 
 
 def test_a_service_account_without_a_token_is_named(account: Path) -> None:
     (account / "token").unlink()
     with pytest.raises(
-        SettingsError, match=r"^kubeconfig: cannot use the pod's service account: Service token"
+        CredentialsError, match=r"^kubeconfig: cannot use the pod's service account: Service token"
     ):
-        Rest(None)
+        Rest(None, user_agent="test")
 
 
 def _make_due(rest: Rest) -> None:

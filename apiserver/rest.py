@@ -1,4 +1,4 @@
-"""Raw requests to the API server. The only importer of ``kubernetes`` and ``urllib3``.
+"""Raw requests to the API server. The only importer here of ``kubernetes`` and ``urllib3``.
 
 Credentials, TLS, proxies and connections are the official client's. Its typed methods and
 models are not used: to import them takes longer than everything else at the agent's start,
@@ -18,7 +18,8 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import load_incluster_config
 
-from agent.errors import SettingsError, Unavailable
+from apiserver.errors import CredentialsError
+from common.errors import Unavailable
 
 Timeout = float | tuple[float, float]
 """Seconds for all of a request, or for the connection and for each read."""
@@ -26,7 +27,6 @@ Timeout = float | tuple[float, float]
 BROKEN = (urllib3.exceptions.HTTPError, OSError)
 """What reading a response raises when the connection breaks."""
 
-_AGENT = "gpu-turnstile-agent"  # audit logs name who asked
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 
@@ -37,15 +37,17 @@ _UNUSABLE = (ConfigException, OSError, ValueError, TypeError)
 class Rest:
     """A connection to the API server. Safe to share between threads."""
 
-    def __init__(self, kubeconfig: Path | None) -> None:
+    def __init__(self, kubeconfig: Path | None, *, user_agent: str) -> None:
         """Read the credentials; nothing is asked yet.
 
         Args:
             kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+            user_agent: the program, which audit logs name.
 
         Raises:
-            SettingsError: neither can be used.
+            CredentialsError: neither can be used.
         """
+        self._user_agent = user_agent
         self._configuration = Configuration()
         if kubeconfig is None:
             _load_service_account(self._configuration)
@@ -82,7 +84,7 @@ class Rest:
         if query:
             url += "?" + urlencode(sorted(query.items()))
         try:
-            headers = {"Accept": _JSON, "User-Agent": _AGENT, **self._authorization()}
+            headers = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
             if body is not None:
                 headers["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
             answer = self._client.request(
@@ -113,10 +115,10 @@ def _load_kubeconfig(configuration: Configuration, path: Path) -> None:
 
     try:
         kube_config.load_kube_config(str(path), client_configuration=configuration)
-    # Reached through the client: PyYAML is imported by agent.cards.cards_file alone.
+    # Reached through the client: PyYAML is imported by the agent's cards file alone.
     except (*_UNUSABLE, kube_config.yaml.YAMLError) as error:  # type: ignore[attr-defined]
         raise _unusable(str(path), error) from error
 
 
-def _unusable(where: str, error: Exception) -> SettingsError:
-    return SettingsError(f"kubeconfig: cannot use {where}: {' '.join(str(error).split())}")
+def _unusable(where: str, error: Exception) -> CredentialsError:
+    return CredentialsError(f"kubeconfig: cannot use {where}: {' '.join(str(error).split())}")

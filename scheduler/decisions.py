@@ -1,0 +1,169 @@
+"""Which nodes fit a pod and how good they are, over the whole cluster. No I/O.
+
+Decisions are remembered by node for each shape of pod, and forgotten when the room of that node
+changes: of a burst of equal pods, each costs the nodes that the one before it has changed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from contract.names import Names
+from placement.scoring import Policy
+from scheduler.fit import Refusal, check
+from scheduler.holdings import Free
+from scheduler.nodes import Node, parse_node
+from scheduler.pods import Pod, Shape
+from scheduler.score import score
+from scheduler.state import State
+
+_MOST_SHAPES = 64
+UNKNOWN = Refusal("the node is not known yet", for_good=False)
+
+
+class Verdict(NamedTuple):
+    """The decision about one node.
+
+    Attributes:
+        score: 0 to 10; -1 where the pod does not fit.
+        refusal: why not.
+    """
+
+    score: int
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The nodes asked about, by what was decided.
+
+    Attributes:
+        fitting: those on which the pod fits, in the order in which they were asked about.
+        failed: the others, and why; freeing cards may help.
+        for_good: the others, and why; freeing cards would not help.
+    """
+
+    fitting: list[str]
+    failed: dict[str, str] = field(default_factory=dict)
+    for_good: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Table:
+    """What was decided for one shape of pod, as of one version of the cluster."""
+
+    version: int
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+
+class Decisions:
+    """Decides about nodes for pods."""
+
+    def __init__(self, state: State, names: Names, node_policy: Policy = Policy.BINPACK) -> None:
+        """Decide on *state*.
+
+        Args:
+            state: the cluster.
+            names: the contract's names, for nodes that come whole.
+            node_policy: which node a pod prefers where its author has no wish.
+        """
+        self._state = state
+        self._names = names
+        self._node_policy = node_policy
+        self._tables: OrderedDict[Shape, _Table] = OrderedDict()
+
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
+        """Decide on which of *nodes* a pod fits."""
+        result = Filtered([])
+        fitting = result.fitting
+        with self._state.lock:
+            for name, verdict in zip(nodes, self._verdicts(pod, nodes), strict=True):
+                if verdict.refusal is None:
+                    fitting.append(name)
+                else:
+                    _note(result, name, verdict.refusal)
+        return result
+
+    def scores(self, pod: Pod, nodes: Sequence[str]) -> list[int]:
+        """Return the score of each of *nodes*; 0 where the pod does not fit."""
+        with self._state.lock:
+            return [max(verdict.score, 0) for verdict in self._verdicts(pod, nodes)]
+
+    def filter_objects(self, pod: Pod, nodes: Iterable[Mapping[str, Any]]) -> Filtered:
+        """Decide on which of some nodes a pod fits, by the objects that were sent."""
+        result = Filtered([])
+        with self._state.lock:
+            for obj in nodes:
+                name = obj["metadata"]["name"]
+                verdict = self._judge_object(pod, obj)
+                if verdict.refusal is None:
+                    result.fitting.append(name)
+                else:
+                    _note(result, name, verdict.refusal)
+        return result
+
+    def score_objects(self, pod: Pod, nodes: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Return the score of each of some nodes, by the objects that were sent."""
+        with self._state.lock:
+            return [max(self._judge_object(pod, obj).score, 0) for obj in nodes]
+
+    def _verdicts(self, pod: Pod, nodes: Sequence[str]) -> list[Verdict]:
+        table = self._table(pod.shape)
+        known = table.verdicts
+        found: list[Verdict | None] = list(map(known.get, nodes))
+        assumed = self._state.assumption(pod.uid) if pod.uid else None
+        if None in found or assumed is not None:
+            for place, name in enumerate(nodes):
+                if assumed is not None and name == assumed.pod.node:
+                    found[place] = self._judge_for_itself(pod, name)
+                elif found[place] is None:
+                    found[place] = known[name] = self._judge(pod.shape, name)
+        return found  # type: ignore[return-value]  # none is missing any more
+
+    def _table(self, shape: Shape) -> _Table:
+        table = self._tables.get(shape)
+        if table is None:
+            table = self._tables[shape] = _Table(self._state.version)
+            if len(self._tables) > _MOST_SHAPES:
+                self._tables.popitem(last=False)
+            return table
+        self._tables.move_to_end(shape)
+        for name in self._state.changed_since(table.version):
+            table.verdicts.pop(name, None)
+        table.version = self._state.version
+        return table
+
+    def _judge(self, shape: Shape, name: str) -> Verdict:
+        room = self._state.room(name)
+        if room is None:
+            return Verdict(-1, UNKNOWN)
+        return self.judge(shape, room.node, room.free())
+
+    def _judge_for_itself(self, pod: Pod, name: str) -> Verdict:
+        """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
+        room = self._state.room(name)
+        if room is None:
+            return Verdict(-1, UNKNOWN)
+        return self.judge(pod.shape, room.node, room.free_without(pod.uid))
+
+    def _judge_object(self, pod: Pod, obj: Mapping[str, Any]) -> Verdict:
+        """Decide by an object: the pods that are known there count on the cards that it names."""
+        node = parse_node(obj, self._names)
+        room = self._state.room(node.name)
+        if room is None or node.cards != room.node.cards:
+            return self.judge(pod.shape, node, node.all_free())
+        return self.judge(pod.shape, node, room.free_without(pod.uid))
+
+    def judge(self, shape: Shape, node: Node, free: Free) -> Verdict:
+        """Decide about one node."""
+        fit = check(shape, node, free)
+        if isinstance(fit, Refusal):
+            return Verdict(-1, fit)
+        wished = shape.wishes.node_policy
+        policy = Policy(wished) if wished else self._node_policy
+        return Verdict(score(shape, node, free, fit, policy))
+
+
+def _note(result: Filtered, name: str, refusal: Refusal) -> None:
+    (result.for_good if refusal.for_good else result.failed)[name] = refusal.reason

@@ -1,0 +1,241 @@
+"""Whether a pod fits on a node, card by card, and in a few equal words why not. Pure.
+
+Whether, not where: this is asked about hundreds of nodes for every pod, so it does not weigh
+cards. Where is decided once, when the pod is bound, by ``placement``. Both agree: what fits here
+has a place there, and the other way round (tests hold them against each other).
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
+from contract.wishes import Wishes
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from scheduler.holdings import Free, plan_pod
+from scheduler.nodes import Node
+from scheduler.pods import Need, Pod, Shape
+
+_MOST_TRIES = 2000
+"""Cards tried for shares before a search is left to ``placement``."""
+
+
+class Fit(NamedTuple):
+    """A pod fits.
+
+    Attributes:
+        begun: whole cards that it would begin to share.
+    """
+
+    begun: int = 0
+
+
+class Refusal(NamedTuple):
+    """A pod does not fit.
+
+    Attributes:
+        reason: why, equal for equal causes.
+        for_good: freeing cards would not mend it.
+    """
+
+    reason: str
+    for_good: bool
+
+
+def check(shape: Shape, node: Node, free: Free) -> Fit | Refusal:
+    """Decide whether a pod fits on a node.
+
+    Args:
+        shape: of the pod.
+        node: the node.
+        free: what is free of its cards.
+    """
+    if shape.problem:
+        return Refusal(shape.problem, for_good=True)
+    if node.problem:
+        return Refusal(node.problem.value, for_good=True)
+    usable = usable_cards(node, shape.wishes)
+    needs = shape.needs
+    fit: Fit | None
+    if len(needs) == 1:
+        fit = _alone(needs[0], [free[place] for place in usable])
+    elif all(_alone(need, [free[place] for place in usable]) for need in needs):
+        fit = _together(shape, node, free, usable)
+    else:
+        fit = None
+    return fit or explain(shape, node, free, usable)
+
+
+@lru_cache(maxsize=65536)
+def usable_cards(node: Node, wishes: Wishes) -> tuple[int, ...]:
+    """Return the places of the cards that are healthy and that no wish rules out."""
+    return tuple(
+        place
+        for place, card in enumerate(node.cards)
+        if card.healthy and not wishes.excludes(model=card.model, uuid=card.uuid)
+    )
+
+
+def _alone(need: Need, free: Sequence[tuple[int, int]]) -> Fit | None:
+    """Decide about one container as if its pod had no other."""
+    wanted, blocks = need.cores, need.blocks
+    if need.demand.is_share:
+        found: Fit | None = None
+        for cores, memory in free:
+            if cores >= wanted and memory >= blocks:
+                if cores < CORES_PER_CARD:
+                    return _KEPT
+                found = _BEGUN
+        return found
+    fitting = 0
+    for cores, memory in free:
+        fitting += cores >= wanted and memory >= blocks
+    return _KEPT if fitting >= need.cards else None
+
+
+_KEPT, _BEGUN = Fit(0), Fit(1)
+
+
+def _together(shape: Shape, node: Node, free: Free, usable: Sequence[int]) -> Fit | None:
+    """Decide about several containers, each of which would fit alone."""
+    if not shape.has_inits:
+        rows = [free[place] for place in usable]
+        left = _without_whole([need for need in shape.needs if not need.demand.is_share], rows)
+        if left is None:
+            return None
+        shares = sorted(
+            ((need.cores, need.blocks) for need in shape.needs if need.demand.is_share),
+            reverse=True,
+        )
+        try:
+            return _Shares(shares).place(left)
+        except _GivenUpError:
+            pass
+    return _planned(shape, node, tuple(free))
+
+
+def _without_whole(
+    needs: Sequence[Need], rows: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...] | None:
+    """Take whole cards away, of those with memory enough the smallest; ``None`` if too few."""
+    left = sorted(rows, key=lambda row: row[1])
+    for need in sorted(needs, key=lambda need: -need.blocks):
+        found = [
+            place
+            for place, (cores, blocks) in enumerate(left)
+            if cores >= CORES_PER_CARD and blocks >= need.blocks
+        ][: need.cards]
+        if len(found) < need.cards:
+            return None
+        for place in reversed(found):
+            del left[place]
+    return tuple(left)
+
+
+class _GivenUpError(Exception):
+    """Too many cards were tried."""
+
+
+class _Shares:
+    """Shares packed onto cards by trying, the largest first, begun cards before whole ones."""
+
+    def __init__(self, shares: Sequence[tuple[int, int]]) -> None:
+        self._shares = shares
+        self._failed: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
+        self._tries = _MOST_TRIES
+
+    def place(self, rows: tuple[tuple[int, int], ...], at: int = 0) -> Fit | None:
+        """Place the shares from *at* on; ``None`` where it cannot be done."""
+        if at == len(self._shares):
+            return _KEPT
+        rows = tuple(sorted(rows))  # the least left first: whole cards last
+        if (at, rows) in self._failed:
+            return None
+        cores, blocks = self._shares[at]
+        before = None
+        for place, row in enumerate(rows):
+            if row == before or row[0] < cores or row[1] < blocks:
+                continue
+            before = row
+            self._tries -= 1
+            if self._tries < 0:
+                raise _GivenUpError
+            less = (row[0] - cores, row[1] - blocks)
+            rest = self.place((*rows[:place], less, *rows[place + 1 :]), at + 1)
+            if rest is not None:
+                return Fit(rest.begun + (row[0] == CORES_PER_CARD))
+        self._failed.add((at, rows))
+        return None
+
+
+@lru_cache(maxsize=65536)
+def _planned(shape: Shape, node: Node, free: tuple[tuple[int, int], ...]) -> Fit | None:
+    """Decide by a whole plan: containers hand places on, or the quick search gave up."""
+    containers = tuple(
+        ContainerDemand(str(number), need.kind, number, need.demand)
+        for number, need in enumerate(shape.needs)
+    )
+    pod = Pod("", "", "", "", PodDemand(containers), shape.wishes)
+    try:
+        plan = plan_pod(pod, node, free, Policy.BINPACK)
+    except PlacementError:
+        return None
+    if plan is None:
+        return _KEPT  # given up: the agent would not refuse it for that
+    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
+    begun = {
+        by_name[assignment.cards[0]]
+        for need, assignment in zip(shape.needs, plan.values(), strict=True)
+        if need.demand.is_share
+    }
+    return Fit(sum(free[place][0] == CORES_PER_CARD for place in begun))
+
+
+# --- in words -------------------------------------------------------------------------
+
+
+def explain(shape: Shape, node: Node, free: Free, usable: Sequence[int]) -> Refusal:
+    """Return why a pod does not fit on a node of which it is known that it does not."""
+    wishes = shape.wishes
+    wished = [
+        card for card in node.cards if not wishes.excludes(model=card.model, uuid=card.uuid)
+    ]
+    kind, kinds = f"card{_of_type(wishes)}", f"cards{_of_type(wishes)}"
+    if not wished:
+        return Refusal(_no_card_wished(node, wishes), for_good=True)
+    most = max(need.cards for need in shape.needs)
+    if len(wished) < most:
+        return Refusal(f"fewer than {most} {kinds}", for_good=True)
+    for need in shape.needs:
+        if sum(card.blocks >= need.blocks for card in wished) < need.cards:
+            return Refusal(f"no {kind} has {need.blocks} blocks", for_good=True)
+    if len(usable) < most:
+        few = f"fewer than {most} healthy {kinds}" if usable else f"no healthy {kind}"
+        return Refusal(few, for_good=True)
+    rows = [free[place] for place in usable]
+    for need in shape.needs:
+        if _alone(need, rows) is None:
+            return Refusal(_no_room(need, kind, kinds), for_good=False)
+    return Refusal(f"no {kind} is left for one of {len(shape.needs)} containers", for_good=False)
+
+
+def _of_type(wishes: Wishes) -> str:
+    return f" of type {' or '.join(wishes.use_types)}" if wishes.use_types else ""
+
+
+def _no_card_wished(node: Node, wishes: Wishes) -> str:
+    reasons = {wishes.excludes(model=card.model, uuid=card.uuid) for card in node.cards}
+    if "use-gpu-type" in reasons:
+        return f"no card{_of_type(wishes)}"
+    if "use-gpu-uuid" in reasons:
+        return "no card that use-gpu-uuid names"
+    return f"no card that {min(reasons)} leaves"
+
+
+def _no_room(need: Need, kind: str, kinds: str) -> str:
+    blocks = f" and {need.blocks} blocks" if need.blocks else ""
+    if need.demand.is_share or need.cards == 1:
+        return f"no {kind} has {need.cores} cores{blocks} free"
+    return f"fewer than {need.cards} {kinds} have {need.cores} cores{blocks} free"
+

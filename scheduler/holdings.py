@@ -1,0 +1,209 @@
+"""What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
+from contract.resource import Resource
+from placement.capacity import CardState, need_of
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from placement.search import Capacity, Plan, Step, make_plan
+from scheduler.nodes import Node
+from scheduler.pods import Pod
+
+Free: TypeAlias = Sequence[tuple[int, int]]
+"""Of each card, by its place on the node: free cores and free memory blocks."""
+
+Taken: TypeAlias = tuple[tuple[int, int, int], ...]
+"""Of each card that is used: its place on the node, cores and memory blocks."""
+
+
+def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
+    """Return the cards of each container, by place; ``None`` when one is not known.
+
+    As the agent counts it: an ordinary init container without a record, beside containers that
+    have one, holds nothing that anybody knows of.
+    """
+    places = {card.uuid: place for place, card in enumerate(node.cards)}
+    recorded = {
+        name: tuple(sorted(places[uuid] for uuid in uuids))
+        for name, uuids in pod.recorded
+        if all(uuid in places for uuid in uuids)
+    }
+    by_index = {card.index: place for place, card in enumerate(node.cards)}
+    chosen = dict(pod.chosen)
+    found: dict[str, tuple[int, ...]] = {}
+    complete = True
+    for container in pod.demand.containers:
+        cards = recorded.get(container.name)
+        if cards is None and container.kind is ContainerKind.MAIN:
+            cards = _chosen(container, chosen.get(container.index, ()), by_index)
+        if cards is not None:
+            found[container.name] = cards
+        elif container.kind is not ContainerKind.INIT or not recorded:
+            complete = False
+    return found if complete else None
+
+
+def _chosen(
+    container: ContainerDemand, indices: Sequence[int], by_index: Mapping[int, int]
+) -> tuple[int, ...] | None:
+    if len(indices) != container.demand.cards or not all(each in by_index for each in indices):
+        return None
+    return tuple(sorted(by_index[each] for each in indices))
+
+
+def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
+    """Count what containers take of given cards.
+
+    What an ordinary init container took is handed on to the containers after it (fact K7), and
+    is the pod's until it has ended (K4).
+    """
+    taken: dict[int, list[int]] = {}
+    reusable: dict[int, list[int]] = {}
+    for container in demand.containers:
+        on = cards.get(container.name, ())
+        asked = container.demand
+        cores = asked.cores if asked.is_share else CORES_PER_CARD
+        memory = asked.memory_per_card()
+        for number, place in enumerate(on):
+            row = taken.setdefault(place, [0, 0])
+            left = reusable.setdefault(place, [0, 0])
+            for slot, count in enumerate((cores, memory[number] if number < len(memory) else 0)):
+                handed = min(count, left[slot])
+                row[slot] += count - handed
+                left[slot] += count - handed if container.kind is ContainerKind.INIT else -handed
+    return tuple((place, *counts) for place, counts in sorted(taken.items()))  # type: ignore[misc]  # two counts
+
+
+def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
+    """Place a pod of which nobody has said where it is, as the agent would.
+
+    One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
+    emptiest cards until one or the other is told.
+    """
+    known = _part_known(pod, node)
+    try:
+        plan = plan_pod(pod, node, free, policy, fixed=known)
+    except PlacementError:
+        plan = None
+    if plan is not None:
+        return taken_by(plan, node)
+    cards: dict[str, Sequence[int]] = dict(known)
+    emptiest = sorted(range(len(free)), key=lambda place: (-free[place][0], -free[place][1], place))
+    for container in pod.demand.containers:
+        cards.setdefault(container.name, sorted(emptiest[: max(container.demand.cards, 1)]))
+    return taken_on(pod.demand, cards)
+
+
+def _part_known(pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for container in pod.demand.containers:
+        alone = Pod(
+            pod.namespace,
+            pod.name,
+            pod.uid,
+            pod.node,
+            PodDemand((container,)),
+            recorded=tuple(each for each in pod.recorded if each[0] == container.name),
+            chosen=pod.chosen,
+        )
+        found |= known_cards(alone, node) or {}
+    return found
+
+
+def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
+    pod: Pod,
+    node: Node,
+    free: Free,
+    policy: Policy,
+    *,
+    fixed: Mapping[str, Sequence[int]] | None = None,
+    most_tries: int = 500,
+) -> Plan | None:
+    """Place all containers of a pod with the agent's own code.
+
+    As the agent does, the plan holds whichever places the kubelet hands on; where there is no such
+    plan, one that may hold will do.
+
+    Args:
+        pod: the pod.
+        node: where.
+        free: what is free there.
+        policy: which card a share prefers, where the pod's author has no wish.
+        fixed: the cards of containers that have theirs, by name and place.
+        most_tries: how many placings are tried.
+
+    Returns:
+        The plan, by container name; cards are named by their index as text. ``None`` when the
+        search was given up.
+
+    Raises:
+        PlacementError: there is none.
+    """
+    if node.links is None:
+        raise PlacementError("no cards")
+    wishes = pod.wishes
+    capacities = [
+        Capacity(
+            CardState(
+                str(card.index),
+                card.index,
+                {Resource.CORE: cores, Resource.MEMORY: blocks},
+                {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
+                "" if card.healthy else "unhealthy",
+                wishes.excludes(model=card.model, uuid=card.uuid),
+            )
+        )
+        for card, (cores, blocks) in zip(node.cards, free, strict=True)
+    ]
+    names = {name: tuple(str(node.cards[each].index) for each in on) for name, on in (fixed or {}).items()}
+    steps = [
+        Step(
+            container,
+            need_of(container.demand),
+            frozenset(_asked(container)),
+            fixed=names.get(container.name, ()),
+        )
+        for container in pod.demand.containers
+    ]
+    chosen = Policy(wishes.policy) if wishes.policy else policy
+    refusal: PlacementError | None = None
+    inits = any(each.kind is ContainerKind.INIT for each in pod.demand.containers)
+    for certain in (True, False) if inits else (True,):
+        try:
+            plan = make_plan(
+                steps,
+                capacities,
+                links=node.links,
+                policy=chosen,
+                certain=certain,
+                most_tries=most_tries,
+            )
+        except PlacementError as error:
+            refusal = refusal or error
+        else:
+            if plan is not None:
+                return plan
+            refusal = None
+    if refusal is not None:
+        raise refusal
+    return None
+
+
+def _asked(container: ContainerDemand) -> list[Resource]:
+    asked = container.demand
+    return [Resource.CORE, Resource.MEMORY] if asked.memory else [Resource.CORE]
+
+
+def taken_by(plan: Plan, node: Node) -> Taken:
+    """Add up what a plan takes of each card."""
+    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
+    taken: dict[int, list[int]] = {}
+    for assignment in plan.values():
+        for resource, fresh in assignment.fresh.items():
+            for name, count in fresh.items():
+                row = taken.setdefault(by_name[name], [0, 0])
+                row[resource is Resource.MEMORY] += count
+    return tuple((place, *counts) for place, counts in sorted(taken.items()))  # type: ignore[misc]  # two counts

@@ -1,0 +1,163 @@
+"""A pod as the scheduler sees it: what it asks for, where it is, which cards it has. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from sys import intern
+from typing import Any, NamedTuple
+
+from contract.demand import (
+    ContainerKind,
+    Demand,
+    PodDemand,
+    asks_for_gpus,
+    read_pod_demand,
+)
+from contract.names import Names
+from contract.pod_records import believed, read_choice, read_records
+from contract.resource import Resource
+from contract.wishes import NO_WISHES, Wishes, read_wishes
+from placement.capacity import need_of
+from placement.errors import PlacementError
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class Need(NamedTuple):
+    """What one container needs of its cards.
+
+    Attributes:
+        kind: how the kubelet books it.
+        demand: what it asks for.
+        cards: how many cards.
+        cores: cores that each of them must have free.
+        blocks: memory blocks that each of them must have free.
+    """
+
+    kind: ContainerKind
+    demand: Demand
+    cards: int
+    cores: int
+    blocks: int
+
+
+class Shape(NamedTuple):
+    """All that a decision about nodes depends on; equal for equal pods.
+
+    Attributes:
+        needs: of each container, in the kubelet's order of admission.
+        wishes: of the pod's author.
+        problem: why no node can ever serve it; empty when one may.
+    """
+
+    needs: tuple[Need, ...]
+    wishes: Wishes
+    problem: str = ""
+
+    @property
+    def has_inits(self) -> bool:
+        """Whether ordinary init containers hand places on (fact K7)."""
+        return any(need.kind is ContainerKind.INIT for need in self.needs)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that asks for GPUs.
+
+    Attributes:
+        namespace: its namespace.
+        name: its name.
+        uid: its UID.
+        node: where it is bound; empty while it is not.
+        demand: its GPU containers in the kubelet's order of admission.
+        wishes: its author's.
+        recorded: container name and card UUIDs, by the agent's record.
+        chosen: place in ``spec.containers`` and card indices, by a scheduler.
+        order: the stamp of its binding; sorts pods as the kubelet admits them.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    demand: PodDemand
+    wishes: Wishes = NO_WISHES
+    recorded: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    chosen: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    order: str = ""
+
+    def __str__(self) -> str:
+        """Write as ``kubectl`` users do."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def shape(self) -> Shape:
+        """What decisions about nodes depend on."""
+        return shape_of(self.demand, self.wishes)
+
+
+def has_ended(obj: Mapping[str, Any]) -> bool:
+    """Return whether a pod has succeeded or failed: the kubelet runs nothing of it any more."""
+    return (obj.get("status") or {}).get("phase") in _ENDED
+
+
+def parse_pod(obj: Mapping[str, Any], names: Names) -> Pod | None:
+    """Read a pod object; ``None`` for one that asks for no GPU.
+
+    The object may be hostile where the API server does not check it: annotations and counts. What
+    does not parse counts as not said; the agent logs it on the node.
+    """
+    spec = obj.get("spec") or {}
+    if not asks_for_gpus(spec, names):
+        return None
+    demand, _ = read_pod_demand(spec, names)
+    if not demand:
+        return None
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    faults: list[str] = []
+    written = read_records(annotations, names, faults)
+    recorded = believed(written, demand, names, faults)
+    chosen = read_choice(annotations, demand, written, names, faults)
+    wishes, _ = read_wishes(annotations, names)
+    if wishes.core_limit is not None:
+        wishes = replace(wishes, core_limit=None)  # says nothing of where
+    return Pod(
+        intern(metadata.get("namespace", "")),
+        metadata.get("name", ""),
+        metadata.get("uid", ""),
+        intern(spec.get("nodeName") or ""),
+        _shared(demand),
+        wishes,
+        tuple((name, tuple(map(intern, each.cards))) for name, each in recorded.items()),
+        tuple(chosen.items()),
+        annotations.get(names.bind_order, ""),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _shared(demand: PodDemand) -> PodDemand:
+    """Return one object for equal demands: there are many pods and few kinds of them."""
+    return demand
+
+
+@lru_cache(maxsize=4096)
+def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
+    """Return the shape of a pod."""
+    needs = []
+    for container in demand.containers:
+        try:
+            need = need_of(container.demand)
+        except PlacementError as error:
+            return Shape((), wishes, str(error))
+        per_card = need.per_card
+        needs.append(
+            Need(
+                container.kind,
+                container.demand,
+                container.demand.cards,
+                per_card[Resource.CORE],
+                per_card[Resource.MEMORY],
+            )
+        )
+    return Shape(tuple(needs), wishes)

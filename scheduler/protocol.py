@@ -1,0 +1,238 @@
+"""kube-scheduler's extender protocol (``k8s.io/kube-scheduler/extender/v1``), strictly.
+
+Its types have no JSON tags: keys are the capitalised names of Go's fields. Go's decoder takes them
+in any case; its encoder, which is all that we hear, does not write them so, and neither do we read
+them so. Bytes in, frozen values out, and the other way round; nothing else happens here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+from contract.errors import quote
+from scheduler.decisions import Filtered
+from scheduler.errors import BadRequest, TooLarge
+
+Json: TypeAlias = Mapping[str, Any]
+
+LARGEST_NAMES = 8 * 2**20
+"""Bytes of a request; a pod is at most 3 MiB, and 5,000 node names a quarter of one."""
+
+LARGEST_NODES = 128 * 2**20
+"""Bytes of a request where the scheduler sends whole nodes (``nodeCacheCapable: false``)."""
+
+_LONGEST_NAME = 253
+_ARGS = ("Pod", "Nodes", "NodeNames")
+_BINDING = ("PodName", "PodNamespace", "PodUID", "Node")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderArgs:
+    """A question about nodes for a pod.
+
+    Attributes:
+        pod: the pod object; its metadata and spec are mappings.
+        names: the nodes asked about; ``None`` where they come whole.
+        nodes: the nodes, whole; ``None`` where they come by name.
+        node_list: the rest of the list that they came in.
+    """
+
+    pod: Json
+    names: tuple[str, ...] | None
+    nodes: tuple[Json, ...] | None = None
+    node_list: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindingArgs:
+    """A pod to be bound.
+
+    Attributes:
+        name: of the pod.
+        namespace: of the pod.
+        uid: of the pod.
+        node: where to.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    node: str
+
+
+def decode_args(body: bytes) -> ExtenderArgs:
+    """Read the body of filter or prioritize.
+
+    Raises:
+        TooLarge: it is longer than any.
+        BadRequest: it is not what kube-scheduler sends; names field, rule and value.
+    """
+    document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
+    pod = document.get("Pod")
+    if not isinstance(pod, dict):
+        _refuse("Pod", pod, "must be a pod")
+    _check_object("Pod", pod, "spec")
+    listed, names = document.get("Nodes"), document.get("NodeNames")
+    if (listed is None) == (names is None):
+        both = "both are there" if names is not None else "neither is there"
+        raise BadRequest(f"NodeNames, Nodes: must be one of them, {both}")
+    if names is not None:
+        if len(body) > LARGEST_NAMES:
+            raise TooLarge(f"body: must be at most {LARGEST_NAMES} bytes where nodes come by name")
+        return ExtenderArgs(pod, _names(names))
+    if not isinstance(listed, dict):
+        _refuse("Nodes", listed, "must be a list of nodes")
+    items = listed.get("items")
+    if items is not None and not isinstance(items, list):
+        _refuse("Nodes.items", items, "must be a list")
+    for number, each in enumerate(items or ()):
+        path = f"Nodes.items[{number}]"
+        if not isinstance(each, dict):
+            _refuse(path, each, "must be a node")
+        _check_object(path, each, "status")
+        _text(each["metadata"], "name", f"{path}.metadata.")
+    rest = {key: value for key, value in listed.items() if key != "items"}
+    return ExtenderArgs(pod, None, tuple(items or ()), rest)
+
+
+def decode_binding(body: bytes) -> BindingArgs:
+    """Read the body of bind.
+
+    Raises:
+        TooLarge: it is longer than any.
+        BadRequest: it is not what kube-scheduler sends; names field, rule and value.
+    """
+    document = _document(body, 16 * 1024, _BINDING, "ExtenderBindingArgs")
+    return BindingArgs(*(_text(document, field) for field in _BINDING))
+
+
+def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> bytes:
+    """Write the answer to filter, in the form in which the nodes came."""
+    answer: dict[str, Any] = {
+        "Nodes": None,
+        "NodeNames": None,
+        "FailedNodes": filtered.failed,
+        "FailedAndUnresolvableNodes": filtered.for_good,
+        "Error": "",
+    }
+    if args.nodes is None:
+        answer["NodeNames"] = filtered.fitting
+    else:
+        fitting = set(filtered.fitting)
+        items = [each for each in args.nodes if each["metadata"]["name"] in fitting]
+        answer["Nodes"] = {**(args.node_list or {}), "items": items}
+    return _encode(answer)
+
+
+def encode_filter_error(text: str) -> bytes:
+    """Write the answer to a filter that cannot be decided: kube-scheduler tries the pod again."""
+    return _encode(
+        {
+            "Nodes": None,
+            "NodeNames": None,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": {},
+            "Error": text,
+        }
+    )
+
+
+def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    """Write the answer to prioritize."""
+    # The encoder takes four times as long for as many mappings.
+    hosts = _ENCODER.encode(names)[1:-1].split(",") if names else ()
+    pairs = zip(hosts, scores, strict=True)
+    written = ",".join([f'{{"Host":{host},"Score":{score}}}' for host, score in pairs])
+    return f"[{written}]".encode()
+
+
+def encode_bound(error: str = "") -> bytes:
+    """Write the answer to bind; without an error the pod is bound."""
+    return _encode({"Error": error})
+
+
+def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> dict[str, Any]:
+    if len(body) > largest:
+        raise TooLarge(f"body: must be at most {largest} bytes")
+    try:
+        document = _DECODER.decode(body.decode("utf-8"))
+    except RecursionError as error:
+        raise BadRequest("body: is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"body: is not UTF-8: byte {error.start} is wrong") from error
+    except json.JSONDecodeError as error:
+        raise BadRequest(f"body: is not JSON: {error}") from error
+    except ValueError as error:  # Python refuses to read integers of thousands of digits
+        raise BadRequest("body: is not JSON: it has a number too long to read") from error
+    if not isinstance(document, dict):
+        raise BadRequest(f"body: Invalid value: {quote(document)}: must be {kind}")
+    for key in document:
+        if key not in fields:
+            raise BadRequest(
+                f"body: {quote(key)} is no field of {kind}: must be {', '.join(fields)}"
+            )
+    return document
+
+
+def _names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list):
+        _refuse("NodeNames", names, "must be a list")
+    for number, each in enumerate(names):
+        if type(each) is not str or not 0 < len(each) <= _LONGEST_NAME or "," in each:
+            _refuse(f"NodeNames[{number}]", each, "must be the name of a node")
+    return tuple(names)
+
+
+def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:
+    """Check what is read of an object without looking: mappings where mappings belong."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        _refuse(f"{path}.metadata", metadata, "must be a mapping")
+    for field in ("name", "namespace", "uid", "creationTimestamp"):
+        value = metadata.get(field)
+        if value is not None and not isinstance(value, str):
+            _refuse(f"{path}.metadata.{field}", value, "must be text")
+    annotations = metadata.get("annotations")
+    if annotations is not None:
+        if not isinstance(annotations, dict):
+            _refuse(f"{path}.metadata.annotations", annotations, "must be a mapping")
+        for key, value in annotations.items():
+            if not isinstance(value, str):
+                _refuse(f"{path}.metadata.annotations[{key[:_LONGEST_NAME]}]", value, "must be text")
+    value = obj.get(part)
+    if value is not None and not isinstance(value, dict):
+        _refuse(f"{path}.{part}", value, "must be a mapping")
+    status = obj.get("status")
+    if status is not None and not isinstance(status, dict):
+        _refuse(f"{path}.status", status, "must be a mapping")
+    for field in ("capacity", "allocatable"):
+        value = (status or {}).get(field)
+        if value is not None and not isinstance(value, dict):
+            _refuse(f"{path}.status.{field}", value, "must be a mapping")
+    node = (obj.get("spec") or {}).get("nodeName") if part == "spec" else None
+    if node is not None and not isinstance(node, str):
+        _refuse(f"{path}.spec.nodeName", node, "must be text")
+
+
+def _text(mapping: Mapping[str, Any], field: str, path: str = "") -> str:
+    value = mapping.get(field)
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME:
+        _refuse(path + field, value, f"must be text of 1 to {_LONGEST_NAME} characters")
+    return value
+
+
+def _refuse(path: str, value: object, rule: str) -> NoReturn:
+    raise BadRequest(f"{path}: Invalid value: {quote(value)}: {rule}")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise BadRequest(f"body: is not JSON: {name} is not a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def _encode(answer: object) -> bytes:
+    return _ENCODER.encode(answer).encode("ascii")

@@ -1,0 +1,119 @@
+"""What is free on one node: its cards, less what each of its pods holds. No I/O.
+
+Kept up event by event. What a pod holds is known by its record or by a scheduler's choice; pods of
+which neither tells are simulated, in the order in which the kubelet admits them, on what the
+others leave. So the same pods have the same room, in whatever order the events came.
+"""
+
+from contract.demand import CORES_PER_CARD
+from placement.scoring import Policy
+from scheduler.holdings import Taken, known_cards, simulate, taken_on
+from scheduler.nodes import Node
+from scheduler.pods import Pod
+
+
+class Room:
+    """The room on one node. Not safe to share between threads."""
+
+    __slots__ = ("_free", "_held", "_planned", "_policy", "_unknown", "_used", "node", "pods")
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        """Start with a node of which nothing is known yet.
+
+        Args:
+            name: of the node.
+            policy: which card a share prefers, to simulate as the agent does.
+        """
+        self.node = Node(name)
+        self.pods: dict[str, Pod] = {}
+        self._policy = policy
+        self._held: dict[str, Taken] = {}
+        self._unknown: set[str] = set()
+        self._planned: dict[str, Taken] = {}
+        self._used: list[list[int]] = []
+        self._free: tuple[tuple[int, int], ...] | None = None
+
+    def set_node(self, node: Node) -> None:
+        """Take what the node is now; who holds what is worked out anew."""
+        if [card.uuid for card in node.cards] != [card.uuid for card in self.node.cards]:
+            self._planned.clear()  # of other cards
+        self.node = node
+        self._free = None
+        self._held.clear()
+        self._unknown.clear()
+        self._used = [[0, 0] for _ in node.cards]
+        for pod in self.pods.values():
+            self._count(pod)
+
+    def put(self, pod: Pod, planned: Taken | None = None) -> None:
+        """Count a pod, instead of what was known of it before.
+
+        Args:
+            pod: the pod.
+            planned: what this process has given it; counts until its record is there.
+        """
+        self._uncount(pod.uid)
+        self.pods[pod.uid] = pod
+        if planned is not None:
+            self._planned[pod.uid] = planned
+        self._count(pod)
+
+    def drop(self, uid: str) -> None:
+        """Count a pod no more."""
+        self._uncount(uid)
+        self.pods.pop(uid, None)
+        self._planned.pop(uid, None)
+
+    def free(self) -> tuple[tuple[int, int], ...]:
+        """Return the free cores and blocks of each card, by its place on the node."""
+        if self._free is None:
+            self._free = self._left(self._used, [self.pods[uid] for uid in self._unknown])
+        return self._free
+
+    def free_without(self, uid: str) -> tuple[tuple[int, int], ...]:
+        """Return what would be free if one pod held nothing."""
+        used = [row.copy() for row in self._used]
+        for place, cores, blocks in self._held.get(uid, ()):
+            used[place][0] -= cores
+            used[place][1] -= blocks
+        return self._left(used, [self.pods[each] for each in self._unknown if each != uid])
+
+    def holding(self, uid: str) -> Taken | None:
+        """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
+        return self._held.get(uid)
+
+    def _left(self, used: list[list[int]], unknown: list[Pod]) -> tuple[tuple[int, int], ...]:
+        cards = self.node.cards
+        free = [
+            (max(CORES_PER_CARD - cores, 0), max(card.blocks - blocks, 0))
+            for card, (cores, blocks) in zip(cards, used, strict=True)
+        ]
+        for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
+            for place, cores, blocks in simulate(pod, self.node, free, self._policy):
+                free[place] = (max(free[place][0] - cores, 0), max(free[place][1] - blocks, 0))
+        return tuple(free)
+
+    def _count(self, pod: Pod) -> None:
+        self._free = None
+        if not self.node.cards:
+            return
+        taken = self._planned.get(pod.uid)
+        if taken is None or pod.recorded:
+            cards = known_cards(pod, self.node)
+            if cards is not None:
+                self._planned.pop(pod.uid, None)
+                taken = taken_on(pod.demand, cards)
+        if taken is None:
+            self._unknown.add(pod.uid)
+            return
+        self._held[pod.uid] = taken
+        for place, cores, blocks in taken:
+            self._used[place][0] += cores
+            self._used[place][1] += blocks
+
+    def _uncount(self, uid: str) -> None:
+        self._free = None
+        self._unknown.discard(uid)
+        for place, cores, blocks in self._held.pop(uid, ()):
+            self._used[place][0] -= cores
+            self._used[place][1] -= blocks

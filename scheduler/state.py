@@ -1,0 +1,236 @@
+"""The cluster as the watches show it, and what this process has bound beyond that. No I/O.
+
+A pod counts on its node until it has ended: succeeded, failed, or gone from the API. One that is
+being bound counts from the decision on. It goes on counting until the watch shows it, or it is
+gone, or its Binding has failed for certain; no time runs out on it.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from contract.names import Names
+from placement.scoring import Policy
+from scheduler.holdings import Taken
+from scheduler.nodes import parse_node
+from scheduler.pods import Pod, has_ended, parse_pod
+from scheduler.room import Room
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A pod that this process has bound, or tries to, and that the watch does not show yet.
+
+    Attributes:
+        pod: the pod as it will be, its node and the choice of cards included.
+        taken: what it holds there.
+    """
+
+    pod: Pod
+    taken: Taken
+
+
+class State:
+    """Nodes, pods, and what is free. Whoever reads more than one thing holds :attr:`lock`.
+
+    One lock for all nodes: a decision takes less than a millisecond, and Python runs one thread
+    at a time anyway. No request is made while it is held.
+    """
+
+    def __init__(self, names: Names, policy: Policy = Policy.BINPACK) -> None:
+        """Start with an empty cluster.
+
+        Args:
+            names: the contract's names.
+            policy: which card a share prefers, as the agents have it.
+        """
+        self.lock = threading.RLock()
+        self._names = names
+        self._policy = policy
+        self._rooms: dict[str, Room] = {}
+        self._where: dict[str, str] = {}
+        self._asking: dict[str, Pod] = {}
+        self._assumed: dict[str, Assumed] = {}
+        self._version = 0
+        self._changed: dict[str, int] = {}
+        self._nodes: set[str] = set()
+
+    @property
+    def version(self) -> int:
+        """The number of the newest change of any node's room."""
+        return self._version
+
+    @property
+    def assumed(self) -> int:
+        """How many pods are bound, or may be, and not shown yet."""
+        return len(self._assumed)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many nodes are known, and how many pods count on them."""
+        return len(self._nodes), len(self._where)
+
+    def changed_since(self, version: int) -> list[str]:
+        """Return the nodes whose room has changed after *version*, the newest first."""
+        newest = takewhile(lambda each: each[1] > version, reversed(self._changed.items()))
+        return [name for name, _ in newest]
+
+    def room(self, name: str) -> Room | None:
+        """Return the room of a node; ``None`` where there is no such node."""
+        return self._rooms.get(name) if name in self._nodes else None
+
+    def find(self, uid: str) -> Pod | None:
+        """Return a pod that waits for a node."""
+        with self.lock:
+            return self._asking.get(uid)
+
+    def assumption(self, uid: str) -> Assumed | None:
+        """Return what this process has bound and the watch does not show."""
+        return self._assumed.get(uid)
+
+    def node_of(self, uid: str) -> str:
+        """Return where the watch shows a pod bound; empty where it does not."""
+        return self._where.get(uid, "")
+
+    # --- nodes ----------------------------------------------------------------------
+
+    def put_node(self, obj: Mapping[str, Any]) -> None:
+        """Take in a node as the API shows it."""
+        with self.lock:
+            name = obj["metadata"]["name"]
+            room = self._room(name)
+            node = parse_node(obj, self._names, room.node)
+            known = name in self._nodes
+            self._nodes.add(room.node.name)
+            if node is not room.node:
+                room.set_node(node)
+            elif known:
+                return
+            self._touch(name)
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node; its pods stay known until they are gone themselves."""
+        with self.lock:
+            self._nodes.discard(name)
+            self._forget_empty(name)
+            self._touch(name)
+
+    def replace_nodes(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Take in all nodes there are."""
+        with self.lock:
+            before = set(self._nodes)
+            for obj in objects:
+                self.put_node(obj)
+                before.discard(obj["metadata"]["name"])
+            for name in before:
+                self.drop_node(name)
+
+    # --- pods -----------------------------------------------------------------------
+
+    def put_pod(self, obj: Mapping[str, Any]) -> None:
+        """Take in a pod as the API shows it."""
+        uid = obj["metadata"].get("uid", "")
+        pod = None if has_ended(obj) else parse_pod(obj, self._names)
+        with self.lock:
+            if pod is None:
+                self.drop_pod(uid)
+            elif pod.node:
+                self._put_bound(pod)
+            else:
+                self._asking[uid] = pod
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod: it has ended, or is gone."""
+        with self.lock:
+            self._asking.pop(uid, None)
+            self.retract(uid)
+            self._leave(uid)
+
+    def known_pods(self) -> AbstractSet[str]:
+        """Return the UIDs of all pods, before a list that begins now."""
+        with self.lock:
+            return {*self._where, *self._asking, *self._assumed}
+
+    def forget_missing(self, known: AbstractSet[str], listed: AbstractSet[str]) -> None:
+        """Forget what was known before a list began and is not in it.
+
+        Args:
+            known: as :meth:`known_pods` returned it before the list began.
+            listed: the UIDs in the list.
+        """
+        with self.lock:
+            for uid in known - listed:
+                self.drop_pod(uid)
+
+    # --- what this process binds ------------------------------------------------------
+
+    def assume(self, pod: Pod, taken: Taken) -> None:
+        """Count a pod on the node that it is about to be bound to.
+
+        Args:
+            pod: the pod as it will be.
+            taken: what it will hold.
+        """
+        with self.lock:
+            self.retract(pod.uid)
+            self._assumed[pod.uid] = Assumed(pod, taken)
+            self._room(pod.node).put(pod, taken)
+            self._touch(pod.node)
+
+    def retract(self, uid: str) -> None:
+        """Count a pod no more that was not bound after all."""
+        with self.lock:
+            assumed = self._assumed.pop(uid, None)
+            if assumed is not None and self._where.get(uid) != assumed.pod.node:
+                self._room(assumed.pod.node).drop(uid)
+                self._forget_empty(assumed.pod.node)
+                self._touch(assumed.pod.node)
+
+    def _put_bound(self, pod: Pod) -> None:
+        uid = pod.uid
+        self._asking.pop(uid, None)
+        assumed = self._assumed.pop(uid, None)
+        if assumed is not None and assumed.pod.node != pod.node:
+            self._room(assumed.pod.node).drop(uid)
+            self._touch(assumed.pod.node)
+            assumed = None
+        if self._where.get(uid, pod.node) != pod.node:
+            self._leave(uid)
+        room = self._room(pod.node)
+        self._where[uid] = pod.node
+        if room.pods.get(uid) == pod:
+            return
+        # What was chosen at the binding tells more than the hints: init containers have none.
+        kept = assumed is None or assumed.pod.chosen == pod.chosen
+        if not kept:
+            room.drop(uid)
+        before = room.holding(uid)
+        room.put(pod)
+        if before is None or room.holding(uid) != before:
+            self._touch(pod.node)
+
+    def _leave(self, uid: str) -> None:
+        name = self._where.pop(uid, None)
+        if name is not None:
+            self._room(name).drop(uid)
+            self._forget_empty(name)
+            self._touch(name)
+
+    def _room(self, name: str) -> Room:
+        room = self._rooms.get(name)
+        if room is None:
+            room = self._rooms[name] = Room(name, self._policy)
+        return room
+
+    def _forget_empty(self, name: str) -> None:
+        room = self._rooms.get(name)
+        if room is not None and not room.pods and name not in self._nodes:
+            del self._rooms[name]
+
+    def _touch(self, name: str) -> None:
+        self._version += 1
+        self._changed.pop(name, None)
+        self._changed[name] = self._version

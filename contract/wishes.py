@@ -46,6 +46,11 @@ class Wishes:
     core_limit: int | None = None
     node_policy: str = ""
 
+    @property
+    def rules_out_cards(self) -> bool:
+        """Whether any card may be ruled out."""
+        return bool(self.use_types or self.nouse_types or self.use_uuids or self.nouse_uuids)
+
     def excludes(self, *, model: str, uuid: str) -> str:
         """Return the annotation that rules a card out; empty when none does."""
         name = model.lower()
@@ -112,9 +117,7 @@ def read_wishes(
             value = annotations[names.core_limit]
             errors.append(_refuse(path, names.core_limit, value, rule, "not-a-core-limit"))
     by_policy, by_node = policies
-    wishes = Wishes(
-        use_types, nouse_types, use_uuids, nouse_uuids, by_policy, core_limit, by_node
-    )
+    wishes = Wishes(use_types, nouse_types, use_uuids, nouse_uuids, by_policy, core_limit, by_node)
     return wishes, tuple(errors)
 
 

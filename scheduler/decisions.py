@@ -5,15 +5,15 @@ changes: of a burst of equal pods, each costs the nodes that the one before it h
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contract.names import Names
 from placement.scoring import Policy
 from scheduler.fit import Refusal, check
-from scheduler.holdings import Free
-from scheduler.nodes import Node, parse_node
+from scheduler.holdings import View
+from scheduler.nodes import parse_node
 from scheduler.pods import Pod, Shape
 from scheduler.score import score
 from scheduler.state import State
@@ -48,6 +48,15 @@ class Filtered:
     failed: dict[str, str] = field(default_factory=dict)
     for_good: dict[str, str] = field(default_factory=dict)
 
+    def titled(self, title: str) -> "Filtered":
+        """Return the same with a title before each reason."""
+        texts = {text: title + text for text in {*self.failed.values(), *self.for_good.values()}}
+        return Filtered(
+            self.fitting,
+            {name: texts[text] for name, text in self.failed.items()},
+            {name: texts[text] for name, text in self.for_good.items()},
+        )
+
 
 @dataclass(slots=True)
 class _Table:
@@ -73,8 +82,10 @@ class Decisions:
         self._node_policy = node_policy
         self._tables: OrderedDict[Shape, _Table] = OrderedDict()
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
-        """Decide on which of *nodes* a pod fits."""
+    def filter(self, pod: Pod | None, nodes: Sequence[str]) -> Filtered:
+        """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all."""
+        if pod is None:
+            return Filtered(list(nodes))
         result = Filtered([])
         fitting = result.fitting
         with self._state.lock:
@@ -85,13 +96,17 @@ class Decisions:
                     _note(result, name, verdict.refusal)
         return result
 
-    def scores(self, pod: Pod, nodes: Sequence[str]) -> list[int]:
+    def scores(self, pod: Pod | None, nodes: Sequence[str]) -> list[int]:
         """Return the score of each of *nodes*; 0 where the pod does not fit."""
+        if pod is None:
+            return [0] * len(nodes)
         with self._state.lock:
             return [max(verdict.score, 0) for verdict in self._verdicts(pod, nodes)]
 
-    def filter_objects(self, pod: Pod, nodes: Iterable[Mapping[str, Any]]) -> Filtered:
+    def filter_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> Filtered:
         """Decide on which of some nodes a pod fits, by the objects that were sent."""
+        if pod is None:
+            return Filtered([obj["metadata"]["name"] for obj in nodes])
         result = Filtered([])
         with self._state.lock:
             for obj in nodes:
@@ -103,8 +118,10 @@ class Decisions:
                     _note(result, name, verdict.refusal)
         return result
 
-    def score_objects(self, pod: Pod, nodes: Iterable[Mapping[str, Any]]) -> list[int]:
+    def score_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the score of each of some nodes, by the objects that were sent."""
+        if pod is None:
+            return [0] * len(nodes)
         with self._state.lock:
             return [max(self._judge_object(pod, obj).score, 0) for obj in nodes]
 
@@ -112,10 +129,10 @@ class Decisions:
         table = self._table(pod.shape)
         known = table.verdicts
         found: list[Verdict | None] = list(map(known.get, nodes))
-        assumed = self._state.assumption(pod.uid) if pod.uid else None
-        if None in found or assumed is not None:
+        assumed = self._state.assumed_on(pod.uid)
+        if None in found or assumed:
             for place, name in enumerate(nodes):
-                if assumed is not None and name == assumed.pod.node:
+                if name in assumed:
                     found[place] = self._judge_for_itself(pod, name)
                 elif found[place] is None:
                     found[place] = known[name] = self._judge(pod.shape, name)
@@ -138,31 +155,31 @@ class Decisions:
         room = self._state.room(name)
         if room is None:
             return Verdict(-1, UNKNOWN)
-        return self.judge(shape, room.node, room.free())
+        return self.judge(shape, room.view())
 
     def _judge_for_itself(self, pod: Pod, name: str) -> Verdict:
         """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
         room = self._state.room(name)
         if room is None:
             return Verdict(-1, UNKNOWN)
-        return self.judge(pod.shape, room.node, room.free_without(pod.uid))
+        return self.judge(pod.shape, room.view_without(pod.uid))
 
     def _judge_object(self, pod: Pod, obj: Mapping[str, Any]) -> Verdict:
         """Decide by an object: the pods that are known there count on the cards that it names."""
         node = parse_node(obj, self._names)
         room = self._state.room(node.name)
         if room is None or node.cards != room.node.cards:
-            return self.judge(pod.shape, node, node.all_free())
-        return self.judge(pod.shape, node, room.free_without(pod.uid))
+            return self.judge(pod.shape, View(node, node.all_free()))
+        return self.judge(pod.shape, View(node, room.view_without(pod.uid).free))
 
-    def judge(self, shape: Shape, node: Node, free: Free) -> Verdict:
+    def judge(self, shape: Shape, view: View) -> Verdict:
         """Decide about one node."""
-        fit = check(shape, node, free)
+        fit = check(shape, view)
         if isinstance(fit, Refusal):
             return Verdict(-1, fit)
         wished = shape.wishes.node_policy
         policy = Policy(wished) if wished else self._node_policy
-        return Verdict(score(shape, node, free, fit, policy))
+        return Verdict(score(shape, view, fit, policy))
 
 
 def _note(result: Filtered, name: str, refusal: Refusal) -> None:

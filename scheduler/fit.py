@@ -13,8 +13,8 @@ from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.wishes import Wishes
 from placement.errors import PlacementError
 from placement.scoring import Policy
-from scheduler.holdings import Free, plan_pod
-from scheduler.nodes import Node
+from scheduler.holdings import View, plan_pod
+from scheduler.nodes import Node, NodeCard
 from scheduler.pods import Need, Pod, Shape
 
 _MOST_TRIES = 2000
@@ -43,28 +43,35 @@ class Refusal(NamedTuple):
     for_good: bool
 
 
-def check(shape: Shape, node: Node, free: Free) -> Fit | Refusal:
+def check(shape: Shape, view: View) -> Fit | Refusal:
     """Decide whether a pod fits on a node.
 
     Args:
         shape: of the pod.
-        node: the node.
-        free: what is free of its cards.
+        view: the node.
     """
+    node = view.node
     if shape.problem:
         return Refusal(shape.problem, for_good=True)
     if node.problem:
         return Refusal(node.problem.value, for_good=True)
-    usable = usable_cards(node, shape.wishes)
+    rows = usable_rows(view, shape.wishes)
     needs = shape.needs
     fit: Fit | None
     if len(needs) == 1:
-        fit = _alone(needs[0], [free[place] for place in usable])
-    elif all(_alone(need, [free[place] for place in usable]) for need in needs):
-        fit = _together(shape, node, free, usable)
+        fit = _alone(needs[0], rows)
+    elif all(_alone(need, rows) for need in needs):
+        fit = _together(shape, view, rows)
     else:
         fit = None
-    return fit or explain(shape, node, free, usable)
+    return fit or explain(shape, node, rows)
+
+
+def usable_rows(view: View, wishes: Wishes) -> Sequence[tuple[int, int]]:
+    """Return what is free of the cards that are healthy and that no wish rules out."""
+    if not wishes.rules_out_cards:
+        return view.rows
+    return [view.free[place] for place in usable_cards(view.node, wishes)]
 
 
 @lru_cache(maxsize=65536)
@@ -97,30 +104,30 @@ def _alone(need: Need, free: Sequence[tuple[int, int]]) -> Fit | None:
 _KEPT, _BEGUN = Fit(0), Fit(1)
 
 
-def _together(shape: Shape, node: Node, free: Free, usable: Sequence[int]) -> Fit | None:
+def _together(shape: Shape, view: View, rows: Sequence[tuple[int, int]]) -> Fit | None:
     """Decide about several containers, each of which would fit alone."""
     if not shape.has_inits:
-        rows = [free[place] for place in usable]
-        left = _without_whole([need for need in shape.needs if not need.demand.is_share], rows)
-        if left is None:
-            return None
-        shares = sorted(
-            ((need.cores, need.blocks) for need in shape.needs if need.demand.is_share),
-            reverse=True,
-        )
+        left = _without_whole(shape.whole, rows)
+        if left is None or not shape.shares:
+            return _KEPT if left is not None else None
         try:
-            return _Shares(shares).place(left)
+            return _Shares(shape.shares).place(left)
         except _GivenUpError:
             pass
-    return _planned(shape, node, tuple(free))
+    return _planned(shape, view.node, tuple(view.free))
 
 
 def _without_whole(
     needs: Sequence[Need], rows: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...] | None:
-    """Take whole cards away, of those with memory enough the smallest; ``None`` if too few."""
+    """Take whole cards away, of those with memory enough the smallest; ``None`` if too few.
+
+    The containers with the most memory come first, in *needs*.
+    """
+    if not needs:
+        return tuple(rows)
     left = sorted(rows, key=lambda row: row[1])
-    for need in sorted(needs, key=lambda need: -need.blocks):
+    for need in needs:
         found = [
             place
             for place, (cores, blocks) in enumerate(left)
@@ -195,25 +202,24 @@ def _planned(shape: Shape, node: Node, free: tuple[tuple[int, int], ...]) -> Fit
 # --- in words -------------------------------------------------------------------------
 
 
-def explain(shape: Shape, node: Node, free: Free, usable: Sequence[int]) -> Refusal:
+def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Refusal:
     """Return why a pod does not fit on a node of which it is known that it does not."""
     wishes = shape.wishes
-    wished = [
-        card for card in node.cards if not wishes.excludes(model=card.model, uuid=card.uuid)
-    ]
+    wished: Sequence[NodeCard] = node.cards
+    if wishes.rules_out_cards:
+        wished = [card for card in wished if not wishes.excludes(model=card.model, uuid=card.uuid)]
     kind, kinds = f"card{_of_type(wishes)}", f"cards{_of_type(wishes)}"
     if not wished:
         return Refusal(_no_card_wished(node, wishes), for_good=True)
-    most = max(need.cards for need in shape.needs)
+    most = max([need.cards for need in shape.needs])
     if len(wished) < most:
         return Refusal(f"fewer than {most} {kinds}", for_good=True)
     for need in shape.needs:
-        if sum(card.blocks >= need.blocks for card in wished) < need.cards:
+        if sum([card.blocks >= need.blocks for card in wished]) < need.cards:
             return Refusal(f"no {kind} has {need.blocks} blocks", for_good=True)
-    if len(usable) < most:
-        few = f"fewer than {most} healthy {kinds}" if usable else f"no healthy {kind}"
+    if len(rows) < most:
+        few = f"fewer than {most} healthy {kinds}" if rows else f"no healthy {kind}"
         return Refusal(few, for_good=True)
-    rows = [free[place] for place in usable]
     for need in shape.needs:
         if _alone(need, rows) is None:
             return Refusal(_no_room(need, kind, kinds), for_good=False)
@@ -238,4 +244,3 @@ def _no_room(need: Need, kind: str, kinds: str) -> str:
     if need.demand.is_share or need.cards == 1:
         return f"no {kind} has {need.cores} cores{blocks} free"
     return f"fewer than {need.cards} {kinds} have {need.cores} cores{blocks} free"
-

@@ -19,6 +19,31 @@ Taken: TypeAlias = tuple[tuple[int, int, int], ...]
 """Of each card that is used: its place on the node, cores and memory blocks."""
 
 
+class View:
+    """A node at one moment: what is free, and sums that many decisions need. Never changed.
+
+    Attributes:
+        node: the node.
+        free: of each card, by its place.
+        rows: the same of healthy cards alone.
+        cores: hundredths of healthy cards, all there are and those taken.
+        blocks: memory blocks of healthy cards, all there are and those taken.
+    """
+
+    __slots__ = ("blocks", "cores", "free", "node", "rows")
+
+    def __init__(self, node: Node, free: Free) -> None:
+        self.node = node
+        self.free = free
+        pairs = zip(node.cards, free, strict=True)
+        healthy = [(card.blocks, row) for card, row in pairs if card.healthy]
+        self.rows = [row for _, row in healthy]
+        all_cores = CORES_PER_CARD * len(healthy)
+        all_blocks = sum([blocks for blocks, _ in healthy])
+        self.cores = all_cores, all_cores - sum([row[0] for row in self.rows])
+        self.blocks = all_blocks, all_blocks - sum([row[1] for row in self.rows])
+
+
 def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
     """Return the cards of each container, by place; ``None`` when one is not known.
 
@@ -158,7 +183,10 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
         )
         for card, (cores, blocks) in zip(node.cards, free, strict=True)
     ]
-    names = {name: tuple(str(node.cards[each].index) for each in on) for name, on in (fixed or {}).items()}
+    names = {
+        name: tuple(str(node.cards[each].index) for each in on)
+        for name, on in (fixed or {}).items()
+    }
     steps = [
         Step(
             container,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
@@ -29,7 +29,8 @@ class Problem(StrEnum):
     AWAY = "the agent is not connected to the kubelet: nothing is allocatable"
 
 
-class NodeCard(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NodeCard:
     """One card; what of it is free is not told here.
 
     Attributes:
@@ -83,9 +84,8 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
     metadata = obj["metadata"]
     name = intern(metadata["name"])
     text = (metadata.get("annotations") or {}).get(names.gpu_cards)
-    if text is None:
-        node = Node(name)
-    else:
+    node = Node(name)
+    if text is not None:
         node = _with_inventory(name, text, away=_is_away(obj, names))
     return before if before is not None and before == node else node
 
@@ -149,4 +149,6 @@ def _links(numa: tuple[tuple[int, int | None], ...], links: tuple[NodeLink, ...]
     cards = tuple(
         placed.Card(str(index), index, index, "", 0, where, "", "") for index, where in numa
     )
-    return Links(placed.Inventory(cards, tuple(placed.Link(each.cards, each.kind) for each in links)))
+    return Links(
+        placed.Inventory(cards, tuple(placed.Link(each.cards, each.kind) for each in links))
+    )

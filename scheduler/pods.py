@@ -44,20 +44,27 @@ class Need(NamedTuple):
 class Shape(NamedTuple):
     """All that a decision about nodes depends on; equal for equal pods.
 
+    What follows from the first three is worked out once, not for every node.
+
     Attributes:
         needs: of each container, in the kubelet's order of admission.
         wishes: of the pod's author.
         problem: why no node can ever serve it; empty when one may.
+        shares: cores and blocks of those that share a card, the largest first.
+        whole: those that take whole cards, the most memory first.
+        most_cards: the container with the most cards.
+        asked: cores and blocks of the whole pod; init containers run before the others.
+        has_inits: whether ordinary init containers hand places on (fact K7).
     """
 
     needs: tuple[Need, ...]
     wishes: Wishes
     problem: str = ""
-
-    @property
-    def has_inits(self) -> bool:
-        """Whether ordinary init containers hand places on (fact K7)."""
-        return any(need.kind is ContainerKind.INIT for need in self.needs)
+    shares: tuple[tuple[int, int], ...] = ()
+    whole: tuple[Need, ...] = ()
+    most_cards: Need | None = None
+    asked: tuple[int, int] = (0, 0)
+    has_inits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +167,20 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
                 per_card[Resource.MEMORY],
             )
         )
-    return Shape(tuple(needs), wishes)
+    kept = [need.demand for need in needs if need.kind is not ContainerKind.INIT]
+    inits = [need.demand for need in needs if need.kind is ContainerKind.INIT]
+    shares = [(need.cores, need.blocks) for need in needs if need.demand.is_share]
+    whole = [need for need in needs if not need.demand.is_share]
+    return Shape(
+        tuple(needs),
+        wishes,
+        "",
+        tuple(sorted(shares, reverse=True)),
+        tuple(sorted(whole, key=lambda need: -need.blocks)),
+        max(needs, key=lambda need: need.cards),
+        (
+            max([sum(each.cores for each in kept), *(each.cores for each in inits)]),
+            max([sum(each.memory for each in kept), *(each.memory for each in inits)]),
+        ),
+        bool(inits),
+    )

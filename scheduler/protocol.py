@@ -199,7 +199,9 @@ def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:
             _refuse(f"{path}.metadata.annotations", annotations, "must be a mapping")
         for key, value in annotations.items():
             if not isinstance(value, str):
-                _refuse(f"{path}.metadata.annotations[{key[:_LONGEST_NAME]}]", value, "must be text")
+                _refuse(
+                    f"{path}.metadata.annotations[{key[:_LONGEST_NAME]}]", value, "must be text"
+                )
     value = obj.get(part)
     if value is not None and not isinstance(value, dict):
         _refuse(f"{path}.{part}", value, "must be a mapping")

@@ -7,7 +7,7 @@ others leave. So the same pods have the same room, in whatever order the events 
 
 from contract.demand import CORES_PER_CARD
 from placement.scoring import Policy
-from scheduler.holdings import Taken, known_cards, simulate, taken_on
+from scheduler.holdings import Taken, View, known_cards, simulate, taken_on
 from scheduler.nodes import Node
 from scheduler.pods import Pod
 
@@ -15,7 +15,7 @@ from scheduler.pods import Pod
 class Room:
     """The room on one node. Not safe to share between threads."""
 
-    __slots__ = ("_free", "_held", "_planned", "_policy", "_unknown", "_used", "node", "pods")
+    __slots__ = ("_held", "_planned", "_policy", "_unknown", "_used", "_view", "node", "pods")
 
     def __init__(self, name: str, policy: Policy) -> None:
         """Start with a node of which nothing is known yet.
@@ -31,14 +31,14 @@ class Room:
         self._unknown: set[str] = set()
         self._planned: dict[str, Taken] = {}
         self._used: list[list[int]] = []
-        self._free: tuple[tuple[int, int], ...] | None = None
+        self._view: View | None = None
 
     def set_node(self, node: Node) -> None:
         """Take what the node is now; who holds what is worked out anew."""
         if [card.uuid for card in node.cards] != [card.uuid for card in self.node.cards]:
             self._planned.clear()  # of other cards
         self.node = node
-        self._free = None
+        self._view = None
         self._held.clear()
         self._unknown.clear()
         self._used = [[0, 0] for _ in node.cards]
@@ -64,14 +64,14 @@ class Room:
         self.pods.pop(uid, None)
         self._planned.pop(uid, None)
 
-    def free(self) -> tuple[tuple[int, int], ...]:
-        """Return the free cores and blocks of each card, by its place on the node."""
-        if self._free is None:
-            self._free = self._left(self._used, [self.pods[uid] for uid in self._unknown])
-        return self._free
+    def view(self) -> View:
+        """Return the node with what is free now; the same object for as long as nothing changes."""
+        if self._view is None:
+            self._view = self._left(self._used, [self.pods[uid] for uid in self._unknown])
+        return self._view
 
-    def free_without(self, uid: str) -> tuple[tuple[int, int], ...]:
-        """Return what would be free if one pod held nothing."""
+    def view_without(self, uid: str) -> View:
+        """Return the node with what would be free if one pod held nothing."""
         used = [row.copy() for row in self._used]
         for place, cores, blocks in self._held.get(uid, ()):
             used[place][0] -= cores
@@ -82,7 +82,7 @@ class Room:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
         return self._held.get(uid)
 
-    def _left(self, used: list[list[int]], unknown: list[Pod]) -> tuple[tuple[int, int], ...]:
+    def _left(self, used: list[list[int]], unknown: list[Pod]) -> View:
         cards = self.node.cards
         free = [
             (max(CORES_PER_CARD - cores, 0), max(card.blocks - blocks, 0))
@@ -91,10 +91,10 @@ class Room:
         for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
             for place, cores, blocks in simulate(pod, self.node, free, self._policy):
                 free[place] = (max(free[place][0] - cores, 0), max(free[place][1] - blocks, 0))
-        return tuple(free)
+        return View(self.node, tuple(free))
 
     def _count(self, pod: Pod) -> None:
-        self._free = None
+        self._view = None
         if not self.node.cards:
             return
         taken = self._planned.get(pod.uid)
@@ -112,7 +112,7 @@ class Room:
             self._used[place][1] += blocks
 
     def _uncount(self, uid: str) -> None:
-        self._free = None
+        self._view = None
         self._unknown.discard(uid)
         for place, cores, blocks in self._held.pop(uid, ()):
             self._used[place][0] -= cores

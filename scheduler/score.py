@@ -9,12 +9,10 @@ cards of a set would be connected.
 from collections.abc import Sequence
 from functools import lru_cache
 
-from contract.demand import CORES_PER_CARD, ContainerKind
 from placement.scoring import Policy
 from placement.topology import Links
 from scheduler.fit import Fit, usable_cards
-from scheduler.holdings import Free
-from scheduler.nodes import Node
+from scheduler.holdings import View
 from scheduler.pods import Need, Shape
 
 HIGHEST = 10
@@ -24,54 +22,38 @@ HIGHEST = 10
 _LINKS = ((32, 1.0), (16, 0.8), (8, 0.6), (4, 0.4), (2, 0.2))
 
 
-def score(shape: Shape, node: Node, free: Free, fit: Fit, policy: Policy) -> int:
+def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
     """Return the score of a node.
 
     Args:
         shape: of the pod.
-        node: where it fits.
-        free: what is free there.
+        view: the node on which it fits.
         fit: as :func:`scheduler.fit.check` returned it.
         policy: over nodes.
     """
-    packing = _fullness(shape, node, free)
+    packing = _fullness(shape, view)
     if policy is Policy.SPREAD:
         packing = 1 - packing
     parts = [packing]
-    largest = max(shape.needs, key=lambda need: need.cards)
-    if largest.cards > 1:
-        parts.append(_connection(largest, shape, node, free))
-    elif policy is Policy.BINPACK and (shares := sum(need.demand.is_share for need in shape.needs)):
-        parts.append(1 - min(fit.begun / shares, 1))
+    largest = shape.most_cards
+    if largest is not None and largest.cards > 1:
+        parts.append(_connection(largest, shape, view))
+    elif policy is Policy.BINPACK and shape.shares:
+        parts.append(1 - min(fit.begun / len(shape.shares), 1))
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 
 
-def _fullness(shape: Shape, node: Node, free: Free) -> float:
+def _fullness(shape: Shape, view: View) -> float:
     """Return how much of the healthy cards would be taken: of cores or memory, the larger part."""
-    cores, blocks = _asked(shape)
-    all_cores = all_blocks = 0
-    for card, (free_cores, free_blocks) in zip(node.cards, free, strict=True):
-        if card.healthy:
-            all_cores += CORES_PER_CARD
-            all_blocks += card.blocks
-            cores += CORES_PER_CARD - free_cores
-            blocks += card.blocks - free_blocks
-    return min(max(cores / max(all_cores, 1), blocks / max(all_blocks, 1)), 1.0)
+    cores, blocks = shape.asked
+    (all_cores, used_cores), (all_blocks, used_blocks) = view.cores, view.blocks
+    parts = (used_cores + cores) / max(all_cores, 1), (used_blocks + blocks) / max(all_blocks, 1)
+    return min(max(parts), 1.0)
 
 
-@lru_cache(maxsize=4096)
-def _asked(shape: Shape) -> tuple[int, int]:
-    """Return the cores and blocks that a pod takes; init containers run before the others."""
-    kept = [need.demand for need in shape.needs if need.kind is not ContainerKind.INIT]
-    inits = [need.demand for need in shape.needs if need.kind is ContainerKind.INIT]
-    return (
-        max(sum(each.cores for each in kept), *(each.cores for each in inits), 0),
-        max(sum(each.memory for each in kept), *(each.memory for each in inits), 0),
-    )
-
-
-def _connection(need: Need, shape: Shape, node: Node, free: Free) -> float:
+def _connection(need: Need, shape: Shape, view: View) -> float:
     """Return how well the best set would be connected, 0 to 1."""
+    node, free = view.node, view.free
     if node.links is None:
         return 0.0
     fitting = tuple(

@@ -53,7 +53,8 @@ class State:
         self._rooms: dict[str, Room] = {}
         self._where: dict[str, str] = {}
         self._asking: dict[str, Pod] = {}
-        self._assumed: dict[str, Assumed] = {}
+        # By pod and node: a Binding in doubt may be followed by one to another node.
+        self._assumed: dict[str, dict[str, Assumed]] = {}
         self._version = 0
         self._changed: dict[str, int] = {}
         self._nodes: set[str] = set()
@@ -87,9 +88,9 @@ class State:
         with self.lock:
             return self._asking.get(uid)
 
-    def assumption(self, uid: str) -> Assumed | None:
-        """Return what this process has bound and the watch does not show."""
-        return self._assumed.get(uid)
+    def assumed_on(self, uid: str) -> AbstractSet[str]:
+        """Return the nodes to which this process has bound a pod, or may have, unseen so far."""
+        return self._assumed.get(uid, {}).keys()
 
     def node_of(self, uid: str) -> str:
         """Return where the watch shows a pod bound; empty where it does not."""
@@ -146,7 +147,7 @@ class State:
         """Forget a pod: it has ended, or is gone."""
         with self.lock:
             self._asking.pop(uid, None)
-            self.retract(uid)
+            self.settle(uid, "")
             self._leave(uid)
 
     def known_pods(self) -> AbstractSet[str]:
@@ -175,28 +176,33 @@ class State:
             taken: what it will hold.
         """
         with self.lock:
-            self.retract(pod.uid)
-            self._assumed[pod.uid] = Assumed(pod, taken)
+            self._assumed.setdefault(pod.uid, {})[pod.node] = Assumed(pod, taken)
             self._room(pod.node).put(pod, taken)
             self._touch(pod.node)
 
-    def retract(self, uid: str) -> None:
-        """Count a pod no more that was not bound after all."""
+    def settle(self, uid: str, node: str) -> None:
+        """Count a pod on no other node any more: its Binding to this one was done."""
         with self.lock:
-            assumed = self._assumed.pop(uid, None)
-            if assumed is not None and self._where.get(uid) != assumed.pod.node:
-                self._room(assumed.pod.node).drop(uid)
-                self._forget_empty(assumed.pod.node)
-                self._touch(assumed.pod.node)
+            for other in [each for each in self._assumed.get(uid, ()) if each != node]:
+                self.retract(uid, other)
+
+    def retract(self, uid: str, node: str) -> None:
+        """Count a pod no more on a node to which it was not bound after all."""
+        with self.lock:
+            nodes = self._assumed.get(uid, {})
+            if nodes.pop(node, None) is not None:
+                if not nodes:
+                    del self._assumed[uid]
+                if self._where.get(uid) != node:
+                    self._room(node).drop(uid)
+                    self._forget_empty(node)
+                    self._touch(node)
 
     def _put_bound(self, pod: Pod) -> None:
         uid = pod.uid
         self._asking.pop(uid, None)
-        assumed = self._assumed.pop(uid, None)
-        if assumed is not None and assumed.pod.node != pod.node:
-            self._room(assumed.pod.node).drop(uid)
-            self._touch(assumed.pod.node)
-            assumed = None
+        self.settle(uid, pod.node)
+        assumed = self._assumed.pop(uid, {}).get(pod.node)
         if self._where.get(uid, pod.node) != pod.node:
             self._leave(uid)
         room = self._room(pod.node)

@@ -96,6 +96,7 @@ ALL = (
     Resource("batch", "v1", "cronjobs", "CronJob"),
     Resource("batch", "v1", "jobs", "Job"),
     Resource("coordination.k8s.io", "v1", "leases", "Lease"),
+    Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     Resource("events.k8s.io", "v1", "events", "Event"),
     Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),

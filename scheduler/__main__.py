@@ -1,0 +1,197 @@
+"""``python -m scheduler``: the command line."""
+
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from common.logs import configure
+from contract.errors import InvalidName
+from contract.names import DEFAULT_DOMAIN, Names
+from placement.scoring import Policy
+from scheduler.server import serve
+from scheduler.settings import Settings
+from serving.errors import SettingsError
+from serving.tls import Files
+
+_FILE = click.Path(path_type=Path)
+_POLICY = click.Choice([each.value for each in Policy])
+
+
+@click.command(context_settings={"show_default": True, "max_content_width": 100})
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8444,
+    envvar="GPU_TURNSTILE_SCHEDULER_PORT",
+    show_envvar=True,
+    help="Port to listen on.",
+)
+@click.option(
+    "--host",
+    default="0.0.0.0",  # noqa: S104 - kube-scheduler calls from outside the pod
+    envvar="GPU_TURNSTILE_SCHEDULER_HOST",
+    show_envvar=True,
+    help="Address to listen on.",
+)
+@click.option(
+    "--cert",
+    type=_FILE,
+    required=True,
+    envvar="GPU_TURNSTILE_SCHEDULER_CERT",
+    show_envvar=True,
+    help="PEM file with the serving certificate and its chain; read again when it changes.",
+)
+@click.option(
+    "--key",
+    type=_FILE,
+    required=True,
+    envvar="GPU_TURNSTILE_SCHEDULER_KEY",
+    show_envvar=True,
+    help="PEM file with the private key, not encrypted.",
+)
+@click.option(
+    "--client-ca",
+    type=_FILE,
+    envvar="GPU_TURNSTILE_SCHEDULER_CLIENT_CA",
+    show_envvar=True,
+    help="PEM file of a CA: only clients with its certificate are answered.",
+)
+@click.option(
+    "--kubeconfig",
+    type=_FILE,
+    envvar="GPU_TURNSTILE_KUBECONFIG",
+    show_envvar=True,
+    help="A kubeconfig file.  [default: the pod's service account]",
+)
+@click.option(
+    "--domain",
+    default=DEFAULT_DOMAIN,
+    envvar="GPU_TURNSTILE_DOMAIN",
+    show_envvar=True,
+    help="Domain of resources and annotations; agents and webhook must have the same.",
+)
+@click.option(
+    "--policy",
+    type=_POLICY,
+    default=Policy.BINPACK.value,
+    envvar="GPU_TURNSTILE_POLICY",
+    show_envvar=True,
+    help="Which card of a node a share prefers; the agents must have the same.",
+)
+@click.option(
+    "--node-policy",
+    type=_POLICY,
+    default=Policy.BINPACK.value,
+    envvar="GPU_TURNSTILE_SCHEDULER_NODE_POLICY",
+    show_envvar=True,
+    help="Which node a pod prefers.",
+)
+@click.option(
+    "--lease",
+    default="gpu-turnstile-scheduler",
+    envvar="GPU_TURNSTILE_SCHEDULER_LEASE",
+    show_envvar=True,
+    help="Lease of the replica that binds; empty for a single replica without a lease.",
+)
+@click.option(
+    "--namespace",
+    default="gpu-turnstile",
+    envvar="GPU_TURNSTILE_SCHEDULER_NAMESPACE",
+    show_envvar=True,
+    help="Namespace of the lease and of the EndpointSlice.",
+)
+@click.option(
+    "--endpoint-slice",
+    default="",
+    envvar="GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE",
+    show_envvar=True,
+    help="EndpointSlice of the Service; the leader writes --address into it. Empty: none.",
+)
+@click.option(
+    "--identity",
+    default=socket.gethostname,
+    envvar="GPU_TURNSTILE_SCHEDULER_IDENTITY",
+    show_envvar=True,
+    show_default="host name",
+    help="Name of this replica in the lease.",
+)
+@click.option(
+    "--address",
+    default="",
+    envvar="GPU_TURNSTILE_SCHEDULER_ADDRESS",
+    show_envvar=True,
+    help="IP of this replica, for --endpoint-slice.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(2, 256),
+    default=32,
+    envvar="GPU_TURNSTILE_SCHEDULER_THREADS",
+    show_envvar=True,
+    help="Requests that are answered at the same time.",
+)
+def cli(  # noqa: PLR0913 - one argument a flag
+    *,
+    port: int,
+    host: str,
+    cert: Path,
+    key: Path,
+    client_ca: Path | None,
+    kubeconfig: Path | None,
+    domain: str,
+    policy: str,
+    node_policy: str,
+    lease: str,
+    namespace: str,
+    endpoint_slice: str,
+    identity: str,
+    address: str,
+    threads: int,
+) -> None:
+    """Serve the gpu-turnstile scheduler extender over HTTPS."""
+    try:
+        names = Names(domain)
+    except InvalidName as error:
+        raise SettingsError(f"--{error}") from error
+    if endpoint_slice and not address:
+        raise SettingsError("--address: Required value: --endpoint-slice needs it")
+    configure(quiet=("urllib3",))
+    serve(
+        Settings(
+            host,
+            port,
+            Files(cert, key, client_ca),
+            names,
+            kubeconfig=kubeconfig,
+            policy=Policy(policy),
+            node_policy=Policy(node_policy),
+            namespace=namespace,
+            lease=lease,
+            endpoint_slice=endpoint_slice,
+            identity=identity,
+            address=address,
+            threads=threads,
+        )
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; an error is one line on stderr and an exit status other than 0."""
+    try:
+        result = cli.main(arguments, prog_name="python -m scheduler", standalone_mode=False)
+    except click.ClickException as error:
+        click.echo(f"scheduler: error: {error.format_message()}", err=True)
+        return error.exit_code
+    except click.Abort:
+        return 130
+    except SettingsError as error:
+        click.echo(f"scheduler: error: {error}", err=True)
+        return 2
+    return result if isinstance(result, int) else 0  # click hands back the status of --help
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Binding a pod: decide once more, choose the cards, and make one Binding that carries them.
+
+The pod counts on its node from the decision on (:class:`scheduler.state.Assumed`). It goes on
+counting where nobody knows whether the Binding was done: it may be, and then its cards are taken.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from apiserver.client import Json
+from apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
+from contract.demand import ContainerKind
+from contract.names import Names
+from contract.pod_records import write_choice
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from placement.search import Plan
+from scheduler.errors import BindError
+from scheduler.fit import Refusal, check
+from scheduler.holdings import plan_pod, taken_by
+from scheduler.pods import Pod, has_ended, parse_pod
+from scheduler.protocol import BindingArgs
+from scheduler.state import State
+
+_LOOKS = 3
+_LOOK_AGAIN_SECONDS = 0.2
+# As much as a pod of many containers may need; filter has found a place for it.
+_MOST_TRIES = 20_000
+
+
+class BindApi(Protocol):
+    """The part of the API that pods are bound through."""
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod; ``None`` when there is none."""
+        ...
+
+    def bind(self, namespace: str, name: str, binding: Json) -> None:
+        """Create a Binding."""
+        ...
+
+
+class Binder:
+    """Binds pods. Safe to share between threads."""
+
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+        self,
+        state: State,
+        api: BindApi,
+        *,
+        names: Names,
+        policy: Policy = Policy.BINPACK,
+        on_result: Callable[[str], None] = lambda _result: None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Bind what *state* has room for.
+
+        Args:
+            state: the cluster.
+            api: where Bindings go.
+            names: the contract's names.
+            policy: which card a share prefers, as the agents have it.
+            on_result: told what became of each request, in one word, for metrics.
+            wait: waits for seconds before the API server is asked again.
+        """
+        self._state = state
+        self._api = api
+        self._names = names
+        self._policy = policy
+        self._on_result = on_result
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+
+    def bind(self, args: BindingArgs) -> str:
+        """Bind a pod.
+
+        Returns:
+            The cards that were chosen, for the log; empty where there was nothing to choose.
+
+        Raises:
+            BindError: it is not bound, or nobody knows yet; kube-scheduler tries it again.
+        """
+        with self._lock:
+            if args.uid in self._busy:
+                raise self._error("busy", "a binding of this pod is under way")
+            self._busy.add(args.uid)
+        try:
+            return self._bind(args)
+        finally:
+            with self._lock:
+                self._busy.discard(args.uid)
+
+    def _bind(self, args: BindingArgs) -> str:
+        pod = self._state.find(args.uid) or self._fetch(args)
+        if isinstance(pod, str):
+            return pod
+        annotations: dict[str, str] = {}
+        if pod is not None:
+            annotations = self._assume(pod, args.node)
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": args.name,
+                "namespace": args.namespace,
+                "uid": args.uid,
+                "annotations": annotations,
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
+        }
+        try:
+            self._api.bind(args.namespace, args.name, binding)
+        except Rejected as error:
+            if error.status != 409:
+                self._state.retract(args.uid, args.node)
+                raise self._error("rejected", f"the API server refuses: {error}") from error
+            self._look_up(args, str(error), sure=True)
+        except (Unavailable, Gone) as error:
+            self._look_up(args, str(error), sure=False)
+        else:
+            self._state.settle(args.uid, args.node)
+            self._on_result("bound")
+        return ", ".join(f"{key.rpartition('-')[2]}: {value}" for key, value in annotations.items())
+
+    def _fetch(self, args: BindingArgs) -> Pod | str | None:
+        """Ask for a pod that the watch has not shown.
+
+        Returns:
+            The pod; ``None`` for one that asks for no GPU; text where it is bound there already.
+        """
+        try:
+            obj = self._api.get_pod(args.namespace, args.name)
+        except (Rejected, Unavailable, Gone) as error:
+            raise self._error("unavailable", f"the pod cannot be read: {error}") from error
+        if obj is None or obj["metadata"].get("uid") != args.uid:
+            raise self._error("gone", f"the pod with UID {args.uid} is gone")
+        if has_ended(obj):
+            raise self._error("gone", "the pod has ended")
+        node = (obj.get("spec") or {}).get("nodeName") or ""
+        if node == args.node:
+            self._on_result("found")
+            return "bound there already"
+        if node:
+            raise self._error("elsewhere", f"the pod is bound to {node} already")
+        return parse_pod(obj, self._names)
+
+    def _assume(self, pod: Pod, node: str) -> dict[str, str]:
+        """Choose the cards, count the pod on its node, and return the annotations to bring."""
+        with self._state.lock:
+            room = self._state.room(node)
+            if room is None:
+                raise self._error("refused", f"node {node} is not known")
+            view = room.view_without(pod.uid)
+            fit = check(pod.shape, view)
+            if isinstance(fit, Refusal):
+                raise self._error("refused", f"node {node}: {fit.reason}")
+            try:
+                plan = plan_pod(pod, room.node, view.free, self._policy, most_tries=_MOST_TRIES)
+            except PlacementError as error:
+                raise self._error("refused", f"node {node}: {error}") from error
+            if plan is None:
+                raise self._error("refused", f"node {node}: no place was found in time")
+            chosen = _choice(pod, plan)
+            bound = replace(pod, node=room.node.name, chosen=tuple(chosen.items()), recorded=())
+            self._state.assume(bound, taken_by(plan, room.node))
+        return {
+            self._names.predicate_gpu_idx(index): write_choice(cards)
+            for index, cards in chosen.items()
+        }
+
+    def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
+        """Find out what became of a Binding; return where it was done.
+
+        Args:
+            args: what was to be bound.
+            why: what the API server said, or did not.
+            sure: the API server has refused it.
+        """
+        for attempt in range(_LOOKS):
+            if attempt:
+                self._wait(_LOOK_AGAIN_SECONDS)
+            try:
+                obj = self._api.get_pod(args.namespace, args.name)
+            except (Rejected, Unavailable, Gone):
+                continue
+            if obj is None or obj["metadata"].get("uid") != args.uid:
+                self._state.drop_pod(args.uid)
+                raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
+            node = (obj.get("spec") or {}).get("nodeName") or ""
+            if node == args.node:
+                self._state.settle(args.uid, args.node)
+                self._on_result("found")
+                return
+            if node or sure:
+                self._state.retract(args.uid, args.node)
+                where = f"the pod is bound to {node}" if node else "the API server refuses"
+                raise self._error("elsewhere" if node else "rejected", f"{where}: {why}")
+        raise self._error("doubtful", f"nobody knows whether the pod was bound: {why}")
+
+    def _error(self, result: str, text: str) -> BindError:
+        self._on_result(result)
+        return BindError(text)
+
+
+def _choice(pod: Pod, plan: Plan) -> dict[int, tuple[int, ...]]:
+    """Return the cards of each container that a hint can name: the agent reads those alone."""
+    return {
+        container.index: tuple(sorted(map(int, plan[container.name].cards)))
+        for container in pod.demand.containers
+        if container.kind is ContainerKind.MAIN
+    }

@@ -1,0 +1,158 @@
+"""The API server, as the scheduler extender uses it: raw JSON in and out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from apiserver.client import Client, Json, object_path
+from apiserver.errors import CredentialsError, Gone, Rejected
+from serving.errors import SettingsError
+
+__all__ = ["Cluster", "Gone", "Json", "Rejected"]
+
+BIND_SECONDS = 4.0
+"""For one Binding; the API server gives it up after as long, so that none takes effect later."""
+
+_USER_AGENT = "gpu-turnstile-scheduler"
+_PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
+_LEASES, _SLICES = "/apis/coordination.k8s.io/v1", "/apis/discovery.k8s.io/v1"
+# A page is held in memory as a whole, and 100,000 pods are half a gigabyte.
+_PAGE = "500"
+_RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
+_GET_SECONDS = 1.0
+_WRITE_SECONDS = 4.0
+
+
+class Cluster:
+    """A client for one replica. Safe to share between threads."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        """Read the credentials; nothing is asked yet.
+
+        Args:
+            kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+
+        Raises:
+            SettingsError: neither can be used.
+        """
+        try:
+            self._client = Client(kubeconfig, user_agent=_USER_AGENT)
+            self._pods = Client(kubeconfig, user_agent=_USER_AGENT)  # whose watch is ended alone
+        except CredentialsError as error:
+            raise SettingsError(f"--{error}") from error
+
+    def list_pods(self, more: str) -> tuple[list[Json], str, str]:
+        """List one page of the pods that have not ended, as of now.
+
+        Args:
+            more: what the page before handed over; empty for the first.
+
+        Returns:
+            The pods, the resource version, and what to hand over for the next page, if any.
+        """
+        query = {"fieldSelector": _RUNNING, "limit": _PAGE}
+        return self._pods.list(_PODS, {**query, "continue": more} if more else query)
+
+    def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream their changes; one that ends is ``DELETED``."""
+        query = {"fieldSelector": _RUNNING, "resourceVersion": version}
+        return self._pods.watch(_PODS, query)
+
+    def end_watch_of_pods(self) -> None:
+        """End it at once, so that a list can follow."""
+        self._pods.end_watches()
+
+    def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
+        """List one page of the nodes; as :meth:`list_pods`."""
+        query = {"limit": _PAGE}
+        return self._client.list(_NODES, {**query, "continue": more} if more else query)
+
+    def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream their changes."""
+        return self._client.watch(_NODES, {"resourceVersion": version})
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod; ``None`` when there is none.
+
+        Raises:
+            Rejected: the API server says no.
+            Unavailable: no usable answer in time.
+        """
+        try:
+            return self._client.call(
+                "GET", object_path("pods", namespace, name), timeout=_GET_SECONDS
+            )
+        except Rejected as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def bind(self, namespace: str, name: str, binding: Json) -> None:
+        """Create a Binding.
+
+        Raises:
+            Rejected: the API server says no.
+            Unavailable: nobody knows whether it was done.
+        """
+        path = object_path("pods", namespace, name) + "/binding"
+        query = {"timeout": f"{BIND_SECONDS:.0f}s"}
+        self._client.call("POST", path, binding, timeout=BIND_SECONDS, query=query)
+
+    def get_lease(self, namespace: str, name: str) -> Json | None:
+        """Get a lease; ``None`` when there is none.
+
+        Raises:
+            Rejected: the API server says no.
+            Unavailable: no usable answer in time.
+        """
+        path = object_path("leases", namespace, name, api=_LEASES)
+        try:
+            return self._client.call("GET", path, timeout=_WRITE_SECONDS)
+        except Rejected as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def create_lease(self, namespace: str, lease: Json) -> None:
+        """Create a lease.
+
+        Raises:
+            Rejected: it is there (409), or is refused.
+            Unavailable: nobody knows whether it was done.
+        """
+        path = object_path("leases", namespace, api=_LEASES)
+        self._client.call("POST", path, lease, timeout=_WRITE_SECONDS)
+
+    def replace_lease(self, namespace: str, lease: Json) -> None:
+        """Replace a lease, if it is still the one that was read.
+
+        Raises:
+            Rejected: it has changed (409), or is refused.
+            Unavailable: nobody knows whether it was done.
+        """
+        path = object_path("leases", namespace, lease["metadata"]["name"], api=_LEASES)
+        self._client.call("PUT", path, lease, timeout=_WRITE_SECONDS)
+
+    def get_slice(self, namespace: str, name: str) -> Json:
+        """Get an EndpointSlice.
+
+        Raises:
+            Rejected: there is none, or the API server says no.
+            Unavailable: no usable answer in time.
+        """
+        path = object_path("endpointslices", namespace, name, api=_SLICES)
+        return self._client.call("GET", path, timeout=_WRITE_SECONDS)
+
+    def patch_slice(self, namespace: str, name: str, patch: Json) -> None:
+        """Apply a merge patch to an EndpointSlice.
+
+        Raises:
+            Rejected: there is none, or it is refused.
+            Unavailable: no usable answer in time.
+        """
+        path = object_path("endpointslices", namespace, name, api=_SLICES)
+        self._client.call("PATCH", path, patch, timeout=_WRITE_SECONDS)
+
+    def close(self) -> None:
+        """End every watch."""
+        self._client.close()
+        self._pods.close()

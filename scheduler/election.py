@@ -1,0 +1,171 @@
+"""Who binds: one replica, by a Lease of ``coordination.k8s.io``, as client-go elects a leader.
+
+``kubernetes.leaderelection`` is not used. A connection that breaks ends its thread (it catches
+``ApiException`` alone), it cannot be stopped nor give the lease back, it measures time by the wall
+clock, and it does not tell how long the lease is safe, which decides here until when a Binding may
+be begun.
+
+A replica that has taken the lease writes from then on, and one that holds it stops while nobody
+else can have it yet: ``DURATION`` after its last renewal others may take it, and until then every
+Binding that it began is over, because none is begun with less than ``BIND_SECONDS`` left.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from apiserver.client import Json
+from apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+DURATION = 15.0
+"""Seconds after which a lease that was not renewed may be taken."""
+
+RETRY = 2.0
+"""Seconds between two tries to take or renew it."""
+
+FAILURES = (Gone, Rejected, Unavailable)
+
+
+class LeaseApi(Protocol):
+    """The part of the API that leases are in."""
+
+    def get_lease(self, namespace: str, name: str) -> Json | None:
+        """Get a lease; ``None`` when there is none."""
+        ...
+
+    def create_lease(self, namespace: str, lease: Json) -> None:
+        """Create a lease."""
+        ...
+
+    def replace_lease(self, namespace: str, lease: Json) -> None:
+        """Replace a lease, if it is still the one that was read."""
+        ...
+
+
+class Election:
+    """One replica's part in the election. :meth:`step` belongs to one thread."""
+
+    def __init__(  # noqa: PLR0913 -- what an election is made of, by keyword
+        self,
+        api: LeaseApi,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            api: where the lease is.
+            namespace: of the lease.
+            name: of the lease.
+            identity: of this replica, unlike that of any other.
+            clock: seconds, monotonic.
+            now: the present, for people who read the lease.
+        """
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._now = now
+        self._renewed: float | None = None
+        self._seen: tuple[Json, float] = ({}, clock())
+        self.holder = ""
+
+    def leads_for(self) -> float:
+        """Return the seconds for which nobody else can have the lease; 0 when not leading."""
+        renewed = self._renewed
+        return 0.0 if renewed is None else max(renewed + DURATION - self._clock(), 0.0)
+
+    def step(self) -> None:
+        """Take the lease, renew it, or find that somebody else has it."""
+        began = self._clock()
+        try:
+            took = self._take()
+        except FAILURES as error:
+            log.warning("the lease could not be had", extra={"reason": str(error)})
+            return
+        if took:
+            self._renewed = began
+        else:
+            self._renewed = None
+
+    def release(self) -> None:
+        """Give the lease back, so that another replica need not wait for its end."""
+        if self.leads_for() <= 0:
+            return
+        self._renewed = None
+        try:
+            lease = self._api.get_lease(self._namespace, self._name)
+            if lease is not None and _spec(lease).get("holderIdentity") == self._identity:
+                spec = {**_spec(lease), "holderIdentity": "", "leaseDurationSeconds": 1}
+                self._api.replace_lease(self._namespace, {**lease, "spec": spec})
+        except FAILURES as error:
+            log.warning("the lease could not be given back", extra={"reason": str(error)})
+
+    def _take(self) -> bool:
+        """Return whether this replica has the lease now."""
+        lease = self._api.get_lease(self._namespace, self._name)
+        if lease is None:
+            return self._write(None, self._spec({}, taken=True))
+        spec = _spec(lease)
+        if spec != self._seen[0]:
+            self._seen = spec, self._clock()
+        holder = spec.get("holderIdentity") or ""
+        self.holder = str(holder)
+        # By this clock alone: clocks of two machines need not agree.
+        expired = self._clock() - self._seen[1] > max(_seconds(spec), 1.0)
+        if holder and holder != self._identity and not expired:
+            return False
+        return self._write(lease, self._spec(spec, taken=holder != self._identity))
+
+    def _write(self, lease: Json | None, spec: Json) -> bool:
+        try:
+            if lease is None:
+                self._api.create_lease(
+                    self._namespace,
+                    {
+                        "apiVersion": "coordination.k8s.io/v1",
+                        "kind": "Lease",
+                        "metadata": {"name": self._name, "namespace": self._namespace},
+                        "spec": spec,
+                    },
+                )
+            else:
+                self._api.replace_lease(self._namespace, {**lease, "spec": spec})
+        except Rejected as error:
+            if error.status == 409:
+                return False  # another replica was faster
+            raise
+        self._seen, self.holder = (spec, self._clock()), self._identity
+        return True
+
+    def _spec(self, before: Json, *, taken: bool) -> Json:
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        transitions = before.get("leaseTransitions")
+        count = transitions if isinstance(transitions, int) else 0
+        return {
+            **before,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(DURATION),
+            "acquireTime": now if taken else before.get("acquireTime") or now,
+            "renewTime": now,
+            "leaseTransitions": count + (taken and bool(before)),
+        }
+
+
+def _spec(lease: Json) -> Json:
+    spec = lease.get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _seconds(spec: Json) -> float:
+    value = spec.get("leaseDurationSeconds")
+    return float(value) if isinstance(value, int) else DURATION

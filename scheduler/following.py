@@ -1,0 +1,185 @@
+"""The two watches that keep the state up: nodes, and pods that have not ended."""
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from apiserver.client import Json
+from apiserver.follower import Follower
+from common.backoff import Jitter
+from scheduler.state import State
+
+log = logging.getLogger(__name__)
+
+
+class WatchApi(Protocol):
+    """The part of the API that nodes and pods come from."""
+
+    def list_pods(self, more: str) -> tuple[list[Json], str, str]:
+        """List one page of the pods."""
+        ...
+
+    def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream their changes."""
+        ...
+
+    def end_watch_of_pods(self) -> None:
+        """End it at once."""
+        ...
+
+    def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
+        """List one page of the nodes."""
+        ...
+
+    def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream their changes."""
+        ...
+
+
+class Watches:
+    """Both watches, each in a thread of its own."""
+
+    def __init__(
+        self,
+        state: State,
+        api: WatchApi,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Jitter = random.random,
+    ) -> None:
+        """Prepare; nothing is asked before :meth:`start`.
+
+        Args:
+            state: takes in what is seen.
+            api: where it comes from.
+            clock: seconds, monotonic.
+            jitter: source of randomness for pauses.
+        """
+        self._api = api
+        self._stop = threading.Event()
+        self._pods = Follower(
+            _Pods(state, api), trouble="no pods from the API server", clock=clock, jitter=jitter
+        )
+        self._nodes = Follower(
+            _Nodes(state, api), trouble="no nodes from the API server", clock=clock, jitter=jitter
+        )
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        for name, follower in (("pods", self._pods), ("nodes", self._nodes)):
+            threading.Thread(
+                target=follower.run, args=(self._stop,), name=f"watch-{name}", daemon=True
+            ).start()
+
+    def stop(self) -> None:
+        """End soon; the caller closes the client."""
+        self._stop.set()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether nodes and pods have been listed, and are followed since."""
+        return self._pods.has_listed() and self._nodes.has_listed()
+
+    def list_pods_again(self) -> int:
+        """Ask for a list of pods that begins after this call; see :meth:`has_listed`."""
+        number = self._pods.list_again()
+        self._api.end_watch_of_pods()
+        return number
+
+    def has_listed(self, number: int) -> bool:
+        """Return whether everything is in step since a list of pods was asked for.
+
+        While it is not, a watch that was about to be opened then is ended.
+        """
+        if not self._pods.has_listed(number):
+            self._api.end_watch_of_pods()
+            return False
+        return self.in_step
+
+
+class _Pods:
+    """The pods, for :class:`Follower`."""
+
+    def __init__(self, state: State, api: WatchApi) -> None:
+        self._state = state
+        self._api = api
+
+    def list(self) -> str:
+        known = self._state.known_pods()
+        listed: set[str] = set()
+        more, version = "", ""
+        while True:
+            # The items are let go before the next page comes.
+            items, version, more = self._api.list_pods(more)
+            for obj in items:
+                listed.add(obj["metadata"].get("uid", ""))
+                with _alone(obj, "pod"):
+                    self._state.put_pod(obj)
+            if not more:
+                break
+        self._state.forget_missing(known, listed)
+        return version
+
+    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
+        return self._api.watch_pods(version)
+
+    def apply(self, kind: str, obj: Json) -> None:
+        with _alone(obj, "pod"):
+            if kind == "DELETED":
+                self._state.drop_pod(obj["metadata"].get("uid", ""))
+            else:
+                self._state.put_pod(obj)
+
+
+class _Nodes:
+    """The nodes, for :class:`Follower`."""
+
+    def __init__(self, state: State, api: WatchApi) -> None:
+        self._state = state
+        self._api = api
+
+    def list(self) -> str:
+        nodes: list[Json] = []
+        more, version = "", ""
+        while True:
+            items, version, more = self._api.list_nodes(more)
+            nodes += [_part(obj) for obj in items]
+            if not more:
+                break
+        self._state.replace_nodes(nodes)
+        return version
+
+    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
+        return self._api.watch_nodes(version)
+
+    def apply(self, kind: str, obj: Json) -> None:
+        with _alone(obj, "node"):
+            if kind == "DELETED":
+                self._state.drop_node(obj["metadata"]["name"])
+            else:
+                self._state.put_node(obj)
+
+
+def _part(node: Json) -> Json:
+    """Return the part of a node that is read; images and conditions are most of it."""
+    status = node.get("status") or {}
+    metadata = node["metadata"]
+    return {
+        "metadata": {"name": metadata["name"], "annotations": metadata.get("annotations")},
+        "status": {key: status[key] for key in ("capacity", "allocatable") if key in status},
+    }
+
+
+@contextlib.contextmanager
+def _alone(obj: Json, what: str) -> Iterator[None]:
+    """Keep what is wrong with one object from ending the thread that follows all."""
+    try:
+        yield
+    except Exception:
+        metadata = obj["metadata"]
+        name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+        log.exception("object passed over", extra={"kind": what, "object": name.strip("/")})

@@ -1,0 +1,138 @@
+"""The verbs: body in, answer out, counted and logged.
+
+It knows no HTTP library; :mod:`scheduler.app` translates. Whatever is sent, filter and bind answer
+with 200 and an ``Error``, because of any other status kube-scheduler tells people the number alone.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from contract.names import Names
+from scheduler.binding import Binder
+from scheduler.decisions import Decisions
+from scheduler.errors import BadRequest, BindError
+from scheduler.metrics import VERBS, Metrics
+from scheduler.pods import parse_pod
+from scheduler.protocol import (
+    decode_args,
+    decode_binding,
+    encode_bound,
+    encode_filter_error,
+    encode_filtered,
+    encode_scores,
+)
+
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+INTERNAL = "internal error, see the log of the scheduler extender"
+NOT_IN_STEP = "not in step yet: nodes and pods are being listed"
+
+_log = logging.getLogger(__name__)
+_TITLE = "gpu-turnstile: "  # kube-scheduler does not tell whose reason it is
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer without its framing."""
+
+    status: HTTPStatus
+    media: str
+    body: bytes
+
+
+class Handler:
+    """The handler of requests. Safe to share between threads."""
+
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+        self,
+        *,
+        decisions: Decisions,
+        binder: Binder,
+        names: Names,
+        metrics: Metrics,
+        in_step: Callable[[], bool],
+        not_binding: Callable[[], str],
+    ) -> None:
+        """Answer by what is given.
+
+        Args:
+            decisions: about nodes.
+            binder: binds.
+            names: the contract's names.
+            metrics: counts.
+            in_step: returns whether the state can be relied on.
+            not_binding: returns why this replica must not bind; empty when it may.
+        """
+        self._decisions = decisions
+        self._binder = binder
+        self._names = names
+        self.metrics = metrics
+        self._in_step = in_step
+        self._not_binding = not_binding
+        self._verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind}
+        assert set(self._verbs) == set(VERBS)  # noqa: S101 -- a slip of ours, found at the start
+
+    def answer(self, verb: str, read_body: Callable[[], bytes]) -> Answer:
+        """Answer one request.
+
+        Args:
+            verb: ``filter``, ``prioritize`` or ``bind``.
+            read_body: returns the body; raises :class:`BadRequest` for an unreadable one.
+        """
+        began = time.perf_counter()
+        try:
+            body = self._verbs[verb](read_body())
+        except (BadRequest, BindError) as error:
+            _log.warning("not done", extra={"verb": verb, "reason": str(error)})
+            return self._error(verb, str(error), malformed=isinstance(error, BadRequest))
+        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
+            _log.exception("failed", extra={"verb": verb})
+            return self._error(verb, INTERNAL, malformed=False)
+        self.metrics.answered(verb, time.perf_counter() - began)
+        return Answer(HTTPStatus.OK, JSON, body)
+
+    def _error(self, verb: str, text: str, *, malformed: bool) -> Answer:
+        self.metrics.failed(verb)
+        if verb == "filter":
+            return Answer(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
+        if verb == "bind":
+            return Answer(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))
+        if malformed:  # a list of priorities has no field for an error
+            return Answer(HTTPStatus.BAD_REQUEST, TEXT, f"{text}\n".encode())
+        return Answer(HTTPStatus.OK, JSON, encode_scores((), ()))
+
+    def _filter(self, body: bytes) -> bytes:
+        args = decode_args(body)
+        if not self._in_step():
+            raise BindError(NOT_IN_STEP)
+        pod = parse_pod(args.pod, self._names)
+        if args.names is not None:
+            found = self._decisions.filter(pod, args.names)
+        else:
+            found = self._decisions.filter_objects(pod, args.nodes or ())
+        self.metrics.filtered(len(found.fitting), len(found.failed), len(found.for_good))
+        return encode_filtered(args, found.titled(_TITLE))
+
+    def _prioritize(self, body: bytes) -> bytes:
+        args = decode_args(body)
+        pod = parse_pod(args.pod, self._names)
+        if args.names is not None:
+            return encode_scores(args.names, self._decisions.scores(pod, args.names))
+        nodes = args.nodes or ()
+        names = [node["metadata"]["name"] for node in nodes]
+        return encode_scores(names, self._decisions.score_objects(pod, nodes))
+
+    def _bind(self, body: bytes) -> bytes:
+        args = decode_binding(body)
+        why = self._not_binding()
+        if why:
+            self.metrics.bound("not-leader")
+            raise BindError(why)
+        cards = self._binder.bind(args)
+        _log.info(
+            "bound",
+            extra={"pod": f"{args.namespace}/{args.name}", "node": args.node, "cards": cards},
+        )
+        return encode_bound()

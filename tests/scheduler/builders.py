@@ -1,0 +1,130 @@
+"""Short ways to write nodes and pods as the API server has them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+from contract.names import Names
+from scheduler.nodes import Node, parse_node
+from scheduler.pods import Pod, parse_pod
+
+Json = dict[str, Any]
+NAMES = Names()
+BLOCK = 256 << 20
+
+
+def make_node(
+    name: str = "n1",
+    cards: int = 2,
+    *,
+    blocks: int | Sequence[int] = 32,
+    models: Sequence[str] = (),
+    sick: Sequence[int] = (),
+    links: Mapping[tuple[int, int], str] | None = None,
+    allocatable: str | None = "200",
+) -> Json:
+    """A node whose cards are ``GPU-<name>-<index>``."""
+    sizes = [blocks] * cards if isinstance(blocks, int) else list(blocks)
+    inventory = NodeCards(
+        BLOCK,
+        tuple(
+            NodeCard(
+                f"GPU-{name}-{index}",
+                index,
+                models[index] if models else "NVIDIA A100",
+                size * BLOCK,
+                None,
+                "Xid 79" if index in sick else "",
+                0,
+                0,
+            )
+            for index, size in enumerate(sizes)
+        ),
+        tuple(NodeLink(pair, kind) for pair, kind in (links or {}).items()),
+    )
+    node = bare_node(name, encode_inventory(inventory))
+    if allocatable is not None:
+        node["status"] = {"allocatable": {NAMES.core: allocatable}}
+    return node
+
+
+def bare_node(name: str = "n1", inventory: object = None) -> Json:
+    """A node with any text for an inventory, or none."""
+    annotations = {} if inventory is None else {NAMES.gpu_cards: inventory}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": annotations},
+    }
+
+
+def make_pod(
+    name: str,
+    *limits: tuple[int, int],
+    inits: Sequence[tuple[int, int]] = (),
+    sidecars: Sequence[tuple[int, int]] = (),
+    node: str = "",
+    annotations: Mapping[str, str] | None = None,
+    phase: str = "Pending",
+    uid: str | None = None,
+) -> Json:
+    """A pod with containers ``c<i>``, init containers ``i<i>`` and sidecars ``s<i>``."""
+    early = [
+        *(_container(f"i{index}", each) for index, each in enumerate(inits)),
+        *(
+            {**_container(f"s{index}", each), "restartPolicy": "Always"}
+            for index, each in enumerate(sidecars)
+        ),
+    ]
+    spec: Json = {"containers": [_container(f"c{i}", each) for i, each in enumerate(limits)]}
+    if early:
+        spec["initContainers"] = early
+    if node:
+        spec["nodeName"] = node
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"u-{name}" if uid is None else uid,
+            "annotations": dict(annotations or {}),
+        },
+        "spec": spec,
+        "status": {"phase": phase},
+    }
+
+
+def _container(name: str, limit: tuple[int, int]) -> Json:
+    cores, memory = limit
+    limits = {NAMES.core: str(cores)}
+    if memory:
+        limits[NAMES.memory] = str(memory)
+    return {"name": name, "image": "none", "resources": {"limits": limits}}
+
+
+def record(**containers: tuple[Sequence[str], int, int]) -> dict[str, str]:
+    """The annotations of an agent's record: container -> cards, cores, blocks."""
+    allocations = {
+        name: Allocation(tuple(cards), cores, blocks, Evidence.WITNESS)
+        for name, (cards, cores, blocks) in containers.items()
+    }
+    return {NAMES.gpu_allocation: encode_allocations(allocations)}
+
+
+def hint(*cards: str) -> dict[str, str]:
+    """The annotations of a scheduler's choice: of each container the indices."""
+    return {NAMES.predicate_gpu_idx(index): text for index, text in enumerate(cards)}
+
+
+def a_node(*args: Any, **kwargs: Any) -> Node:
+    """A parsed node."""
+    return parse_node(make_node(*args, **kwargs), NAMES)
+
+
+def a_pod(*args: Any, **kwargs: Any) -> Pod:
+    """A parsed pod."""
+    found = parse_pod(make_pod(*args, **kwargs), NAMES)
+    assert found is not None
+    return found

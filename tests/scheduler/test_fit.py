@@ -1,0 +1,222 @@
+"""Whether a pod fits: tables with the exact words, and the agent as the oracle."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.model.ledger import ContainerRef, Ledger
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.model.tickets import TicketBook
+from agent.allocator.placement_request import PlacementRequest
+from agent.allocator.placer import Placer
+from agent.errors import PlacementError
+from contract.resource import Resource
+from placement.cards import Card, Inventory
+from placement.scoring import Policy
+from placement.topology import Links
+from scheduler.fit import Fit, Refusal, check
+from scheduler.holdings import View, plan_pod
+from scheduler.nodes import Node
+from scheduler.pods import Pod
+from tests.agent.brute_force import can_be_placed
+from tests.agent.builders import hold, patient
+from tests.scheduler.builders import BLOCK, NAMES, a_node, a_pod
+
+MIXED = ("NVIDIA A100", "Tesla T4", "Tesla T4")
+
+
+def wish(**wishes: str) -> dict[str, str]:
+    return {getattr(NAMES, name): value for name, value in wishes.items()}
+
+
+@pytest.mark.parametrize(
+    ("pod", "free", "reason", "for_good"),
+    [
+        (a_pod("a", (60, 20)), [(59, 32), (100, 19)], "no card has 60 cores and 20 blocks free", 0),
+        (a_pod("a", (100, 0)), [(99, 32), (50, 32)], "no card has 100 cores free", 0),
+        (
+            a_pod("a", (200, 9)),
+            [(100, 32), (100, 4)],
+            "fewer than 2 cards have 100 cores and 5 blocks free",
+            0,
+        ),
+        (
+            a_pod("a", (60, 4), (60, 4), (30, 4)),
+            [(80, 32), (60, 32)],
+            "no card is left for one of 3 containers",
+            0,
+        ),
+        (a_pod("a", (60, 40)), [(100, 32), (100, 32)], "no card has 40 blocks", 1),
+        (a_pod("a", (300, 4)), [(100, 32), (100, 32)], "fewer than 3 cards", 1),
+        (a_pod("a", (150, 4)), [(100, 32), (100, 32)], "150 cores and 4 memory blocks fit no", 1),
+    ],
+)
+def test_a_refusal_says_why_and_whether_freeing_cards_would_help(
+    pod: Pod, free: list[tuple[int, int]], reason: str, for_good: int
+) -> None:
+    found = check(pod.shape, View(a_node("n1", 2), free))
+    assert isinstance(found, Refusal)
+    assert found.reason.startswith(reason)
+    assert len(found.reason) == len(reason) or for_good
+    assert found.for_good is bool(for_good)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "cores", "reason", "for_good"),
+    [
+        (wish(use_gpu_type="h100,h200"), 30, "no card of type h100 or h200", True),
+        (wish(use_gpu_type="a100"), 200, "fewer than 2 cards of type a100", True),
+        (wish(use_gpu_type="t4"), 60, "no card of type t4 has 60 cores and 4 blocks free", False),
+        (wish(use_gpu_uuid="GPU-x"), 30, "no card that use-gpu-uuid names", True),
+        (wish(nouse_gpu_type="a100,t4"), 30, "no card that nouse-gpu-type leaves", True),
+        (
+            wish(nouse_gpu_uuid="GPU-n1-0,GPU-n1-1,GPU-n1-2"),
+            30,
+            "no card that nouse-gpu-uuid leaves",
+            True,
+        ),
+    ],
+)
+def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
+    wishes: dict[str, str], cores: int, reason: str, *, for_good: bool
+) -> None:
+    node = a_node("n1", 3, models=MIXED)
+    free = [(100, 32), (20, 32), (20, 32)]
+    found = check(a_pod("a", (cores, 4), annotations=wishes).shape, View(node, free))
+    assert found == Refusal(reason, for_good)
+
+
+@pytest.mark.parametrize(
+    ("sick", "cores", "reason"),
+    [([0, 1], 30, "no healthy card"), ([1], 200, "fewer than 2 healthy cards")],
+)
+def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str) -> None:
+    node = a_node("n1", 2, sick=sick)
+    found = check(a_pod("a", (cores, 4)).shape, View(node, node.all_free()))
+    assert found == Refusal(reason, for_good=True)
+
+
+def test_a_node_without_cards_says_what_is_missing() -> None:
+    found = check(a_pod("a", (30, 4)).shape, View(Node("n1"), ()))
+    reason = "no inventory of cards: no agent has written gpu-cards"
+    assert found == Refusal(reason, for_good=True)
+
+
+def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
+    node, pod = a_node("n1", 2), a_pod("a", (30, 4))
+    assert check(pod.shape, View(node, [(100, 32), (50, 32)])) == Fit(0)
+    assert check(pod.shape, View(node, [(100, 32), (20, 32)])) == Fit(1)
+    two = a_pod("b", (60, 4), (60, 4))
+    assert check(two.shape, View(node, [(100, 32), (60, 32)])) == Fit(1)
+
+
+def test_what_an_init_container_leaves_is_used_again() -> None:
+    node = a_node("n1", 1)
+    pod = a_pod("a", (60, 4), inits=[(80, 8)])
+    assert isinstance(check(pod.shape, View(node, [(80, 8)])), Fit)
+    assert isinstance(check(pod.shape, View(node, [(79, 8)])), Refusal)
+
+
+def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.fit._MOST_TRIES", 0)
+    node = a_node("n1", 2)
+    pod = a_pod("a", (60, 4), (60, 4))
+    assert isinstance(check(pod.shape, View(node, [(60, 8), (60, 8)])), Fit)
+    assert isinstance(check(pod.shape, View(node, [(60, 8), (61, 4)])), Fit)
+    assert isinstance(check(pod.shape, View(node, [(100, 8), (0, 4)])), Refusal)
+
+
+# --- held against the agent -------------------------------------------------------------
+
+_cores = st.sampled_from([10, 30, 40, 50, 60, 90, 100, 200])
+_limit = st.tuples(_cores, st.sampled_from([1, 4, 9, 16]))
+_free = st.lists(
+    st.tuples(st.sampled_from([0, 10, 40, 50, 60, 99, 100]), st.sampled_from([0, 4, 8, 16])),
+    min_size=1,
+    max_size=3,
+)
+_limits = st.lists(_limit, min_size=1, max_size=3)
+_few = st.lists(_limit, max_size=1)
+
+
+@patient
+@given(_limits, _few, _few, _free)
+def test_what_fits_has_a_place_and_what_does_not_has_none(
+    limits: list[tuple[int, int]],
+    inits: list[tuple[int, int]],
+    sidecars: list[tuple[int, int]],
+    free: list[tuple[int, int]],
+) -> None:
+    """Against a plan of all containers by the agent's own search, and against every combination."""
+    pod = a_pod("a", *limits, inits=inits, sidecars=sidecars)
+    node = a_node("n1", len(free), blocks=16)
+    fits = isinstance(check(pod.shape, View(node, free)), Fit)
+    try:
+        planned = plan_pod(pod, node, free, Policy.BINPACK, most_tries=100_000)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is no plan
+        assert type(error).__name__ == "PlacementError"
+        planned = None
+    assert fits == (planned is not None)
+    if not inits:
+        assert fits == _by_trying(pod, node, free)
+
+
+def _by_trying(pod: Pod, node: Node, free: Sequence[tuple[int, int]]) -> bool:
+    places = {
+        card.uuid: {Resource.CORE: cores, Resource.MEMORY: blocks}
+        for card, (cores, blocks) in zip(node.cards, free, strict=True)
+    }
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in places}
+    return can_be_placed(pod.demand.containers, places, nothing)
+
+
+@patient
+@given(_limits, _few, _few, _free)
+def test_the_agent_places_what_is_let_through_and_refuses_what_is_not(
+    limits: list[tuple[int, int]],
+    inits: list[tuple[int, int]],
+    sidecars: list[tuple[int, int]],
+    free: list[tuple[int, int]],
+) -> None:
+    pod = a_pod("a", *limits, inits=inits, sidecars=sidecars)
+    node = a_node("n1", len(free), blocks=16)
+    fits = isinstance(check(pod.shape, View(node, free)), Fit)
+    assert _agent_places(pod, free) == fits
+
+
+def _agent_places(pod: Pod, free: Sequence[tuple[int, int]]) -> bool:
+    """Ask a real placer for the first container, which looks ahead to all of them."""
+    cards = tuple(
+        Card(f"GPU-n1-{index}", index, index, "NVIDIA A100", 16 * BLOCK, None, "", "/dev/null")
+        for index in range(len(free))
+    )
+    book = TicketBook(Inventory(cards), BLOCK)
+    available: dict[Resource, set[str]] = {}
+    for resource in Resource:
+        available[resource] = set()
+        for card, row in zip(cards, free, strict=True):
+            wanted = row[0] if resource is Resource.CORE else row[1]
+            ids = [each for each, uuid in book.cards(resource).items() if uuid == card.uuid]
+            available[resource] |= set(ids[:wanted])
+    ledger = Ledger()
+    for resource in Resource:  # what is not free is somebody's
+        taken = frozenset(book.cards(resource)) - available[resource]
+        if taken:
+            hold(ledger, PodId("default", "b", "u-b"), "main", resource, taken)
+    placer = Placer(book=book, links=Links(Inventory(cards)), unhealthy=lambda _: "")
+    first = pod.demand.containers[0]
+    request = PlacementRequest(
+        ContainerRef(PodId("default", "a", "u-a"), first.name),
+        first,
+        pod.demand,
+        Resource.CORE,
+        Policy.BINPACK,
+        frozenset(available[Resource.CORE]),
+    )
+    try:
+        placer.place(request, ledger)
+    except PlacementError:
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""What a pod holds of its node: by record, by choice, simulated."""
+
+from placement.scoring import Policy
+from scheduler.holdings import known_cards, simulate, taken_on
+from tests.scheduler.builders import a_node, a_pod, hint, record
+
+ONE, TWO = "GPU-n1-0", "GPU-n1-1"
+FREE = [(100, 32), (100, 32)]
+
+
+def test_the_record_tells_before_the_choice() -> None:
+    annotations = record(c0=([TWO], 30, 4)) | hint("0", "0")
+    pod = a_pod("a", (30, 4), (40, 4), annotations=annotations)
+    assert known_cards(pod, a_node("n1")) == {"c0": (1,), "c1": (0,)}
+
+
+def test_cards_that_the_node_does_not_have_tell_nothing() -> None:
+    node = a_node("n1")
+    assert known_cards(a_pod("a", (30, 4), annotations=record(c0=(["X"], 30, 4))), node) is None
+    assert known_cards(a_pod("a", (30, 4), annotations=hint("7")), node) is None
+    assert known_cards(a_pod("a", (200, 4), annotations=hint("0")), node) is None
+
+
+def test_an_init_container_without_a_record_beside_others_holds_nothing_known() -> None:
+    node = a_node("n1")
+    pod = a_pod("a", (30, 4), inits=[(50, 4)], annotations=record(c0=([TWO], 30, 4)))
+    assert known_cards(pod, node) == {"c0": (1,)}
+    assert known_cards(a_pod("a", (30, 4), inits=[(50, 4)], annotations=hint("1")), node) is None
+
+
+def test_memory_of_several_cards_is_shared_out_as_the_agent_does() -> None:
+    pod = a_pod("a", (200, 5))
+    assert taken_on(pod.demand, {"c0": (0, 1)}) == ((0, 100, 3), (1, 100, 2))
+
+
+def test_what_init_containers_took_is_handed_on_and_kept() -> None:
+    """Facts K4 and K7; sidecars and containers keep theirs beside each other."""
+    pod = a_pod("a", (30, 4), (20, 2), inits=[(40, 8)], sidecars=[(10, 1)])
+    on_one = dict.fromkeys(("i0", "s0", "c0", "c1"), (0,))
+    assert taken_on(pod.demand, on_one) == ((0, 60, 8),)
+    elsewhere = on_one | {"i0": (1,)}
+    assert taken_on(pod.demand, elsewhere) == ((0, 60, 7), (1, 40, 8))
+
+
+def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:
+    node = a_node("n1")
+    pod = a_pod("a", (30, 4))
+    assert simulate(pod, node, [(100, 32), (40, 8)], Policy.BINPACK) == ((1, 30, 4),)
+    assert simulate(pod, node, [(100, 32), (40, 8)], Policy.SPREAD) == ((0, 30, 4),)
+
+
+def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() -> None:
+    pod = a_pod("a", (30, 4), (60, 4), annotations=hint("1"))
+    assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK) == ((1, 90, 8),)
+
+
+def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
+    """The agent refuses it, or knows of more than is seen here: until then nobody else goes there."""
+    node = a_node("n1")
+    assert simulate(a_pod("a", (60, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK) == ((0, 60, 4),)
+    two = simulate(a_pod("b", (200, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK)
+    assert two == ((0, 100, 2), (1, 100, 2))

@@ -1,0 +1,74 @@
+"""Nodes as the scheduler reads them: cards, and in words why there are none."""
+
+import json
+
+import pytest
+
+from scheduler.nodes import Problem, parse_node
+from tests.scheduler.builders import NAMES, a_node, bare_node, make_node
+
+
+def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:
+    node = a_node("n1", 2, blocks=[32, 16], sick=[1])
+    assert [(card.uuid, card.index, card.blocks, card.healthy) for card in node.cards] == [
+        ("GPU-n1-0", 0, 32, True),
+        ("GPU-n1-1", 1, 16, False),
+    ]
+    assert not node.problem
+
+
+def test_nodes_of_equal_hardware_share_their_links() -> None:
+    links = {(0, 1): "NV4"}
+    assert a_node("n1", links=links).links is a_node("n2", links=links).links
+    assert a_node("n1", links=links).links is not a_node("n2").links
+
+
+def test_a_node_on_which_nothing_changed_stays_the_same_object() -> None:
+    before = a_node("n1")
+    assert parse_node(make_node("n1"), NAMES, before) is before
+    assert parse_node(make_node("n1", sick=[0]), NAMES, before) is not before
+
+
+def _changed(**changes: object) -> str:
+    document = json.loads(make_node()["metadata"]["annotations"][NAMES.gpu_cards])
+    return json.dumps({**document, **changes})
+
+
+def _cards(**changes: object) -> str:
+    document = json.loads(make_node()["metadata"]["annotations"][NAMES.gpu_cards])
+    first, second = document["cards"]
+    return _changed(cards=[first, {**second, **changes}])
+
+
+@pytest.mark.parametrize(
+    ("inventory", "problem"),
+    [
+        (None, Problem.NO_INVENTORY),
+        ("", Problem.UNREADABLE),
+        ("{}", Problem.UNREADABLE),
+        (7, Problem.UNREADABLE),
+        (_changed(memoryBlock=0), Problem.UNREADABLE),
+        (_changed(links=[{"cards": [0, 1], "kind": "WIFI"}]), Problem.UNREADABLE),
+        (_changed(links=[{"cards": [1, 0], "kind": "PIX"}]), Problem.UNREADABLE),
+        (_changed(links=[{"cards": [0, 7], "kind": "PIX"}]), Problem.UNREADABLE),
+        (_cards(index=0), Problem.UNREADABLE),
+        (_cards(uuid="GPU-n1-0"), Problem.UNREADABLE),
+        (_changed(cards=[]), Problem.NO_CARDS),
+    ],
+)
+def test_a_node_without_a_usable_inventory_says_why(inventory: object, problem: Problem) -> None:
+    assert parse_node(bare_node("n1", inventory), NAMES).problem is problem
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "problem"), [("0", Problem.AWAY), ("200", Problem.NONE), (None, Problem.NONE)]
+)
+def test_an_agent_that_has_gone_is_told_by_what_the_kubelet_offers(
+    allocatable: str | None, problem: Problem
+) -> None:
+    """Fact K19: the inventory stays behind; allocatable falls to 0."""
+    assert a_node("n1", allocatable=allocatable).problem is problem
+
+
+def test_cards_that_are_all_sick_are_no_sign_of_an_agent_that_has_gone() -> None:
+    assert a_node("n1", sick=[0, 1], allocatable="0").problem is Problem.NONE

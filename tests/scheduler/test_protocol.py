@@ -1,0 +1,203 @@
+"""kube-scheduler's JSON: what it sends is read, everything else is one clear line."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler import protocol
+from scheduler.decisions import Filtered
+from scheduler.errors import BadRequest, TooLarge
+from scheduler.protocol import (
+    BindingArgs,
+    decode_args,
+    decode_binding,
+    encode_bound,
+    encode_filter_error,
+    encode_filtered,
+    encode_scores,
+)
+from tests.agent.builders import patient
+from tests.scheduler.builders import make_node, make_pod
+
+POD = make_pod("a", (30, 4))
+ARGS = {"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]}
+BINDING = {"PodName": "a", "PodNamespace": "default", "PodUID": "u-a", "Node": "n1"}
+
+
+def body(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def test_nodes_by_name_are_read() -> None:
+    args = decode_args(body(ARGS))
+    assert (args.pod, args.names, args.nodes) == (POD, ("n1", "n2"), None)
+
+
+def test_whole_nodes_are_read() -> None:
+    nodes = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n1")]}
+    args = decode_args(body({**ARGS, "Nodes": nodes, "NodeNames": None}))
+    assert args.names is None
+    assert args.nodes == (make_node("n1"),)
+    assert decode_args(body({"Pod": POD, "Nodes": {"items": None}})).nodes == ()
+
+
+def test_a_binding_is_read() -> None:
+    assert decode_binding(body(BINDING)) == BindingArgs("a", "default", "u-a", "n1")
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (b"\xff", "body: is not UTF-8: byte 0 is wrong"),
+        (b"{", "body: is not JSON: Expecting property name enclosed in double quotes"),
+        (b'{"Pod": NaN}', "body: is not JSON: NaN is not a number"),
+        (b"9" * 5000, "body: is not JSON: it has a number too long to read"),
+        (b"[" * 100_000, "body: is nested too deeply"),
+        (b"[]", "body: Invalid value: a list: must be ExtenderArgs"),
+        (b"null", "body: Invalid value: null: must be ExtenderArgs"),
+        (
+            body({"pod": POD}),
+            'body: "pod" is no field of ExtenderArgs: must be Pod, Nodes, NodeNames',
+        ),
+        (body({"NodeNames": []}), "Pod: Invalid value: null: must be a pod"),
+        (body({**ARGS, "Pod": []}), "Pod: Invalid value: a list: must be a pod"),
+        (body({**ARGS, "Pod": {}}), "Pod.metadata: Invalid value: null: must be a mapping"),
+        (
+            body({**ARGS, "Pod": {"metadata": {"uid": 7}}}),
+            "Pod.metadata.uid: Invalid value: 7: must be text",
+        ),
+        (
+            body({**ARGS, "Pod": {"metadata": {"annotations": {"a": 1}}}}),
+            "Pod.metadata.annotations[a]: Invalid value: 1: must be text",
+        ),
+        (
+            body({**ARGS, "Pod": {"metadata": {"annotations": []}}}),
+            "Pod.metadata.annotations: Invalid value: a list: must be a mapping",
+        ),
+        (
+            body({**ARGS, "Pod": {"metadata": {}, "spec": 7}}),
+            "Pod.spec: Invalid value: 7: must be a mapping",
+        ),
+        (
+            body({**ARGS, "Pod": {"metadata": {}, "spec": {"nodeName": 7}}}),
+            "Pod.spec.nodeName: Invalid value: 7: must be text",
+        ),
+        (body({"Pod": POD}), "NodeNames, Nodes: must be one of them, neither is there"),
+        (
+            body({**ARGS, "Nodes": {"items": []}}),
+            "NodeNames, Nodes: must be one of them, both are there",
+        ),
+        (body({**ARGS, "NodeNames": "n1"}), 'NodeNames: Invalid value: "n1": must be a list'),
+        (
+            body({**ARGS, "NodeNames": ["n1", None]}),
+            "NodeNames[1]: Invalid value: null: must be the name of a node",
+        ),
+        (
+            body({**ARGS, "NodeNames": ["a,b"]}),
+            'NodeNames[0]: Invalid value: "a,b": must be the name of a node',
+        ),
+        (body({"Pod": POD, "Nodes": []}), "Nodes: Invalid value: a list: must be a list of nodes"),
+        (
+            body({"Pod": POD, "Nodes": {"items": {}}}),
+            "Nodes.items: Invalid value: a mapping: must be a list",
+        ),
+        (
+            body({"Pod": POD, "Nodes": {"items": [7]}}),
+            "Nodes.items[0]: Invalid value: 7: must be a node",
+        ),
+        (
+            body({"Pod": POD, "Nodes": {"items": [{"metadata": {}}]}}),
+            "Nodes.items[0].metadata.name: Invalid value: null: must be text of 1 to 253 characters",
+        ),
+        (
+            body({"Pod": POD, "Nodes": {"items": [{"metadata": {"name": "n"}, "status": 1}]}}),
+            "Nodes.items[0].status: Invalid value: 1: must be a mapping",
+        ),
+        (
+            body(
+                {
+                    "Pod": POD,
+                    "Nodes": {"items": [{"metadata": {"name": "n"}, "status": {"allocatable": 1}}]},
+                }
+            ),
+            "Nodes.items[0].status.allocatable: Invalid value: 1: must be a mapping",
+        ),
+    ],
+)
+def test_what_is_no_question_is_one_clear_line(sent: bytes, message: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        decode_args(sent)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("field", list(BINDING))
+@pytest.mark.parametrize("value", [None, "", 7, "x" * 254])
+def test_a_binding_needs_all_its_fields(field: str, value: object) -> None:
+    with pytest.raises(BadRequest, match=f"^{field}: Invalid value: .*: must be text of 1 to 253"):
+        decode_binding(body({**BINDING, field: value}))
+
+
+def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TooLarge, match="^body: must be at most 16384 bytes$"):
+        decode_binding(b" " * 20_000)
+    monkeypatch.setattr(protocol, "LARGEST_NAMES", 10)
+    with pytest.raises(TooLarge, match="^body: must be at most 10 bytes where nodes come by name"):
+        decode_args(body(ARGS))
+
+
+def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
+    found = Filtered(["n2"], {"n1": "full"}, {"n3": "never"})
+    rest = {
+        "FailedNodes": {"n1": "full"},
+        "FailedAndUnresolvableNodes": {"n3": "never"},
+        "Error": "",
+    }
+    by_name = json.loads(encode_filtered(decode_args(body(ARGS)), found))
+    assert by_name == {"Nodes": None, "NodeNames": ["n2"], **rest}
+    nodes = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n1"), make_node("n2")]}
+    whole = json.loads(encode_filtered(decode_args(body({"Pod": POD, "Nodes": nodes})), found))
+    kept = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n2")]}
+    assert whole == {"Nodes": kept, "NodeNames": None, **rest}
+
+
+def test_errors_and_scores_are_written_as_go_reads_them() -> None:
+    assert json.loads(encode_filter_error("no"))["Error"] == "no"
+    assert encode_bound() == b'{"Error":""}'
+    assert json.loads(encode_bound("no")) == {"Error": "no"}
+    assert encode_scores((), ()) == b"[]"
+    assert json.loads(encode_scores(("n1", 'n"\u00e9'), (0, 10))) == [
+        {"Host": "n1", "Score": 0},
+        {"Host": 'n"\u00e9', "Score": 10},
+    ]
+
+
+_json: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("Pod", "Nodes", "NodeNames", "metadata", "spec", "items", "name", "uid"),
+                    *("PodName", "PodUID", "Node", "annotations", "containers", "status", "x"),
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@patient
+@given(st.binary(max_size=50) | _json.map(lambda document: json.dumps(document).encode()))
+def test_whatever_is_sent_is_read_or_refused(sent: bytes) -> None:
+    for decode in (decode_args, decode_binding):
+        try:
+            decode(sent)
+        except BadRequest as error:
+            assert str(error).isprintable()

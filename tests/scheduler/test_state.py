@@ -1,0 +1,343 @@
+"""The cluster's state: event by event it is what it would be if it were read anew."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from placement.scoring import Policy
+from scheduler.holdings import Taken
+from scheduler.pods import Pod
+from scheduler.state import State
+from tests.agent.builders import patient
+from tests.scheduler.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod, record
+
+
+@pytest.fixture
+def state() -> State:
+    made = State(NAMES)
+    made.put_node(make_node("n1", 2))
+    made.put_node(make_node("n2", 2))
+    return made
+
+
+def free(state: State, name: str = "n1") -> list[tuple[int, int]]:
+    room = state.room(name)
+    assert room is not None
+    return list(room.view().free)
+
+
+FULL = [(100, 32), (100, 32)]
+
+
+def planned(name: str, node: str, *cards: int, limit: tuple[int, int] = (30, 4)) -> Pod:
+    """A pod as bind assumes it."""
+    return a_pod(name, limit, node=node, annotations=hint(",".join(map(str, cards))))
+
+
+# --- pods -----------------------------------------------------------------------------
+
+
+def test_a_pod_counts_until_it_has_ended(state: State) -> None:
+    pod = make_pod("a", (30, 4), node="n1", annotations=hint("1"))
+    state.put_pod(pod)
+    assert free(state) == [(100, 32), (70, 28)]
+    deleting = {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    state.put_pod(deleting)
+    assert free(state) == [(100, 32), (70, 28)]
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1"), phase="Succeeded"))
+    assert free(state) == FULL
+    assert state.counts == (2, 0)
+
+
+def test_a_pod_that_waits_holds_nothing_and_can_be_found(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4)))
+    assert free(state) == FULL
+    assert state.find("u-a") == a_pod("a", (30, 4))
+    state.drop_pod("u-a")
+    assert state.find("u-a") is None
+
+
+def test_the_record_takes_the_place_of_the_choice(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    state.put_pod(
+        make_pod("a", (30, 4), node="n1", annotations=hint("0") | record(c0=(["GPU-n1-0"], 30, 4)))
+    )
+    assert free(state) == [(70, 28), (100, 32)]
+
+
+def test_pods_of_which_nothing_is_told_are_simulated_in_the_order_of_their_binding() -> None:
+    pods = [
+        make_pod("a", (60, 4), node="n1", annotations={NAMES.bind_order: "2"}),
+        make_pod("b", (30, 4), node="n1", annotations={NAMES.bind_order: "1"}),
+        make_pod("c", (50, 4), node="n1", annotations=hint("1")),
+    ]
+    seen = []
+    for order in (pods, pods[::-1]):
+        state = State(NAMES)
+        for pod in order:
+            state.put_pod(pod)
+        state.put_node(make_node("n1", 2))
+        seen.append(free(state))
+    assert seen == [[(40, 28), (20, 24)]] * 2
+
+
+def test_a_pod_on_a_node_that_is_not_known_yet_counts_once_it_is() -> None:
+    state = State(NAMES)
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    assert state.room("n1") is None
+    state.put_node(bare_node("n1"))
+    state.put_node(make_node("n1", 2))
+    assert free(state) == [(100, 32), (70, 28)]
+
+
+def test_a_node_that_goes_and_comes_back_has_its_pods_still(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    state.drop_node("n1")
+    assert state.room("n1") is None
+    state.put_node(make_node("n1", 2))
+    assert free(state) == [(100, 32), (70, 28)]
+
+
+def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
+    state.replace_nodes([make_node("n2", 2), make_node("n3", 2)])
+    assert [state.room(name) is not None for name in ("n1", "n2", "n3")] == [False, True, True]
+
+
+def test_what_a_list_of_pods_does_not_show_is_gone_but_for_what_came_meanwhile(
+    state: State,
+) -> None:
+    for name in ("a", "b"):
+        state.put_pod(make_pod(name, (30, 4), node="n1", annotations=hint("0")))
+    known = state.known_pods()
+    state.put_pod(make_pod("c", (30, 4), node="n1", annotations=hint("0")))
+    state.forget_missing(known, {"u-b"})
+    assert free(state) == [(40, 24), (100, 32)]
+
+
+def test_only_a_change_of_room_is_a_change(state: State) -> None:
+    version = state.version
+    pod = make_pod("a", (30, 4), node="n1", annotations=hint("1"))
+    state.put_pod(pod)
+    assert state.changed_since(version) == ["n1"]
+    version = state.version
+    state.put_pod({**pod, "status": {"phase": "Running"}})
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1") | {"other": "x"}))
+    state.put_node(make_node("n1", 2))
+    state.put_pod(make_pod("b", (30, 4)))
+    assert state.changed_since(version) == []
+    state.put_node(make_node("n2", 2, sick=[0]))
+    state.put_node(make_node("n1", 2, sick=[0]))
+    assert state.changed_since(version) == ["n1", "n2"]
+
+
+# --- what this process binds ------------------------------------------------------------
+
+
+def test_an_assumed_pod_counts_until_the_watch_shows_it(state: State) -> None:
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    assert free(state) == [(100, 32), (70, 28)]
+    state.put_pod(make_pod("a", (30, 4)))  # an event from before the binding
+    assert free(state) == [(100, 32), (70, 28)]
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    assert (state.assumed, free(state)) == (0, [(100, 32), (70, 28)])
+
+
+def test_what_was_planned_for_init_containers_counts_until_the_record_is_there(
+    state: State,
+) -> None:
+    """A choice names the cards of ordinary containers alone."""
+    pod = a_pod("a", (30, 4), inits=[(50, 8)], node="n1", annotations=hint("1"))
+    state.assume(pod, ((1, 50, 8),))
+    bound = make_pod("a", (30, 4), inits=[(50, 8)], node="n1", annotations=hint("1"))
+    state.put_pod(bound)
+    assert free(state) == [(100, 32), (50, 24)]
+    recorded = record(c0=(["GPU-n1-0"], 30, 4))
+    bound["metadata"]["annotations"] |= recorded
+    state.put_pod(bound)
+    assert free(state) == [(70, 28), (100, 32)]
+
+
+def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> None:
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
+    assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
+    state.assume(planned("b", "n1", 1), ((1, 30, 4),))
+    state.put_pod(make_pod("b", (30, 4), node="n1", annotations=hint("0")))
+    assert free(state, "n1") == [(70, 28), (100, 32)]
+
+
+def test_a_pod_that_was_not_bound_after_all_counts_no_more(state: State) -> None:
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.retract("u-a", "n1")
+    state.retract("u-a", "n1")
+    assert (state.assumed, free(state)) == (0, FULL)
+
+
+def test_a_pod_in_doubt_counts_on_every_node_until_one_is_certain(state: State) -> None:
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("a", "n2", 0), ((0, 30, 4),))
+    assert state.assumed_on("u-a") == {"n1", "n2"}
+    assert (free(state, "n1"), free(state, "n2")) == (
+        [(100, 32), (70, 28)],
+        [(70, 28), (100, 32)],
+    )
+    state.settle("u-a", "n2")
+    assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
+
+
+def test_an_assumed_pod_that_is_gone_counts_no_more(state: State) -> None:
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("b", "n1", 1), ((1, 30, 4),))
+    state.drop_pod("u-a")
+    assert free(state) == [(100, 32), (70, 28)]
+    state.forget_missing(state.known_pods(), set())
+    assert (state.assumed, free(state)) == (0, FULL)
+
+
+def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> None:
+    known = state.known_pods()
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.forget_missing(known, set())
+    assert free(state) == [(100, 32), (70, 28)]
+
+
+def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(
+    state: State,
+) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.retract("u-a", "n1")
+    assert free(state) == [(100, 32), (70, 28)]
+
+
+def test_cards_that_are_exchanged_end_what_was_planned_on_them(state: State) -> None:
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.put_node(make_node("n1", 1))
+    assert free(state) == [(70, 28)]  # simulated there: the agent will place it anew
+
+
+# --- any order of events ----------------------------------------------------------------
+
+_NODES, _PODS = ("n1", "n2"), tuple("abcde")
+_annotations = st.sampled_from(
+    [
+        {},
+        hint("0"),
+        hint("1"),
+        hint("7"),
+        record(c0=(["GPU-n1-0"], 30, 4)),
+        record(c0=(["GPU-n2-1"], 30, 4)) | hint("1"),
+    ]
+)
+
+
+class Events(RuleBasedStateMachine):
+    """Any events, and a state that is read anew from what there is after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = State(NAMES)
+        self.nodes: dict[str, Any] = {}
+        self.pods: dict[str, Any] = {}
+        self.assumed: dict[str, tuple[Pod, Taken]] = {}
+
+    @rule(name=st.sampled_from(_NODES), sick=st.sampled_from([(), (0,)]), cards=st.integers(1, 2))
+    def node(self, name: str, sick: Sequence[int], cards: int) -> None:
+        self.nodes[name] = make_node(name, cards, sick=sick)
+        self.state.put_node(self.nodes[name])
+
+    @rule(name=st.sampled_from(_NODES))
+    def node_gone(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.state.drop_node(name)
+
+    @rule(
+        name=st.sampled_from(_PODS),
+        node=st.sampled_from(_NODES),
+        annotations=_annotations,
+        phase=st.sampled_from(["Running", "Pending", "Failed"]),
+    )
+    def pod(self, name: str, node: str, annotations: dict[str, str], phase: str) -> None:
+        known = self.pods.get(name)
+        node = known["spec"]["nodeName"] if known else node  # a pod does not move
+        made = make_pod(name, (30, 4), node=node, annotations=annotations, phase=phase)
+        self.pods.pop(name, None)
+        if phase != "Failed":
+            self.pods[name] = made
+        self.assumed.pop(name, None)
+        self.state.put_pod(made)
+
+    @rule(name=st.sampled_from(_PODS))
+    def pod_gone(self, name: str) -> None:
+        self.pods.pop(name, None)
+        self.assumed.pop(name, None)
+        self.state.drop_pod(f"u-{name}")
+
+    @rule(name=st.sampled_from(_PODS), node=st.sampled_from(_NODES))
+    def assumes(self, name: str, node: str) -> None:
+        if name in self.pods or name in self.assumed or node not in self.nodes:
+            return
+        taken = ((0, 30, 4),)
+        self.assumed[name] = planned(name, node, 0), taken
+        self.state.assume(*self.assumed[name])
+
+    @rule(name=st.sampled_from(_PODS))
+    def retracts(self, name: str) -> None:
+        pod, _ = self.assumed.pop(name, (None, ()))
+        if pod is not None:
+            self.state.retract(pod.uid, pod.node)
+
+    @rule()
+    def lists(self) -> None:
+        known = self.state.known_pods()
+        for pod in self.pods.values():
+            self.state.put_pod(pod)
+        waiting = {f"u-{name}" for name in self.assumed}  # unbound, and in the list
+        self.state.forget_missing(known, {f"u-{name}" for name in self.pods} | waiting)
+        self.state.replace_nodes(list(self.nodes.values()))
+
+    @invariant()
+    def is_what_it_would_be_if_read_anew(self) -> None:
+        anew = State(NAMES)
+        for node in self.nodes.values():
+            anew.put_node(node)
+        for pod in self.pods.values():
+            anew.put_pod(pod)
+        for each in self.assumed.values():
+            anew.assume(*each)
+        for name in _NODES:
+            ours, theirs = self.state.room(name), anew.room(name)
+            assert (ours is None) == (theirs is None)
+            if ours is not None and theirs is not None:
+                assert ours.view().free == theirs.view().free
+        assert self.state.counts == anew.counts
+        assert self.state.assumed == anew.assumed
+
+
+Events.TestCase.settings = patient
+TestEvents = Events.TestCase
+
+
+@patient
+@given(st.permutations(range(4)), st.sampled_from(Policy))
+def test_the_same_pods_have_the_same_room_in_whatever_order_they_come(
+    order: list[int], policy: Policy
+) -> None:
+    pods = [
+        make_pod("a", (60, 4), node="n1"),
+        make_pod("b", (50, 4), node="n1"),
+        make_pod("c", (30, 4), node="n1", annotations=hint("0")),
+        make_pod("d", (10, 4), (20, 4), node="n1"),
+    ]
+    rooms = []
+    for numbers in (range(4), order):
+        state = State(NAMES, policy)
+        state.put_node(make_node("n1", 3))
+        for number in numbers:
+            state.put_pod(pods[number])
+        rooms.append(free(state))
+    assert rooms[0] == rooms[1]

@@ -1,0 +1,325 @@
+"""Binding: one POST with the cards chosen, and what becomes of it when the answer is lost."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
+from contract.names import Names
+from placement.scoring import Policy
+from scheduler.binding import Binder
+from scheduler.errors import BindError
+from scheduler.protocol import BindingArgs
+from scheduler.state import State
+from tests.scheduler.builders import Json, hint, make_node, make_pod
+
+NAMES = Names()
+FULL = [(100, 32), (100, 32)]
+
+
+class FakeApi:
+    """A :class:`scheduler.binding.BindApi`: binds, unless the next step says otherwise."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Json] = {}
+        self.bindings: list[Json] = []
+        self.before: list[Callable[[], None]] = []
+        self.after: list[Exception] = []
+        self.deaf = 0
+        self.gets = 0
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:
+        self.gets += 1
+        if self.deaf:
+            self.deaf -= 1
+            raise Unavailable("API server: away")
+        return self.pods.get(name)
+
+    def bind(self, namespace: str, name: str, binding: Json) -> None:
+        self.bindings.append(binding)
+        if self.before:
+            self.before.pop(0)()
+        pod = self.pods[name]
+        pod["spec"]["nodeName"] = binding["target"]["name"]
+        pod["metadata"]["annotations"] |= binding["metadata"]["annotations"]
+        if self.after:
+            raise self.after.pop(0)
+
+
+def fail(error: Exception) -> Callable[[], None]:
+    def step() -> None:
+        raise error
+
+    return step
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.state = State(NAMES)
+        for name in ("n1", "n2"):
+            self.state.put_node(make_node(name, 2))
+        self.api = FakeApi()
+        self.results: list[str] = []
+        self.binder = Binder(
+            self.state,
+            self.api,
+            names=NAMES,
+            policy=Policy.BINPACK,
+            on_result=self.results.append,
+            wait=lambda _: None,
+        )
+
+    def create(
+        self, name: str, *limits: tuple[int, int], seen: bool = True, **more: object
+    ) -> None:
+        self.api.pods[name] = make_pod(name, *limits, **more)  # type: ignore[arg-type]
+        if seen:
+            self.state.put_pod(self.api.pods[name])
+
+    def bind(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
+        return self.binder.bind(BindingArgs(name, "default", uid or f"u-{name}", node))
+
+    def refused(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
+        with pytest.raises(BindError) as error:
+            self.bind(name, node, uid)
+        return str(error.value)
+
+    def free(self, node: str = "n1") -> list[tuple[int, int]]:
+        room = self.state.room(node)
+        assert room is not None
+        return list(room.view().free)
+
+    def show(self, name: str = "a") -> None:
+        """Let the watch show a pod."""
+        self.state.put_pod(self.api.pods[name])
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+
+
+def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Stage) -> None:
+    stage.create("b", (40, 4), node="n1", annotations=hint("1"))
+    stage.create("a", (30, 4), (100, 2), sidecars=[(10, 1)])
+    assert stage.bind() == "0: 1, 1: 0"
+    assert stage.api.bindings == [
+        {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": "a",
+                "namespace": "default",
+                "uid": "u-a",
+                "annotations": hint("1", "0"),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+        }
+    ]
+    assert stage.results == ["bound"]
+    assert stage.free() == [(0, 30), (20, 23)]
+    stage.show()
+    assert (stage.state.assumed, stage.free()) == (0, [(0, 30), (20, 23)])
+
+
+def test_the_policy_and_the_authors_wish_choose_the_card(stage: Stage) -> None:
+    stage.create("b", (40, 4), node="n1", annotations=hint("1"))
+    stage.create("a", (30, 4), annotations={NAMES.gpu_policy: "spread"})
+    assert stage.bind() == "0: 0"
+
+
+def test_what_fits_no_more_is_refused_in_words_and_nothing_is_sent(stage: Stage) -> None:
+    stage.create("a", (60, 4))
+    for index in ("0", "1"):
+        stage.create(f"b{index}", (50, 4), node="n1", annotations=hint(index))
+    assert stage.refused() == "node n1: no card has 60 cores and 4 blocks free"
+    assert stage.refused(node="n9") == "node n9 is not known"
+    assert (stage.api.bindings, stage.results) == ([], ["refused", "refused"])
+    assert stage.bind(node="n2") == "0: 0"
+
+
+def test_two_pods_do_not_get_the_same_cores(stage: Stage) -> None:
+    for name in ("a", "b", "c"):
+        stage.create(name, (60, 4))
+    assert [stage.bind("a"), stage.bind("b")] == ["0: 0", "0: 1"]
+    assert stage.refused("c") == "node n1: no card has 60 cores and 4 blocks free"
+
+
+def test_a_pod_that_the_watch_has_not_shown_is_asked_for(stage: Stage) -> None:
+    stage.create("a", (30, 4), seen=False)
+    assert stage.bind() == "0: 0"
+    assert stage.free() == [(70, 28), (100, 32)]
+
+
+def test_a_pod_without_gpus_is_bound_without_cards(stage: Stage) -> None:
+    stage.create("a", seen=False)
+    assert stage.bind() == ""
+    assert stage.api.bindings[0]["metadata"]["annotations"] == {}
+    assert stage.free() == FULL
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "result"),
+    [
+        (lambda api: api.pods.clear(), "the pod with UID u-a is gone", "gone"),
+        (
+            lambda api: api.pods["a"]["metadata"].update(uid="u-2"),
+            "the pod with UID u-a is gone",
+            "gone",
+        ),
+        (lambda api: api.pods["a"].update(status={"phase": "Failed"}), "the pod has ended", "gone"),
+        (
+            lambda api: api.pods["a"]["spec"].update(nodeName="n2"),
+            "the pod is bound to n2 already",
+            "elsewhere",
+        ),
+        (
+            lambda api: setattr(api, "deaf", 1),
+            "the pod cannot be read: API server: away",
+            "unavailable",
+        ),
+    ],
+)
+def test_a_pod_that_cannot_be_bound_is_not_tried(
+    stage: Stage, change: Callable[[FakeApi], None], text: str, result: str
+) -> None:
+    stage.create("a", (30, 4), seen=False)
+    change(stage.api)
+    assert stage.refused() == text
+    assert (stage.api.bindings, stage.results, stage.free()) == ([], [result], FULL)
+
+
+def test_who_is_bound_there_already_is_bound(stage: Stage) -> None:
+    """kube-scheduler's own request ran out of time, and it asks again."""
+    stage.create("a", (30, 4), seen=False)
+    stage.api.pods["a"]["spec"]["nodeName"] = "n1"
+    assert stage.bind() == "bound there already"
+    assert (stage.api.bindings, stage.results) == ([], ["found"])
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+def test_a_binding_that_is_refused_frees_its_cards(stage: Stage, status: int) -> None:
+    stage.create("a", (30, 4))
+    stage.api.before = [fail(Rejected(status, "policy says no"))]
+    assert stage.refused() == "the API server refuses: policy says no"
+    assert (stage.free(), stage.results, stage.state.assumed) == (FULL, ["rejected"], 0)
+    assert stage.bind() == "0: 0"
+
+
+@pytest.mark.parametrize("error", [Unavailable("API server: 504"), Gone("what")])
+def test_a_binding_that_was_done_although_the_answer_was_lost_is_found(
+    stage: Stage, error: Exception
+) -> None:
+    stage.create("a", (30, 4))
+    stage.api.after, stage.api.deaf = [error], 1
+    assert stage.bind() == "0: 0"
+    assert (len(stage.api.bindings), stage.results) == (1, ["found"])
+    assert stage.free() == [(70, 28), (100, 32)]
+
+
+def test_a_binding_of_which_nobody_knows_keeps_its_cards(stage: Stage) -> None:
+    stage.create("a", (30, 4))
+    stage.api.before = [fail(Unavailable("read timed out"))]
+    text = "nobody knows whether the pod was bound: read timed out"
+    assert stage.refused() == text
+    assert (stage.api.gets, stage.results) == (3, ["doubtful"])
+    assert stage.free() == [(70, 28), (100, 32)]
+    stage.api.before, stage.api.deaf = [fail(Unavailable("read timed out"))], 9
+    assert stage.refused() == text
+    assert stage.free() == [(70, 28), (100, 32)]
+    assert len(stage.api.bindings) == 2  # once for each time that it was asked for
+
+
+def test_a_pod_in_doubt_can_be_bound_elsewhere_and_its_cards_are_free_then(stage: Stage) -> None:
+    stage.create("a", (30, 4))
+    stage.api.before = [fail(Unavailable("read timed out"))]
+    stage.refused()
+    assert stage.bind(node="n2") == "0: 0"
+    assert (stage.free("n1"), stage.free("n2")) == (FULL, [(70, 28), (100, 32)])
+
+
+def test_a_pod_in_doubt_that_had_been_bound_stays_where_it_is(stage: Stage) -> None:
+    """The first Binding took effect late; the second one meets a conflict."""
+    stage.create("a", (30, 4))
+    stage.api.before = [fail(Unavailable("read timed out"))]
+    stage.refused()
+    stage.api.pods["a"]["spec"]["nodeName"] = "n1"
+    stage.api.before = [fail(Rejected(409, "already assigned to n1"))]
+    assert stage.refused(node="n2") == "the pod is bound to n1: already assigned to n1"
+    assert (stage.free("n1"), stage.free("n2")) == ([(70, 28), (100, 32)], FULL)
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "result"),
+    [
+        (
+            lambda api: api.pods["a"]["spec"].update(nodeName="n2"),
+            "the pod is bound to n2: conflict",
+            "elsewhere",
+        ),
+        (lambda api: None, "the API server refuses: conflict", "rejected"),
+        (lambda api: api.pods.clear(), "the pod with UID u-a is gone: conflict", "gone"),
+        (
+            lambda api: api.pods["a"]["metadata"].update(uid="u-2"),
+            "the pod with UID u-a is gone: conflict",
+            "gone",
+        ),
+    ],
+)
+def test_a_conflict_is_looked_into(
+    stage: Stage, change: Callable[[FakeApi], None], text: str, result: str
+) -> None:
+    stage.create("a", (30, 4))
+
+    def meanwhile() -> None:
+        change(stage.api)
+        raise Rejected(409, "conflict")
+
+    stage.api.before = [meanwhile]
+    assert stage.refused() == text
+    assert (stage.free(), stage.results, stage.state.assumed) == (FULL, [result], 0)
+
+
+def test_a_conflict_with_a_binding_to_the_same_node_is_none(stage: Stage) -> None:
+    stage.create("a", (30, 4))
+
+    def meanwhile() -> None:
+        stage.api.pods["a"]["spec"]["nodeName"] = "n1"
+        raise Rejected(409, "already assigned")
+
+    stage.api.before = [meanwhile]
+    assert stage.bind() == "0: 0"
+
+
+def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
+    stage.create("a", (30, 4))
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        inside.set()
+        go_on.wait(30)
+
+    stage.api.before = [wait]
+    first = threading.Thread(target=stage.bind)
+    first.start()
+    inside.wait(30)
+    assert stage.refused() == "a binding of this pod is under way"
+    go_on.set()
+    first.join()
+    assert sorted(stage.results) == ["bound", "busy"]
+
+
+def test_a_search_that_gives_up_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.binding._MOST_TRIES", 0)
+    stage.create("a", (30, 4))
+    assert stage.refused() == "node n1: no place was found in time"
+
+
+def test_a_plan_that_cannot_be_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick search and the plan agree; should they not, the pod is not bound."""
+    monkeypatch.setattr("scheduler.binding.check", lambda *_: None)
+    stage.create("a", (300, 4))
+    assert stage.refused().startswith("node n1: no card fits 300 cores and 4 memory blocks")

@@ -1,0 +1,158 @@
+"""Decisions over the cluster: remembered by node, forgotten with its room."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.scoring import Policy
+from scheduler import decisions as module
+from scheduler.decisions import Decisions, Filtered
+from scheduler.holdings import View
+from scheduler.state import State
+from tests.agent.builders import patient
+from tests.scheduler.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod
+
+POD = a_pod("new", (60, 4))
+FULL = "no card has 60 cores and 4 blocks free"
+
+
+@pytest.fixture
+def state() -> State:
+    made = State(NAMES)
+    for name in ("n1", "n2"):
+        made.put_node(make_node(name, 1))
+    made.put_node(bare_node("n3"))
+    return made
+
+
+@pytest.fixture
+def decisions(state: State) -> Decisions:
+    return Decisions(state, NAMES)
+
+
+def fill(state: State, node: str, cores: int = 50, name: str = "old") -> None:
+    state.put_pod(make_pod(f"{name}-{node}", (cores, 4), node=node, annotations=hint("0")))
+
+
+def test_every_node_that_fits_is_given_back_in_the_order_asked(
+    state: State, decisions: Decisions
+) -> None:
+    fill(state, "n1")
+    assert decisions.filter(POD, ["n4", "n3", "n2", "n1"]) == Filtered(
+        ["n2"],
+        {"n4": "the node is not known yet", "n1": FULL},
+        {"n3": "no inventory of cards: no agent has written gpu-cards"},
+    )
+
+
+def test_a_decision_lasts_as_long_as_the_room(
+    state: State, decisions: Decisions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    judge = Decisions.judge
+
+    def counted(self: Decisions, shape: module.Shape, view: View) -> module.Verdict:
+        judged.append(view.node.name)
+        return judge(self, shape, view)
+
+    monkeypatch.setattr(Decisions, "judge", counted)
+    for name in ("a", "b"):
+        assert decisions.filter(a_pod(name, (60, 4)), ["n1", "n2"]).fitting == ["n1", "n2"]
+        assert decisions.scores(a_pod(name, (60, 4)), ["n1", "n2"]) == [3, 3]
+    assert judged == ["n1", "n2"]
+    fill(state, "n1")
+    assert decisions.filter(POD, ["n1", "n2"]).fitting == ["n2"]
+    assert judged == ["n1", "n2", "n1"]
+    state.drop_pod("u-old-n1")
+    assert decisions.filter(POD, ["n1", "n2"]).fitting == ["n1", "n2"]
+
+
+def test_a_node_that_becomes_known_is_decided_about(state: State, decisions: Decisions) -> None:
+    assert decisions.filter(POD, ["n9"]).failed == {"n9": "the node is not known yet"}
+    state.put_node(make_node("n9", 1))
+    assert decisions.filter(POD, ["n9"]).fitting == ["n9"]
+    state.drop_node("n9")
+    assert decisions.filter(POD, ["n9"]).failed == {"n9": "the node is not known yet"}
+
+
+def test_only_so_many_kinds_of_pods_are_remembered(
+    decisions: Decisions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_SHAPES", 2)
+    for cores in (10, 20, 10, 30):
+        decisions.filter(a_pod("a", (cores, 4)), ["n1"])
+    assert [shape.asked[0] for shape in decisions._tables] == [10, 30]
+
+
+def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) -> None:
+    fill(state, "n1", 30)
+    pod = a_pod("a", (30, 4))
+    spread = a_pod("a", (30, 4), annotations={NAMES.gpu_node_policy: "spread"})
+    packing, spreading = Decisions(state, NAMES), Decisions(state, NAMES, Policy.SPREAD)
+    assert packing.scores(pod, ["n1", "n2", "n3"]) == [8, 2, 0]
+    assert packing.scores(spread, ["n1", "n2"]) == spreading.scores(pod, ["n1", "n2"]) == [4, 7]
+
+
+def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: Decisions) -> None:
+    bound = a_pod("new", (60, 4), node="n1", annotations=hint("0"))
+    state.assume(bound, ((0, 60, 4),))
+    assert decisions.filter(POD, ["n1", "n2"]).fitting == ["n1", "n2"]
+    assert decisions.filter(a_pod("other", (60, 4)), ["n1", "n2"]).fitting == ["n2"]
+    state.drop_node("n1")
+    assert decisions.filter(POD, ["n1"]).failed == {"n1": "the node is not known yet"}
+
+
+def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
+    assert decisions.filter(None, ["n1", "n9"]) == Filtered(["n1", "n9"])
+    assert decisions.scores(None, ["n1", "n9"]) == [0, 0]
+    assert decisions.filter_objects(None, [bare_node("n1")]) == Filtered(["n1"])
+    assert decisions.score_objects(None, [bare_node("n1")]) == [0]
+
+
+def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions: Decisions) -> None:
+    """A template of an autoscaler has the cards of a node that exists, and no pods."""
+    fill(state, "n1")
+    template = make_node("n1", 1)
+    template["metadata"]["name"] = "template-1"
+    nodes = [make_node("n1", 1), template, make_node("n2", 2), bare_node("n4")]
+    found = decisions.filter_objects(POD, nodes)
+    assert found.fitting == ["template-1", "n2"]
+    assert found.failed == {"n1": FULL}
+    assert list(found.for_good) == ["n4"]
+    assert decisions.score_objects(POD, nodes) == [0, 3, 2, 0]
+
+
+def test_reasons_are_given_a_title() -> None:
+    found = Filtered(["a"], {"b": "full", "c": "full"}, {"d": "never"}).titled("x: ")
+    assert found == Filtered(["a"], {"b": "x: full", "c": "x: full"}, {"d": "x: never"})
+
+
+@patient
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["n1", "n2", "n3"]),
+            st.sampled_from([0, 10, 30, 60, 100]),
+            st.sampled_from([(10, 1), (60, 4), (100, 8)]),
+        ),
+        max_size=12,
+    )
+)
+def test_what_is_remembered_is_what_would_be_decided_anew(
+    steps: list[tuple[str, int, tuple[int, int]]],
+) -> None:
+    state = State(NAMES)
+    for name in ("n1", "n2"):
+        state.put_node(make_node(name, 2))
+    decisions = Decisions(state, NAMES)
+    for number, (node, cores, limit) in enumerate(steps):
+        if cores:
+            fill(state, node, cores, f"p{number}")
+        elif number % 2:
+            state.put_node(make_node(node, 2, sick=[0]))
+        else:
+            state.drop_node(node)
+        asked, pod = ["n1", "n2", "n3"], a_pod("new", limit)
+        anew = Decisions(state, NAMES)
+        assert decisions.filter(pod, asked) == anew.filter(pod, asked)
+        assert decisions.scores(pod, asked) == anew.scores(pod, asked)

@@ -76,7 +76,7 @@ class Election:
         self._clock = clock
         self._now = now
         self._renewed: float | None = None
-        self._seen: tuple[Json, float] = ({}, clock())
+        self._seen: tuple[object, float] = (None, clock())
         self.holder = ""
 
     def leads_for(self) -> float:
@@ -116,8 +116,9 @@ class Election:
         if lease is None:
             return self._write(None, self._spec({}, taken=True))
         spec = _spec(lease)
-        if spec != self._seen[0]:
-            self._seen = spec, self._clock()
+        version = lease["metadata"].get("resourceVersion")
+        if version != self._seen[0]:
+            self._seen = version, self._clock()
         holder = spec.get("holderIdentity") or ""
         self.holder = str(holder)
         # By this clock alone: clocks of two machines need not agree.
@@ -144,7 +145,7 @@ class Election:
             if error.status == 409:
                 return False  # another replica was faster
             raise
-        self._seen, self.holder = (spec, self._clock()), self._identity
+        self.holder = self._identity
         return True
 
     def _spec(self, before: Json, *, taken: bool) -> Json:

@@ -69,7 +69,10 @@ def make_pod(
     phase: str = "Pending",
     uid: str | None = None,
 ) -> Json:
-    """A pod with containers ``c<i>``, init containers ``i<i>`` and sidecars ``s<i>``."""
+    """A pod with containers ``c<i>``, init containers ``i<i>`` and sidecars ``s<i>``.
+
+    Its UID is ``u-<name>`` unless told; without one it is what a simulated API server takes.
+    """
     early = [
         *(_container(f"i{index}", each) for index, each in enumerate(inits)),
         *(
@@ -82,15 +85,13 @@ def make_pod(
         spec["initContainers"] = early
     if node:
         spec["nodeName"] = node
+    metadata: Json = {"name": name, "namespace": "default", "annotations": dict(annotations or {})}
+    if uid != "":
+        metadata["uid"] = uid or f"u-{name}"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "uid": f"u-{name}" if uid is None else uid,
-            "annotations": dict(annotations or {}),
-        },
+        "metadata": metadata,
         "spec": spec,
         "status": {"phase": phase},
     }

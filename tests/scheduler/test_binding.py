@@ -1,7 +1,7 @@
 """Binding: one POST with the cards chosen, and what becomes of it when the answer is lost."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -97,9 +97,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage()
-    yield made
+def stage() -> Stage:
+    return Stage()
 
 
 def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Stage) -> None:

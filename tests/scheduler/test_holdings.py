@@ -55,7 +55,7 @@ def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() ->
 
 
 def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
-    """The agent refuses it, or knows of more than is seen here: until then nobody else goes there."""
+    """The agent refuses it, or knows more: until then nobody else goes there."""
     node = a_node("n1")
     assert simulate(a_pod("a", (60, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK) == ((0, 60, 4),)
     two = simulate(a_pod("b", (200, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK)

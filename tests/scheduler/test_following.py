@@ -1,0 +1,187 @@
+"""The watches, against a simulated API server: lists in pages, events, 410, lists on demand."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from apiserver.client import Json
+from scheduler.cluster import Cluster
+from scheduler.following import Watches
+from scheduler.state import State
+from serving.errors import SettingsError
+from simulator.api.faults import Outage
+from simulator.api.server import ApiServer, Settings, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.fakes import Scripted, eventually
+from tests.scheduler.builders import NAMES, bare_node, hint, make_node, make_pod
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(Settings(bookmark_s=0.1)) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(server: ApiServer) -> Iterator[ApiClient]:
+    with ApiClient(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig_for(server.url))
+    made = Cluster(path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def state() -> State:
+    return State(NAMES)
+
+
+@pytest.fixture
+def watches(state: State, cluster: Cluster) -> Iterator[Watches]:
+    made = Watches(state, cluster, jitter=lambda: 0.0)
+    made.start()
+    yield made
+    made.stop()
+
+
+def free(state: State, name: str = "n1") -> list[tuple[int, int]] | None:
+    room = state.room(name)
+    return None if room is None else list(room.view().free)
+
+
+def test_nodes_and_pods_are_followed(
+    server: ApiServer, admin: ApiClient, state: State, watches: Watches
+) -> None:
+    server.apply(make_node("n1", 2))
+    eventually(lambda: watches.in_step, "everything is listed")
+    eventually(lambda: free(state) == [(100, 32), (100, 32)], "the node is there")
+    server.apply(make_pod("a", (30, 4), node="n1", annotations=hint("1"), uid=""))
+    eventually(lambda: free(state) == [(100, 32), (70, 28)], "the pod counts")
+    admin.patch(f"{PODS}/a/status", {"status": {"phase": "Failed"}})
+    eventually(lambda: free(state) == [(100, 32), (100, 32)], "it has ended")
+    server.apply(make_pod("b", (30, 4), node="n1", annotations=hint("1"), uid=""))
+    eventually(lambda: free(state) == [(100, 32), (70, 28)], "another one counts")
+    admin.delete(f"{PODS}/b", grace_period_seconds=0)
+    eventually(lambda: free(state) == [(100, 32), (100, 32)], "it is gone")
+    admin.delete("/api/v1/nodes/n1")
+    eventually(lambda: free(state) is None, "the node is gone")
+
+
+def test_what_happened_while_nobody_could_watch_is_listed(
+    server: ApiServer, admin: ApiClient, state: State, watches: Watches
+) -> None:
+    server.apply(
+        make_node("n1", 2), make_pod("a", (30, 4), node="n1", annotations=hint("1"), uid="")
+    )
+    eventually(lambda: free(state) == [(100, 32), (70, 28)], "the pod counts")
+    server.set_outage(Outage.REFUSED)
+    server.set_outage(Outage.NONE)
+    admin.delete(f"{PODS}/a", grace_period_seconds=0)
+    server.apply(make_pod("b", (50, 4), node="n1", annotations=hint("0"), uid=""))
+    server.expire_history()
+    server.drop_watches()
+    eventually(lambda: free(state) == [(50, 28), (100, 32)], "it is listed anew")
+
+
+def test_a_list_that_was_asked_for_begins_after_that(
+    server: ApiServer, state: State, watches: Watches
+) -> None:
+    eventually(lambda: watches.in_step, "everything is listed")
+    server.apply(make_node("n1", 2))
+    lists = _lists(server)
+    number = watches.list_pods_again()
+    server.apply(make_pod("a", (30, 4), node="n1", annotations=hint("1"), uid=""))
+    eventually(lambda: watches.has_listed(number), "it has been listed again")
+    assert _lists(server) > lists
+    eventually(lambda: free(state) == [(100, 32), (70, 28)], "the pod counts")
+    server.apply(make_pod("b", (30, 4), node="n1", annotations=hint("0"), uid=""))
+    eventually(lambda: free(state) == [(70, 28), (70, 28)], "the watch goes on")
+
+
+def _lists(server: ApiServer) -> int:
+    return sum(each.verb == "list" and each.resource == "pods" for each in server.requests)
+
+
+class FakeWatchApi:
+    """A :class:`scheduler.following.WatchApi` with pages."""
+
+    def __init__(self, pods: list[list[Json]], nodes: list[list[Json]]) -> None:
+        self._pods = pods
+        self._nodes = nodes
+        self.asked: list[str] = []
+
+    def list_pods(self, more: str) -> tuple[list[Json], str, str]:
+        return self._page(self._pods, more)
+
+    def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
+        return self._page(self._nodes, more)
+
+    def _page(self, pages: list[list[Json]], more: str) -> tuple[list[Json], str, str]:
+        self.asked.append(more)
+        number = int(more or 0)
+        return pages[number], "7", str(number + 1) if number + 1 < len(pages) else ""
+
+    def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
+        return iter(())
+
+    def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
+        return iter(())
+
+    def end_watch_of_pods(self) -> None:
+        """Nothing is watched."""
+
+
+def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
+    state: State, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = make_pod("bad", (30, 4), node="n1")
+    bad["spec"]["containers"][0]["resources"] = {"limits": {NAMES.core: "30"}}
+    bad["metadata"]["annotations"] = 7
+    api = FakeWatchApi(
+        [
+            [make_pod("a", (30, 4), node="n1", annotations=hint("1"))],
+            [bad, make_pod("b", (30, 4), node="n1", annotations=hint("0"))],
+        ],
+        [[make_node("n1", 2)], [bare_node("n2")]],
+    )
+    watches = Watches(state, api, jitter=lambda: 0.0)
+    watches.start()
+    eventually(lambda: watches.in_step, "everything is listed")
+    watches.stop()
+    assert free(state) == [(70, 28), (70, 28)]
+    assert state.room("n2") is not None
+    assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
+
+
+def test_what_is_asked_of_the_api_server(tmp_path: Path) -> None:
+    with Scripted() as scripted:
+        path = tmp_path / "kubeconfig"
+        path.write_text(kubeconfig_for(scripted.url))
+        cluster = Cluster(path)
+        scripted.say(200, {"metadata": {"resourceVersion": "7", "continue": "x"}, "items": []})
+        assert cluster.list_pods("") == ([], "7", "x")
+        cluster.list_pods("x")
+        cluster.list_nodes("")
+        cluster.list_nodes("y")
+        cluster.close()
+    selected = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&limit=500"
+    assert scripted.requests == [
+        ("GET", f"/api/v1/pods?{selected}"),
+        ("GET", f"/api/v1/pods?continue=x&{selected}"),
+        ("GET", "/api/v1/nodes?limit=500"),
+        ("GET", "/api/v1/nodes?continue=y&limit=500"),
+    ]
+
+
+def test_credentials_that_cannot_be_used_are_the_operators_mistake(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^--kubeconfig: cannot use "):
+        Cluster(tmp_path / "none")

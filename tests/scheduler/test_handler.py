@@ -1,0 +1,306 @@
+"""The verbs and routes: kube-scheduler is told what is the matter, never with a 500."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.scoring import Policy
+from scheduler import app as module
+from scheduler.app import create_app
+from scheduler.binding import Binder
+from scheduler.decisions import Decisions
+from scheduler.handler import Handler
+from scheduler.metrics import Metrics
+from scheduler.state import State
+from tests.agent.builders import patient
+from tests.scheduler.builders import NAMES, Json, hint, make_node, make_pod
+from tests.scheduler.test_binding import FakeApi
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.state = State(NAMES)
+        for name in ("n1", "n2"):
+            self.state.put_node(make_node(name, 1))
+        self.api = FakeApi()
+        self.in_step = True
+        self.not_binding = ""
+        self.ready = ""
+        self.leads = True
+        self.verified = True
+        self.metrics = Metrics()
+        self.decisions = Decisions(self.state, NAMES)
+        self.handler = Handler(
+            decisions=self.decisions,
+            binder=Binder(
+                self.state,
+                self.api,
+                names=NAMES,
+                policy=Policy.BINPACK,
+                on_result=self.metrics.bound,
+            ),
+            names=NAMES,
+            metrics=self.metrics,
+            in_step=lambda: self.in_step,
+            not_binding=lambda: self.not_binding,
+        )
+        self.app = create_app(
+            self.handler,
+            is_ready=lambda: self.ready,
+            leads=lambda: self.leads,
+            is_verified=lambda _: self.verified,
+        )
+        self.client: FlaskClient = self.app.test_client()
+
+    def post(self, verb: str, document: Any) -> Any:
+        answer = self.client.post(f"/{verb}", json=document)
+        assert answer.status_code == 200, answer.text
+        return answer.json
+
+    def count(self, line: str) -> float:
+        name = f"gpu_turnstile_scheduler_{line} "
+        (found,) = (
+            each for each in self.metrics.render().decode().splitlines() if each.startswith(name)
+        )
+        return float(found.removeprefix(name))
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+POD = make_pod("a", (60, 4))
+ARGS: Json = {"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2", "n3"]}
+BINDING = {"PodName": "a", "PodNamespace": "default", "PodUID": "u-a", "Node": "n2"}
+
+
+def test_a_pod_is_filtered_prioritized_and_bound(stage: Stage) -> None:
+    stage.state.put_pod(make_pod("b", (50, 4), node="n1", annotations=hint("0")))
+    stage.api.pods["a"] = make_pod("a", (60, 4))
+    assert stage.post("filter", ARGS) == {
+        "Nodes": None,
+        "NodeNames": ["n2"],
+        "FailedNodes": {
+            "n1": "gpu-turnstile: no card has 60 cores and 4 blocks free",
+            "n3": "gpu-turnstile: the node is not known yet",
+        },
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+    assert stage.post("prioritize", {**ARGS, "NodeNames": ["n2"]}) == [{"Host": "n2", "Score": 3}]
+    assert stage.post("bind", BINDING) == {"Error": ""}
+    assert stage.api.pods["a"]["spec"]["nodeName"] == "n2"
+    assert stage.count('bindings_total{result="bound"}') == 1
+    assert stage.count('nodes_total{decision="fits"}') == 1
+    assert stage.count('nodes_total{decision="full"}') == 2
+    assert stage.count('request_duration_seconds_count{verb="filter"}') == 1
+
+
+def test_whole_nodes_are_answered_whole(stage: Stage) -> None:
+    nodes = {"metadata": {}, "items": [make_node("n1", 1), make_node("n7", 1, sick=[0])]}
+    args = {"Pod": POD, "Nodes": nodes, "NodeNames": None}
+    found = stage.post("filter", args)
+    assert [each["metadata"]["name"] for each in found["Nodes"]["items"]] == ["n1"]
+    assert found["FailedAndUnresolvableNodes"] == {"n7": "gpu-turnstile: no healthy card"}
+    assert stage.post("prioritize", args) == [
+        {"Host": "n1", "Score": 3},
+        {"Host": "n7", "Score": 0},
+    ]
+
+
+def test_who_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
+    """The connection is closed, so that kube-scheduler's next one finds the leader."""
+    stage.leads, stage.not_binding = False, "not the leader: other holds the lease"
+    answer = stage.client.post("/filter", json=ARGS)
+    assert answer.json["NodeNames"] == ["n1", "n2"]
+    assert answer.headers["Connection"] == "close"
+    refused = {"Error": "gpu-turnstile: not the leader: other holds the lease"}
+    assert stage.post("bind", BINDING) == refused
+    assert stage.count('bindings_total{result="not-leader"}') == 1
+    stage.leads = True
+    assert "Connection" not in stage.client.post("/filter", json=ARGS).headers
+
+
+def test_who_is_not_in_step_decides_nothing(stage: Stage) -> None:
+    stage.in_step = False
+    text = "gpu-turnstile: not in step yet: nodes and pods are being listed"
+    assert stage.post("filter", ARGS)["Error"] == text
+
+
+def test_what_cannot_be_bound_is_told(stage: Stage) -> None:
+    assert stage.post("bind", BINDING)["Error"] == "gpu-turnstile: the pod with UID u-a is gone"
+    assert stage.count('errors_total{verb="bind"}') == 1
+
+
+def test_what_is_no_request_is_told(stage: Stage) -> None:
+    text = "gpu-turnstile: Pod: Invalid value: null: must be a pod"
+    assert stage.post("filter", {})["Error"] == text
+    assert stage.post("bind", {})["Error"].startswith("gpu-turnstile: PodName: Invalid value")
+    answer = stage.client.post("/prioritize", json={})
+    assert (answer.status_code, answer.text) == (400, "Pod: Invalid value: null: must be a pod\n")
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        (
+            {"Content-Type": "text/plain"},
+            'Content-Type: Invalid value: "text/plain": must be application/json',
+        ),
+        (
+            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            "Content-Encoding: compressed bodies are not read",
+        ),
+    ],
+)
+def test_only_plain_json_is_read(stage: Stage, headers: dict[str, str], text: str) -> None:
+    answer = stage.client.post("/filter", data=b"{}", headers=headers)
+    assert answer.json["Error"] == f"gpu-turnstile: {text}"
+
+
+def test_what_is_too_large_is_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LARGEST_NODES", 10)
+    answer = stage.client.post("/filter", json=ARGS)
+    assert answer.json["Error"] == "gpu-turnstile: body: must be at most 10 bytes"
+
+
+class _Broken(io.BytesIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise OSError("reset")
+
+    readinto = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("stream", [io.BytesIO(b"{"), _Broken()])
+def test_a_body_that_breaks_off_is_told(stage: Stage, stream: io.BytesIO) -> None:
+    answer = stage.client.post(
+        "/filter",
+        input_stream=stream,
+        headers={"Content-Type": "application/json", "Content-Length": "500"},
+    )
+    assert answer.status_code in (200, 400)
+    assert "Error" in answer.text or "could not be read" in answer.text
+
+
+def test_a_mistake_of_ours_is_logged_and_not_shown(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def boom(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(Decisions, "filter", boom)
+    monkeypatch.setattr(Decisions, "scores", boom)
+    monkeypatch.setattr(Binder, "bind", boom)
+    text = "gpu-turnstile: internal error, see the log of the scheduler extender"
+    assert stage.post("filter", ARGS)["Error"] == text
+    assert stage.post("bind", BINDING) == {"Error": text}
+    assert stage.post("prioritize", ARGS) == []
+    assert caplog.text.count("ZeroDivisionError: secret") == 3
+
+
+def test_without_its_certificate_nobody_is_answered_but_probes(stage: Stage) -> None:
+    stage.verified = False
+    answer = stage.client.post("/bind", json=BINDING)
+    assert (answer.status_code, answer.text) == (
+        403,
+        "a client certificate of --client-ca is needed\n",
+    )
+    assert stage.client.get("/healthz").text == "ok\n"
+    assert stage.client.get("/readyz").status_code == 200
+
+
+def test_readiness_says_why_not(stage: Stage) -> None:
+    stage.ready = "shutting down"
+    answer = stage.client.get("/readyz")
+    assert (answer.status_code, answer.text) == (503, "shutting down\n")
+    assert stage.client.get("/healthz").status_code == 200
+
+
+def test_metrics_are_shown(stage: Stage) -> None:
+    stage.metrics.certificate_ends(7.0)
+    stage.metrics.observe("leader", "1 while this replica binds.", lambda: 1.0)
+    answer = stage.client.get("/metrics")
+    assert answer.content_type.startswith("text/plain; version=0.0.4")
+    for line in ("leader 1.0", "certificate_expiry_timestamp_seconds 7.0", 'build_info{python="'):
+        assert f"gpu_turnstile_scheduler_{line}" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("GET", "/filter", 405, "this method is not allowed here\n"),
+        ("OPTIONS", "/bind", 405, "this method is not allowed here\n"),
+        ("POST", "/preempt", 404, "no such path\n"),
+        ("GET", "/", 404, "no such path\n"),
+        ("POST", "//filter", 404, "no such path\n"),
+    ],
+)
+def test_other_paths_and_methods_are_refused(
+    stage: Stage, method: str, path: str, status: int, text: str
+) -> None:
+    answer = stage.client.open(f"http://localhost{path}", method=method)
+    assert (answer.status_code, answer.text) == (status, text)
+    assert ("Allow" in answer.headers) == (status == 405)
+
+
+def test_a_route_that_fails_otherwise_tells_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Metrics, "render", lambda _: 1 / 0)
+    answer = stage.client.get("/metrics")
+    assert answer.status_code == 500
+    assert answer.text == "internal error, see the log of the scheduler extender\n"
+
+
+_scalars = st.none() | st.booleans() | st.integers(-1, 200) | st.sampled_from(["", "a", "30"])
+_values: st.SearchStrategy[Any] = st.recursive(
+    _scalars,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@patient
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    *(("Pod",), ("Pod", "metadata"), ("Pod", "spec"), ("Pod", "status")),
+                    *(("Pod", "metadata", "annotations"), ("Pod", "metadata", "uid")),
+                    *(("Pod", "spec", "containers"), ("Pod", "spec", "initContainers")),
+                    *(("Pod", "spec", "nodeName"), ("NodeNames",), ("Nodes",)),
+                    ("Pod", "metadata", "annotations", NAMES.gpu_allocation),
+                    ("Pod", "metadata", "annotations", NAMES.use_gpu_type),
+                    ("Pod", "metadata", "annotations", NAMES.gpu_node_policy),
+                    ("Pod", "metadata", "annotations", NAMES.bind_order),
+                ]
+            ),
+            _values,
+        ),
+        max_size=3,
+    )
+)
+def test_whatever_a_pod_brings_is_answered(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+    stage = Stage()
+    document = json.loads(json.dumps(ARGS))
+    for path, value in changes:
+        place: Any = document
+        for key in path[:-1]:
+            place = place.get(key) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place[path[-1]] = value
+    for verb in ("filter", "prioritize"):
+        answer = stage.client.post(f"/{verb}", json=document)
+        assert answer.status_code in (200, 400)
+        assert "internal error" not in answer.text
+        if verb == "prioritize" and answer.status_code == 200:
+            assert isinstance(answer.json, list)

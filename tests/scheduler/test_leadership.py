@@ -1,0 +1,172 @@
+"""A term: when it may bind, and where kube-scheduler finds it."""
+
+import threading
+
+import pytest
+
+from apiserver.errors import Rejected
+from common.errors import Unavailable
+from scheduler.election import DURATION
+from scheduler.leadership import Endpoint, Leadership
+from tests.agent.fakes import FakeClock, eventually
+from tests.scheduler.builders import Json
+from tests.scheduler.test_election import FakeLeases, replica
+
+
+class FakeWatches:
+    """A :class:`scheduler.leadership.Followed` that lists when told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.listed = 0
+        self.in_step = True
+
+    def list_pods_again(self) -> int:
+        self.asked += 1
+        return self.asked
+
+    def has_listed(self, number: int) -> bool:
+        return self.in_step and self.listed >= number
+
+
+class FakeSlices:
+    """A :class:`scheduler.leadership.SliceApi`."""
+
+    def __init__(self) -> None:
+        self.slice: Json = {"endpoints": None}
+        self.patches: list[Json] = []
+        self.error: Exception | None = None
+
+    def get_slice(self, namespace: str, name: str) -> Json:
+        if self.error:
+            raise self.error
+        return self.slice
+
+    def patch_slice(self, namespace: str, name: str, patch: Json) -> None:
+        self.patches.append(patch)
+        self.slice = {**self.slice, **patch}
+
+
+class Stage:
+    def __init__(self, *, alone: bool = False) -> None:
+        self.clock = FakeClock()
+        self.leases = FakeLeases()
+        self.watches = FakeWatches()
+        self.slices = FakeSlices()
+        self.election = None if alone else replica("one", self.leases, self.clock)
+        endpoint = Endpoint(
+            self.slices, namespace="gpu-turnstile", name="slice", address="10.0.0.7", port=8444
+        )
+        self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
+
+    def turn(self, seconds: float = 3.0) -> None:
+        """Let the loop go round once, *seconds* later."""
+        self.clock.now += seconds
+        stop = threading.Event()
+        stop.wait = lambda timeout=None: stop.set() or True  # type: ignore[method-assign,func-returns-value]
+        self.leadership.run(stop)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_new_leader_binds_once_it_has_listed_the_pods_anew(stage: Stage) -> None:
+    assert stage.leadership.not_binding() == "not the leader: nobody holds the lease"
+    stage.turn()
+    assert stage.leadership.first_step.is_set()
+    assert stage.leadership.leads
+    assert stage.watches.asked == 1
+    assert stage.leadership.not_binding() == (
+        "the leader is not in step yet: pods are being listed"
+    )
+    stage.watches.listed = 1
+    stage.turn()
+    assert stage.leadership.not_binding() == ""
+
+
+def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
+    stage.turn()
+    stage.watches.listed = 1
+    stage.turn()
+    stage.leases.error = Unavailable("away")
+    stage.turn(DURATION - 3.5)
+    assert stage.leadership.not_binding() == "not the leader: one holds the lease"
+    stage.turn(10)
+    assert not stage.leadership.leads
+    stage.leases.error = None
+    stage.turn()
+    assert stage.watches.asked == 2
+    assert stage.leadership.not_binding() == (
+        "the leader is not in step yet: pods are being listed"
+    )
+
+
+def test_a_follower_says_who_leads(stage: Stage) -> None:
+    other = replica("other", stage.leases, stage.clock)
+    other.step()
+    stage.turn()
+    assert stage.leadership.not_binding() == "not the leader: other holds the lease"
+    assert stage.slices.patches == []
+
+
+def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage) -> None:
+    stage.watches.listed = 1
+    stage.turn()
+    wanted = {
+        "endpoints": [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": 8444, "protocol": "TCP"}],
+    }
+    assert stage.slices.patches == [wanted]
+    stage.turn(11)
+    assert stage.slices.patches == [wanted]
+    stage.slices.slice = {"endpoints": [{"addresses": ["10.0.0.9"]}, 7]}
+    stage.turn(11)
+    assert stage.slices.patches == [wanted, wanted]
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), Rejected(404, "no such slice")])
+def test_a_slice_that_cannot_be_written_is_tried_again(stage: Stage, error: Exception) -> None:
+    stage.watches.listed = 1
+    stage.slices.error = error
+    stage.turn()
+    assert stage.leadership.not_binding() == ""
+    stage.slices.error = None
+    stage.turn(11)
+    assert len(stage.slices.patches) == 1
+
+
+def test_a_single_replica_needs_no_lease() -> None:
+    stage = Stage(alone=True)
+    assert stage.leadership.leads
+    stage.turn()
+    assert stage.leadership.not_binding() == ""
+    stage.leadership.end()
+    assert stage.leadership.not_binding() == "shutting down"
+
+
+def test_at_the_end_the_lease_is_given_back(stage: Stage) -> None:
+    stage.watches.listed = 1
+    stage.turn()
+    stage.leadership.end()
+    assert stage.leadership.not_binding() == "shutting down"
+    other = replica("other", stage.leases, stage.clock)
+    other.step()
+    assert other.leads_for() == DURATION
+
+
+def test_without_a_slice_nothing_is_written() -> None:
+    slices = FakeSlices()
+    Endpoint(slices, namespace="n", name="", address="", port=1).publish()
+    assert slices.patches == []
+
+
+def test_the_loop_runs_until_it_is_stopped(stage: Stage) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stage.leadership.run, args=(stop,))
+    thread.start()
+    eventually(lambda: stage.leadership.leads, "it leads")
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()

@@ -1,0 +1,92 @@
+"""The command line: one line for what cannot be used."""
+
+from pathlib import Path
+
+import pytest
+
+from placement.scoring import Policy
+from scheduler import __main__ as program
+from scheduler.__main__ import main
+from scheduler.settings import Settings
+from serving.tls import Files
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    found: list[Settings] = []
+    monkeypatch.setattr(program, "serve", found.append)
+    return found
+
+
+REQUIRED = ("--cert", "tls.crt", "--key", "tls.key")
+
+
+def test_every_flag_reaches_the_server(served: list[Settings]) -> None:
+    flags = [
+        *("--port", "9000", "--host", "::1", "--client-ca", "ca.crt", "--kubeconfig", "kc"),
+        *("--domain", "example.org", "--policy", "spread", "--node-policy", "spread"),
+        *("--lease", "l", "--namespace", "n", "--endpoint-slice", "s", "--address", "10.0.0.7"),
+        *("--identity", "me", "--threads", "4"),
+    ]
+    assert main([*REQUIRED, *flags]) == 0
+    (settings,) = served
+    assert settings.names.domain == "example.org"
+    assert settings.files == Files(Path("tls.crt"), Path("tls.key"), Path("ca.crt"))
+    assert settings == Settings(
+        "::1",
+        9000,
+        settings.files,
+        settings.names,
+        kubeconfig=Path("kc"),
+        policy=Policy.SPREAD,
+        node_policy=Policy.SPREAD,
+        namespace="n",
+        lease="l",
+        endpoint_slice="s",
+        identity="me",
+        address="10.0.0.7",
+        threads=4,
+    )
+    assert settings.listen == "[::1]:9000"
+
+
+def test_settings_come_from_the_environment_too(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_TURNSTILE_SCHEDULER_CERT", "a")
+    monkeypatch.setenv("GPU_TURNSTILE_SCHEDULER_KEY", "b")
+    monkeypatch.setenv("GPU_TURNSTILE_SCHEDULER_NODE_POLICY", "spread")
+    assert main([]) == 0
+    assert served[0].files == Files(Path("a"), Path("b"))
+    assert served[0].node_policy is Policy.SPREAD
+    assert served[0].listen == "0.0.0.0:8444"
+    assert served[0].identity
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "Missing option '--cert'"),
+        ([*REQUIRED, "--domain", "X"], "--domain: Invalid value"),
+        ([*REQUIRED, "--policy", "best"], "Invalid value for '--policy'"),
+        ([*REQUIRED, "--threads", "1"], "Invalid value for '--threads'"),
+        ([*REQUIRED, "--endpoint-slice", "s"], "--address: Required value"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    served: list[Settings], capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert main(arguments) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"scheduler: error: {text}")
+    assert line.count("\n") == 1
+    assert served == []
+
+
+def test_files_that_cannot_be_used_are_found_before_anything_is_served(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--cert", "/none", "--key", "/none"]) == 2
+    assert capsys.readouterr().err == (
+        "scheduler: error: --cert /none: cannot be read: No such file or directory\n"
+    )

@@ -1,0 +1,298 @@
+"""``python -m scheduler`` in processes of its own, over TLS, beside a simulated API server."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trustme
+
+from agent.allocator.model.pod_view import parse_pod as parse_for_the_agent
+from certs.issue import issue
+from certs.names import parse_subject
+from simulator.api.server import ApiServer, Settings, kubeconfig_for
+from simulator.client import ApiClient
+from tests.scheduler.builders import NAMES, Json, hint, make_node, make_pod
+
+ROOT = Path(__file__).parents[2]
+DEADLINE = 90
+PODS = "/api/v1/namespaces/default/pods"
+SLICE = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices/slice"
+
+
+@dataclass
+class Replica:
+    process: subprocess.Popen[bytes]
+    port: int
+    folder: Path
+    log: Path
+
+    def connect(self, context: ssl.SSLContext | None = None) -> http.client.HTTPSConnection:
+        context = context or ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        return http.client.HTTPSConnection("localhost", self.port, context=context, timeout=30)
+
+    def ask(
+        self, path: str, document: object = None, context: ssl.SSLContext | None = None
+    ) -> tuple[int, str]:
+        with contextlib.closing(self.connect(context)) as connection:
+            if document is None:
+                connection.request("GET", path)
+            else:
+                headers = {"Content-Type": "application/json"}
+                connection.request("POST", path, json.dumps(document), headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def answers(self, path: str, text: str) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return text in self.ask(path)[1]
+        return False
+
+    def binds(self) -> bool:
+        return self.answers("/metrics", "gpu_turnstile_scheduler_leader 1.0")
+
+    def wait(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not holds():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Die with the worker, at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(DEADLINE)
+
+
+def certificates(folder: Path, days: int = 7) -> None:
+    issued = issue(parse_subject(["localhost"], [], days), now=datetime.now(UTC))
+    folder.mkdir(exist_ok=True)
+    (folder / "ca.crt").write_bytes(issued.authority.certificate)
+    (folder / "tls.crt").write_bytes(issued.serving.certificate)
+    (folder / "tls.key").write_bytes(issued.serving.key)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with ApiServer(Settings(bookmark_s=0.2)) as running:
+        running.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-turnstile"}},
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": "slice", "namespace": "gpu-turnstile"},
+                "addressType": "IPv4",
+                "endpoints": [],
+            },
+        )
+        yield running
+
+
+@pytest.fixture
+def admin(server: ApiServer) -> Iterator[ApiClient]:
+    with ApiClient(server.url) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def running(server: ApiServer, folder: Path, name: str, *options: str) -> Iterator[Replica]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kubeconfig, log = folder / f"{name}.kubeconfig", folder / f"{name}.log"
+    kubeconfig.write_text(kubeconfig_for(server.url))
+    tls = folder / "tls"
+    if not tls.exists():
+        certificates(tls)
+    arguments = [
+        *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
+        *("--cert", str(tls / "tls.crt"), "--key", str(tls / "tls.key")),
+        *("--kubeconfig", str(kubeconfig), "--identity", name, *options),
+    ]
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "HOME": "/proc/none"}
+    environment.pop("XDG_RUNTIME_DIR", None)
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(
+            arguments, stderr=stderr, env=environment, cwd=ROOT, start_new_session=True
+        ) as process,
+    ):
+        replica = Replica(process, port, tls, log)
+        try:
+            replica.wait(lambda: replica.answers("/readyz", "ok"))
+            yield replica
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(DEADLINE)
+
+
+def create(server: ApiServer, admin: ApiClient, name: str, *limits: tuple[int, int]) -> Json:
+    server.apply(make_pod(name, *limits, uid=""))
+    return admin.get(f"{PODS}/{name}")
+
+
+def schedule(replica: Replica, pod: Json, nodes: list[str]) -> str:
+    """Do with one pod what kube-scheduler does; return the error, or nothing."""
+    args = {"Pod": pod, "Nodes": None, "NodeNames": nodes}
+    filtered = json.loads(replica.ask("/filter", args)[1])
+    if filtered["Error"] or not filtered["NodeNames"]:
+        return filtered["Error"] or "no node"
+    scores = json.loads(replica.ask("/prioritize", {**args, "NodeNames": filtered["NodeNames"]})[1])
+    best = max(scores, key=lambda each: each["Score"])["Host"]
+    metadata = pod["metadata"]
+    binding = {
+        "PodName": metadata["name"],
+        "PodNamespace": metadata["namespace"],
+        "PodUID": metadata["uid"],
+        "Node": best,
+    }
+    return str(json.loads(replica.ask("/bind", binding)[1])["Error"])
+
+
+def test_a_pod_is_bound_with_cards_that_the_agent_reads(
+    server: ApiServer, admin: ApiClient, tmp_path: Path
+) -> None:
+    server.apply(make_node("one-1", 3), make_node("one-2", 1))
+    slice_options = ("--lease", "one", "--endpoint-slice", "slice", "--address", "10.0.0.7")
+    with running(server, tmp_path, "one", *slice_options) as replica:
+        replica.wait(replica.binds)
+        pod = create(server, admin, "one-a", (30, 4), (200, 8))
+        assert schedule(replica, pod, ["one-1", "one-2"]) == ""
+        replica.wait(
+            lambda: (
+                admin.get(SLICE)["endpoints"]
+                == [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}]
+            )
+        )
+        bound = admin.get(f"{PODS}/one-a")
+        assert bound["spec"]["nodeName"] == "one-1"
+        assert {**bound["metadata"]["annotations"]} == hint("0", "1,2")
+        assert parse_for_the_agent(bound, NAMES).chosen == {0: (0,), 1: (1, 2)}
+        assert replica.ask("/readyz")[0] == 200
+        assert replica.ask("/healthz") == (200, "ok\n")
+    lines = [json.loads(each) for each in replica.log.read_text().splitlines()]
+    assert [each["cards"] for each in lines if each["message"] == "bound"] == ["0: 0, 1: 1,2"]
+    assert replica.process.returncode == 0
+    lease = admin.get("/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/one")
+    assert lease["spec"]["holderIdentity"] == ""
+
+
+def test_a_killed_leader_costs_no_pod_and_no_card_twice(
+    server: ApiServer, admin: ApiClient, tmp_path: Path
+) -> None:
+    nodes = [f"two-{number}" for number in range(5)]
+    server.apply(*(make_node(name, 4) for name in nodes))
+    options = ("--lease", "two")
+    with (
+        running(server, tmp_path, "first", *options) as first,
+        running(server, tmp_path, "second", *options) as second,
+    ):
+        first.wait(lambda: first.binds() or second.binds())
+        leader, other = (first, second) if first.binds() else (second, first)
+        pods = [create(server, admin, f"two-p{number}", (40, 4)) for number in range(40)]
+        refused = other.ask(
+            "/bind", {"PodName": "x", "PodNamespace": "x", "PodUID": "x", "Node": "x"}
+        )
+        assert "not the leader" in refused[1]
+
+        def work(pod: Json) -> None:
+            """Try as kube-scheduler does, at whichever replica answers, until it is bound."""
+            deadline = time.monotonic() + DEADLINE
+            while True:
+                for replica in (leader, other):
+                    with contextlib.suppress(OSError, http.client.HTTPException):
+                        if schedule(replica, pod, nodes) == "":
+                            return
+                assert time.monotonic() < deadline, other.log.read_text()[-4000:]
+                time.sleep(0.1)
+
+        with ThreadPoolExecutor(8) as pool:
+            done = pool.map(work, pods)
+            leader.wait(lambda: _bound(admin, "two-p") >= 10)
+            leader.kill()
+            assert len(list(done)) == 40
+        assert _bound(admin, "two-p") == 40
+        assert _overfull(admin, "two-p", 40) == {}
+        assert other.binds()
+
+
+def _bound(admin: ApiClient, prefix: str) -> int:
+    return sum(bool(each["spec"].get("nodeName")) for each in _pods(admin, prefix))
+
+
+def _pods(admin: ApiClient, prefix: str) -> list[Json]:
+    items = admin.get(PODS)["items"]
+    return [each for each in items if each["metadata"]["name"].startswith(prefix)]
+
+
+def _overfull(admin: ApiClient, prefix: str, cores: int) -> dict[tuple[str, str], int]:
+    """Cards that were chosen for more than they have."""
+    used: dict[tuple[str, str], int] = {}
+    for pod in _pods(admin, prefix):
+        card = pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)]
+        key = (pod["spec"]["nodeName"], card)
+        used[key] = used.get(key, 0) + cores
+    return {key: each for key, each in used.items() if each > 100}
+
+
+def test_only_clients_with_a_certificate_are_answered_and_a_new_pair_is_served(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    tls, authority = tmp_path / "tls", trustme.CA()
+    certificates(tls)
+    authority.cert_pem.write_to_path(tmp_path / "clients.crt")
+    options = ("--lease", "", "--client-ca", str(tmp_path / "clients.crt"))
+    with running(server, tmp_path, "three", *options) as replica:
+        args = {"Pod": make_pod("a"), "NodeNames": ["x"], "Nodes": None}
+        assert replica.ask("/filter", args)[0] == 403
+        context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
+        authority.issue_cert("kube-scheduler").configure_cert(context)
+        status, text = replica.ask("/filter", args, context)
+        assert (status, json.loads(text)["NodeNames"]) == (200, ["x"])
+        renewed = tmp_path / "renewed"
+        certificates(renewed)
+        for name in ("tls.key", "tls.crt", "ca.crt"):
+            shutil.copy(renewed / name, tls / name)
+        replica.wait(lambda: replica.answers("/readyz", "ok"))
+
+
+def test_a_client_that_says_nothing_holds_nobody_up(server: ApiServer, tmp_path: Path) -> None:
+    with running(server, tmp_path, "four", "--lease", "", "--threads", "4") as replica:
+        silent = [socket.create_connection(("127.0.0.1", replica.port)) for _ in range(8)]
+        try:
+            assert replica.ask("/healthz") == (200, "ok\n")
+        finally:
+            for each in silent:
+                each.close()
+
+
+def test_credentials_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
+    certificates(tmp_path / "tls")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "scheduler", "--kubeconfig", "/none"),
+            *("--cert", str(tmp_path / "tls/tls.crt"), "--key", str(tmp_path / "tls/tls.key")),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("scheduler: error: --kubeconfig: cannot use /none: ")
+    assert done.stderr.count("\n") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bench import attribution, footprint, handover, nodepath, placement, soak, webhook
+from bench import attribution, footprint, handover, nodepath, placement, scheduler, soak, webhook
 from bench.caller import PluginFailed
 from bench.fuzz import FuzzFailed
 from bench.recording import InvalidRecording
@@ -23,6 +23,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     attribution.NAME: attribution.run,
     nodepath.NAME: nodepath.run,
     placement.NAME: placement.run,
+    scheduler.NAME: scheduler.run,
     footprint.NAME: footprint.run,
     handover.NAME: handover.run,
     soak.NAME: soak.run,

@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
     """The decision about one node.
 
     Attributes:
-        score: 0 to 10; -1 where the pod does not fit.
+        score: 0 to 10; 0 where the pod does not fit.
         refusal: why not.
     """
 
@@ -86,13 +86,13 @@ class Decisions:
         """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all."""
         if pod is None:
             return Filtered(list(nodes))
-        result = Filtered([])
-        fitting = result.fitting
         with self._state.lock:
-            for name, verdict in zip(nodes, self._verdicts(pod, nodes), strict=True):
-                if verdict.refusal is None:
-                    fitting.append(name)
-                else:
+            verdicts = self._verdicts(pod, nodes)
+        pairs = list(zip(nodes, verdicts, strict=True))
+        result = Filtered([name for name, verdict in pairs if verdict.refusal is None])
+        if len(result.fitting) < len(nodes):
+            for name, verdict in pairs:
+                if verdict.refusal is not None:
                     _note(result, name, verdict.refusal)
         return result
 
@@ -101,7 +101,7 @@ class Decisions:
         if pod is None:
             return [0] * len(nodes)
         with self._state.lock:
-            return [max(verdict.score, 0) for verdict in self._verdicts(pod, nodes)]
+            return [verdict.score for verdict in self._verdicts(pod, nodes)]
 
     def filter_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> Filtered:
         """Decide on which of some nodes a pod fits, by the objects that were sent."""
@@ -123,19 +123,18 @@ class Decisions:
         if pod is None:
             return [0] * len(nodes)
         with self._state.lock:
-            return [max(self._judge_object(pod, obj).score, 0) for obj in nodes]
+            return [self._judge_object(pod, obj).score for obj in nodes]
 
     def _verdicts(self, pod: Pod, nodes: Sequence[str]) -> list[Verdict]:
         table = self._table(pod.shape)
         known = table.verdicts
         found: list[Verdict | None] = list(map(known.get, nodes))
-        assumed = self._state.assumed_on(pod.uid)
-        if None in found or assumed:
-            for place, name in enumerate(nodes):
-                if name in assumed:
-                    found[place] = self._judge_for_itself(pod, name)
-                elif found[place] is None:
-                    found[place] = known[name] = self._judge(pod.shape, name)
+        if None in found:
+            for place in [place for place, each in enumerate(found) if each is None]:
+                found[place] = known[nodes[place]] = self._judge(pod.shape, nodes[place])
+        for name in self._state.assumed_on(pod.uid):
+            if name in nodes:
+                found[nodes.index(name)] = self._judge_for_itself(pod, name)
         return found  # type: ignore[return-value]  # none is missing any more
 
     def _table(self, shape: Shape) -> _Table:
@@ -154,14 +153,14 @@ class Decisions:
     def _judge(self, shape: Shape, name: str) -> Verdict:
         room = self._state.room(name)
         if room is None:
-            return Verdict(-1, UNKNOWN)
+            return Verdict(0, UNKNOWN)
         return self.judge(shape, room.view())
 
     def _judge_for_itself(self, pod: Pod, name: str) -> Verdict:
         """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
         room = self._state.room(name)
         if room is None:
-            return Verdict(-1, UNKNOWN)
+            return Verdict(0, UNKNOWN)
         return self.judge(pod.shape, room.view_without(pod.uid))
 
     def _judge_object(self, pod: Pod, obj: Mapping[str, Any]) -> Verdict:
@@ -176,7 +175,7 @@ class Decisions:
         """Decide about one node."""
         fit = check(shape, view)
         if isinstance(fit, Refusal):
-            return Verdict(-1, fit)
+            return Verdict(0, fit)
         wished = shape.wishes.node_policy
         policy = Policy(wished) if wished else self._node_policy
         return Verdict(score(shape, view, fit, policy))

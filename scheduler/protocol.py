@@ -178,6 +178,11 @@ def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> di
 def _names(names: object) -> tuple[str, ...]:
     if not isinstance(names, list):
         _refuse("NodeNames", names, "must be a list")
+    # A loop over hundreds of names costs more than the decision about their nodes.
+    if set(map(type, names)) == {str} and ",".join(names).count(",") == len(names) - 1:
+        lengths = set(map(len, names))
+        if min(lengths) > 0 and max(lengths) <= _LONGEST_NAME:
+            return tuple(names)
     for number, each in enumerate(names):
         if type(each) is not str or not 0 < len(each) <= _LONGEST_NAME or "," in each:
             _refuse(f"NodeNames[{number}]", each, "must be the name of a node")

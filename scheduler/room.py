@@ -72,6 +72,8 @@ class Room:
 
     def view_without(self, uid: str) -> View:
         """Return the node with what would be free if one pod held nothing."""
+        if uid not in self.pods:
+            return self.view()
         used = [row.copy() for row in self._used]
         for place, cores, blocks in self._held.get(uid, ()):
             used[place][0] -= cores

@@ -8,6 +8,7 @@ from placement.scoring import Policy
 from scheduler import decisions as module
 from scheduler.decisions import Decisions, Filtered
 from scheduler.holdings import View
+from scheduler.pods import Shape
 from scheduler.state import State
 from tests.agent.builders import patient
 from tests.scheduler.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod
@@ -51,7 +52,7 @@ def test_a_decision_lasts_as_long_as_the_room(
     judged: list[str] = []
     judge = Decisions.judge
 
-    def counted(self: Decisions, shape: module.Shape, view: View) -> module.Verdict:
+    def counted(self: Decisions, shape: Shape, view: View) -> module.Verdict:
         judged.append(view.node.name)
         return judge(self, shape, view)
 

@@ -1,0 +1,483 @@
+"""How fast the scheduler extender decides, and what a large cluster costs it.
+
+Three questions. What filter and prioritize of one pod take, while pods come and go, next to
+first-fit over the same cards. How many equal pods a second are decided and bound, without the request to the
+API server. And how long a process takes from its start until it is ready, and how much memory it
+has then. All but the last is CPU time of the thread that decides: of the machine that this ran on,
+and not of what else it was doing.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median, quantiles
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from bench.result import Goal, Result, Table
+from bench.servers import ServerFailed
+from certs.issue import issue
+from certs.names import parse_subject
+from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+from contract.names import Names
+from scheduler.binding import Binder
+from scheduler.decisions import Decisions
+from scheduler.pods import parse_pod
+from scheduler.protocol import (
+    BindingArgs,
+    decode_args,
+    encode_filtered,
+    encode_scores,
+)
+from scheduler.state import State
+from simulator.api.server import kubeconfig_for
+
+NAME = "scheduler"
+
+Json = dict[str, Any]
+_NAMES = Names()
+_CARDS, _BLOCKS, _BLOCK = 8, 160, 256 << 20
+_LOAD, _PODS_PER_NODE = 0.8, 20
+_SIZES = ((100, 5.0), (1000, 20.0), (5000, 50.0))
+_BURST_NODES, _BURST_GOAL = 1000, 1000
+_LARGE, _MEMORY_MIB, _START_S = (5000, 100_000), 600, 60
+_LIMITS = tuple((cores, cores // 4) for cores in (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100))
+_SETS = ((200, 32), (400, 64))
+_DEADLINE_S = 300.0
+
+
+def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LARGE) -> Result:
+    """Measure.
+
+    Args:
+        decisions: about single pods, at each size.
+        burst: equal pods.
+        large: nodes and pods of the process that is started.
+    """
+    rows: list[tuple[float, ...]] = []
+    goals: list[Goal] = []
+    for nodes, limit in _SIZES:
+        made = Speed(nodes)
+        made.measure(decisions)
+        p99 = _p99(made.ours)
+        rows.append(
+            (
+                nodes,
+                made.pods,
+                asked_about(nodes),
+                round(median(made.ours), 2),
+                round(p99, 2),
+                round(_p99(made.first_fit), 2),
+                round(sum(made.ours) / sum(made.first_fit), 1),
+            )
+        )
+        goals.append(Goal(f"filter + prioritize, {nodes} nodes, p99 ms", limit, round(p99, 2)))
+    a_second, limit_a_second = burst_rate(_BURST_NODES, burst)
+    goals.append(
+        Goal("ms for each of a burst of equal pods", 1000 / _BURST_GOAL, round(1000 / a_second, 3))
+    )
+    seconds, mib = start(*large)
+    goals += (
+        Goal(f"MiB at {large[0]} nodes and {large[1]} pods", _MEMORY_MIB, round(mib)),
+        Goal("s from start to ready there", _START_S, round(seconds, 1)),
+    )
+    figures = {"burst a second": round(a_second), "first-fit a second": round(limit_a_second)}
+    return Result(
+        NAME,
+        (
+            Table(
+                "filter + prioritize of one pod, ms of CPU",
+                ("nodes", "pods", "asked about", "median", "p99", "first-fit p99", "times as long"),
+                rows,
+                (
+                    f"{decisions} pods of {len(_LIMITS) + len(_SETS)} kinds, JSON read and written",
+                    "between two of them one pod comes or goes on some node",
+                    "asked about: what kube-scheduler sends (numFeasibleNodesToFind), by turns",
+                    "first-fit: the first card that has room, on each node asked about; no JSON",
+                ),
+            ),
+            Table(
+                f"a burst of equal pods, {_BURST_NODES} nodes, a second and core",
+                ("", "pods a second"),
+                (
+                    ("filter, prioritize, bind without the request", round(a_second)),
+                    ("first-fit", round(limit_a_second)),
+                ),
+            ),
+            Table(
+                f"a process with {large[0]} nodes and {large[1]} pods",
+                ("start to ready, s", "resident, MiB"),
+                ((round(seconds, 1), round(mib)),),
+            ),
+        ),
+        goals,
+        figures,
+    )
+
+
+def asked_about(nodes: int) -> int:
+    """Return how many nodes kube-scheduler asks about (``numFeasibleNodesToFind`` of 1.36)."""
+    if nodes < 100:
+        return nodes
+    return max(nodes * max(50 - nodes // 125, 5) // 100, 100)
+
+
+def _p99(times: Sequence[float]) -> float:
+    return quantiles(times, n=100)[98]
+
+
+# --- a cluster ------------------------------------------------------------------------
+
+
+def node_object(number: int) -> Json:
+    """Return a node of eight cards on two sockets."""
+    cards = tuple(
+        NodeCard(
+            f"GPU-{number:05}-{index}",
+            index,
+            "NVIDIA A100-SXM4-40GB",
+            _BLOCKS * _BLOCK,
+            index // 4,
+            "",
+            0,
+            0,
+        )
+        for index in range(_CARDS)
+    )
+    links = tuple(
+        NodeLink((low, high), "NV4" if low // 4 == high // 4 else "SYS")
+        for low in range(_CARDS)
+        for high in range(low + 1, _CARDS)
+    )
+    inventory = encode_inventory(NodeCards(_BLOCK, cards, links))
+    return {
+        "metadata": {"name": f"node-{number:05}", "annotations": {_NAMES.gpu_cards: inventory}},
+        "status": {"allocatable": {_NAMES.core: "800"}},
+    }
+
+
+def pod_object(uid: str, limit: tuple[int, int], node: str = "", cards: str = "") -> Json:
+    """Return a pod of one container, with as much beside it as pods have."""
+    annotations = {_NAMES.predicate_gpu_idx(0): cards} if cards else {}
+    limits = {_NAMES.core: str(limit[0]), _NAMES.memory: str(limit[1])}
+    return {
+        "metadata": {
+            "name": f"pod-{uid}",
+            "namespace": "default",
+            "uid": uid,
+            "labels": {"app": "bench", "pod-template-hash": "5d4f8c7b9"},
+            "annotations": annotations,
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.example/cuda:12",
+                    "env": [{"name": f"VARIABLE_{each}", "value": "x" * 40} for each in range(20)],
+                    "resources": {"limits": limits, "requests": limits},
+                }
+            ],
+        },
+        "status": {"phase": "Running"},
+    }
+
+
+@dataclass
+class Filled:
+    """Nodes with pods on them, and the same cards as plain lists for first-fit."""
+
+    nodes: int
+    state: State = field(default_factory=lambda: State(_NAMES))
+    free: dict[str, list[list[int]]] = field(default_factory=dict)
+    placed: list[tuple[str, str, int, tuple[int, int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(7)  # noqa: S311 -- test data
+        self.names = [f"node-{number:05}" for number in range(self.nodes)]
+        self.count = 0
+        for number, name in enumerate(self.names):
+            self.state.put_node(node_object(number))
+            self.free[name] = [[100, _BLOCKS] for _ in range(_CARDS)]
+            left = int(_CARDS * 100 * _LOAD)
+            for _ in range(_PODS_PER_NODE):
+                limit = min(self.random.choice(_LIMITS), (left, left // 4))
+                if limit[1] and self.add(name, limit):
+                    left -= limit[0]
+
+    def add(self, name: str, limit: tuple[int, int]) -> bool:
+        """Place a pod on the fullest card that fits."""
+        cards = self.free[name]
+        fitting = [
+            (row[0], index)
+            for index, row in enumerate(cards)
+            if row[0] >= limit[0] and row[1] >= limit[1]
+        ]
+        if not fitting:
+            return False
+        _, index = min(fitting)
+        self.count += 1
+        uid = f"{self.count:08}"
+        self.state.put_pod(pod_object(uid, limit, name, str(index)))
+        cards[index][0] -= limit[0]
+        cards[index][1] -= limit[1]
+        self.placed.append((uid, name, index, limit))
+        return True
+
+    def end_one(self) -> None:
+        """Let a random pod end."""
+        place = self.random.randrange(len(self.placed))
+        self.placed[place], self.placed[-1] = self.placed[-1], self.placed[place]
+        uid, name, index, limit = self.placed.pop()
+        self.state.drop_pod(uid)
+        self.free[name][index][0] += limit[0]
+        self.free[name][index][1] += limit[1]
+
+
+def first_fit(cards: Sequence[Sequence[int]], limit: tuple[int, int]) -> int:
+    """Return the first card with room, or how many whole cards there are; -1 for none."""
+    cores, blocks = limit
+    if cores > 100:
+        whole = sum(row[0] >= 100 and row[1] >= blocks // (cores // 100) for row in cards)
+        return whole if whole >= cores // 100 else -1
+    for index, row in enumerate(cards):
+        if row[0] >= cores and row[1] >= blocks:
+            return index
+    return -1
+
+
+# --- single decisions -----------------------------------------------------------------
+
+
+class Speed:
+    """Decisions about single pods in a cluster of one size."""
+
+    def __init__(self, nodes: int) -> None:
+        """Fill a cluster."""
+        self._cluster = Filled(nodes)
+        self._decisions = Decisions(self._cluster.state, _NAMES)
+        self._asked = asked_about(nodes)
+        self.pods = self._cluster.count
+        self.ours: list[float] = []
+        self.first_fit: list[float] = []
+
+    def measure(self, count: int) -> None:
+        """Decide about so many pods, ours and first-fit in turns."""
+        cluster, start_at = self._cluster, 0
+        for number in range(count):
+            if number % 2:
+                cluster.end_one()
+            else:
+                limit = cluster.random.choice(_LIMITS)
+                cluster.add(cluster.random.choice(cluster.names), limit)
+            limit = cluster.random.choice((*_LIMITS, *_SETS))
+            names = (cluster.names * 2)[start_at : start_at + self._asked]
+            start_at = (start_at + self._asked) % cluster.nodes
+            body = json.dumps(
+                {"Pod": pod_object("new", limit), "Nodes": None, "NodeNames": names}
+            ).encode()
+            fitting, _, seconds = decide(self._decisions, body)
+            self.ours.append(seconds * 1e3)
+            began = time.thread_time()
+            found = [name for name in names if first_fit(cluster.free[name], limit) >= 0]
+            self.first_fit.append((time.thread_time() - began) * 1e3)
+            if found != fitting:
+                raise ServerFailed(f"first-fit finds {len(found)} nodes, filter {len(fitting)}")
+
+
+def decide(decisions: Decisions, body: bytes) -> tuple[list[str], list[int], float]:
+    """Do all that filter and prioritize do, but HTTP.
+
+    Returns:
+        The nodes that fit, their scores, and seconds of CPU.
+    """
+    began = time.thread_time()
+    args = decode_args(body)
+    pod = parse_pod(args.pod, _NAMES)
+    found = decisions.filter(pod, args.names or ())
+    encode_filtered(args, found)
+    seconds = time.thread_time() - began
+    # kube-scheduler sends the pod anew, with the nodes that fit.
+    body = json.dumps({"Pod": args.pod, "NodeNames": found.fitting}).encode()
+    began = time.thread_time()
+    args = decode_args(body)
+    pod = parse_pod(args.pod, _NAMES)
+    scores = decisions.scores(pod, args.names or ())
+    encode_scores(args.names or (), scores)
+    return found.fitting, scores, seconds + time.thread_time() - began
+
+
+# --- a burst --------------------------------------------------------------------------
+
+
+class _NoRequests:
+    """The API server, in no time."""
+
+    def get_pod(self, namespace: str, name: str) -> Json | None:  # noqa: ARG002 -- Protocol
+        """Return nothing: the watch has shown every pod."""
+        return None
+
+    def bind(self, namespace: str, name: str, binding: Json) -> None:
+        """Do nothing."""
+
+
+def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
+    """Return how many equal pods a second are scheduled, ours and first-fit."""
+    cluster = Filled(nodes)
+    decisions = Decisions(cluster.state, _NAMES)
+    binder = Binder(cluster.state, _NoRequests(), names=_NAMES)
+    asked, limit, start_at = asked_about(nodes), (10, 2), 0
+    objects = [pod_object(f"burst-{number}", limit) for number in range(pods)]
+    for obj in objects:
+        obj["status"]["phase"] = "Pending"
+        cluster.state.put_pod(obj)
+    ours = theirs = 0.0
+    for obj in objects:
+        names = (cluster.names * 2)[start_at : start_at + asked]
+        start_at = (start_at + asked) % nodes
+        body = json.dumps({"Pod": obj, "Nodes": None, "NodeNames": names}).encode()
+        fitting, scores, seconds = decide(decisions, body)
+        began = time.thread_time()
+        best = fitting[scores.index(max(scores))]
+        uid = obj["metadata"]["uid"]
+        binder.bind(BindingArgs(f"pod-{uid}", "default", uid, best))
+        ours += seconds + time.thread_time() - began
+        began = time.thread_time()
+        first = next(name for name in names if first_fit(cluster.free[name], limit) >= 0)
+        row = cluster.free[first][first_fit(cluster.free[first], limit)]
+        row[0] -= limit[0]
+        row[1] -= limit[1]
+        theirs += time.thread_time() - began
+    return pods / ours, pods / max(theirs, 1e-9)
+
+
+# --- a process ------------------------------------------------------------------------
+
+
+class _Pages(BaseHTTPRequestHandler):
+    """An API server with many nodes and pods, made while they are read."""
+
+    nodes = pods = 0
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Answer a list page by page; a watch shows nothing and stays open."""
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query).items()}
+        if query.get("watch"):
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            time.sleep(_DEADLINE_S)
+            return
+        first, limit = int(query.get("continue", "0")), int(query.get("limit", "500"))
+        of_nodes = url.path.endswith("/nodes")
+        total = self.nodes if of_nodes else self.pods
+        last = min(first + limit, total)
+        make = node_object if of_nodes else self._pod
+        metadata = {"resourceVersion": "7", "continue": str(last) if last < total else ""}
+        items = [make(number) for number in range(first, last)]
+        body = json.dumps({"metadata": metadata, "items": items}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _pod(self, number: int) -> Json:
+        node, place = number % self.nodes, number // self.nodes
+        uid = f"{number:08}-0000-4000-8000-000000000000"
+        return pod_object(uid, _LIMITS[place % 5], f"node-{node:05}", str(place % _CARDS))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def start(nodes: int, pods: int) -> tuple[float, float]:
+    """Start a process beside a large cluster.
+
+    Returns:
+        Seconds until it is ready, and MiB that its worker has then.
+
+    Raises:
+        ServerFailed: it ended, or was not ready in time.
+    """
+    handler = type("Pages", (_Pages,), {"nodes": nodes, "pods": pods})
+    api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    api.daemon_threads = True
+    Thread(target=api.serve_forever, daemon=True).start()
+    try:
+        with tempfile.TemporaryDirectory(prefix="gt-bench-") as made:
+            url = f"http://127.0.0.1:{api.server_address[1]}"
+            with _process(Path(made), url) as (process, port):
+                return _until_ready(process, port, Path(made))
+    finally:
+        api.shutdown()
+
+
+@contextlib.contextmanager
+def _process(folder: Path, url: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    issued = issue(parse_subject(["localhost"], [], 7), now=datetime.now(UTC))
+    for name, content in (
+        ("ca.crt", issued.authority.certificate),
+        ("tls.crt", issued.serving.certificate),
+        ("tls.key", issued.serving.key),
+        ("kubeconfig", kubeconfig_for(url).encode()),
+    ):
+        (folder / name).write_bytes(content)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = [
+        *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
+        *("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key"), "--lease", ""),
+        *("--kubeconfig", str(folder / "kubeconfig")),
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(arguments, stderr=log, start_new_session=True)  # noqa: S603 -- ours
+        try:
+            yield process, port
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
+
+
+def _until_ready(process: subprocess.Popen[bytes], port: int, folder: Path) -> tuple[float, float]:
+    began = time.monotonic()
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    while time.monotonic() - began < _DEADLINE_S:
+        if process.poll() is not None:
+            raise ServerFailed((folder / "log").read_text()[-1000:])
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
+            with contextlib.closing(connection):
+                connection.request("GET", "/readyz")
+                if connection.getresponse().status == 200:
+                    return time.monotonic() - began, _worker_mib(process.pid)
+        time.sleep(0.1)
+    raise ServerFailed(f"not ready in {_DEADLINE_S:.0f} s: {(folder / 'log').read_text()[-1000:]}")
+
+
+def _worker_mib(master: int) -> float:
+    """Return what the worker of a master has resident."""
+    children = Path(f"/proc/{master}/task/{master}/children").read_text(encoding="ascii").split()
+    (worker,) = children
+    for line in Path(f"/proc/{worker}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ServerFailed("the worker is gone")

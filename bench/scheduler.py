@@ -1,10 +1,10 @@
 """How fast the scheduler extender decides, and what a large cluster costs it.
 
 Three questions. What filter and prioritize of one pod take, while pods come and go, next to
-first-fit over the same cards. How many equal pods a second are decided and bound, without the request to the
-API server. And how long a process takes from its start until it is ready, and how much memory it
-has then. All but the last is CPU time of the thread that decides: of the machine that this ran on,
-and not of what else it was doing.
+first-fit over the same cards. How many equal pods a second are decided and bound, without the
+request to the API server. And how long a process takes from its start until it is ready, and how
+much memory it has then. All but the last is CPU time of the thread that decides: a matter of this
+machine, and not of what else it was doing.
 """
 
 import contextlib

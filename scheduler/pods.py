@@ -10,7 +10,6 @@ from contract.demand import (
     ContainerKind,
     Demand,
     PodDemand,
-    asks_for_gpus,
     read_pod_demand,
 )
 from contract.names import Names
@@ -115,8 +114,6 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> Pod | None:
     does not parse counts as not said; the agent logs it on the node.
     """
     spec = obj.get("spec") or {}
-    if not asks_for_gpus(spec, names):
-        return None
     demand, _ = read_pod_demand(spec, names)
     if not demand:
         return None

@@ -1,0 +1,18 @@
+"""The bench of the scheduler extender, on a small scale."""
+
+from bench import scheduler
+
+
+def test_small_clusters_answer_all_questions() -> None:
+    speed = scheduler.Speed(20)
+    speed.measure(10)
+    assert len(speed.ours) == len(speed.first_fit) == 10
+    assert all(rate > 0 for rate in scheduler.burst_rate(20, 5))
+    seconds, mib = scheduler.start(20, 100)
+    assert seconds > 0
+    assert mib > 10
+
+
+def test_as_many_nodes_are_asked_about_as_by_kube_scheduler() -> None:
+    asked = [scheduler.asked_about(nodes) for nodes in (20, 100, 1000, 5000, 10_000)]
+    assert asked == [20, 100, 420, 500, 500]

@@ -10,6 +10,7 @@ import secrets
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,12 @@ class Extender:
             not_binding=self.leadership.not_binding,
         )
         self._stop = threading.Event()
-        self._observe()
+        observe(
+            self.metrics,
+            self.state,
+            leads=lambda: not self.leadership.not_binding(),
+            in_step=lambda: self.watches.in_step,
+        )
 
     def start(self) -> None:
         """Begin to follow the cluster and to take part in the election; returns at once."""
@@ -119,21 +125,30 @@ class Extender:
         self.leadership.first_step.wait()
         self.watches.start()
 
-    def _observe(self) -> None:
-        metrics, state = self.metrics, self.state
-        metrics.observe("leader", "1 while this replica binds.", self._binds)
-        metrics.observe("in_step", "1 while nodes and pods are followed.", self._followed)
-        metrics.observe("known_nodes", "Nodes that are known.", lambda: state.counts[0])
-        metrics.observe("known_pods", "GPU pods that count on a node.", lambda: state.counts[1])
-        metrics.observe(
-            "assumed_pods", "Pods bound here that the watch does not show.", lambda: state.assumed
-        )
 
-    def _binds(self) -> float:
-        return float(not self.leadership.not_binding())
+def observe(
+    metrics: Metrics, state: State, *, leads: Callable[[], bool], in_step: Callable[[], bool]
+) -> None:
+    """Export what is looked at when somebody asks.
 
-    def _followed(self) -> float:
-        return float(self.watches.in_step)
+    Args:
+        metrics: where.
+        state: the cluster.
+        leads: whether this replica binds.
+        in_step: whether nodes and pods are followed.
+    """
+    for name, text, value in (
+        ("leader", "1 while this replica binds.", lambda: float(leads())),
+        ("in_step", "1 while nodes and pods are followed.", lambda: float(in_step())),
+        ("known_nodes", "Nodes that are known.", lambda: float(state.counts[0])),
+        ("known_pods", "GPU pods that count on a node.", lambda: float(state.counts[1])),
+        (
+            "assumed_pods",
+            "Pods bound here that the watch does not show.",
+            lambda: float(state.assumed),
+        ),
+    ):
+        metrics.observe(name, text, value)
 
 
 def serve(settings: Settings) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 _PATH = (
-    r"`((?:agent|bench|certs|common|contract|deploy|placement|simulator|tests|webhook)/[\w/.-]*)`"
+    r"`((?:agent|apiserver|bench|certs|common|contract|deploy|placement|scheduler|serving|simulator|"
+    r"tests|webhook)/[\w/.-]*)`"
 )
-_PROGRAMS = ("agent", "certs", "common", "contract", "placement", "simulator", "webhook")
+_PROGRAMS = (
+    *("agent", "apiserver", "certs", "common", "contract", "placement", "scheduler", "serving"),
+    *("simulator", "webhook"),
+)
 
 
 def _packages() -> set[str]:

@@ -21,6 +21,10 @@ from agent.observability.metrics import Metrics as AgentMetrics
 from agent.settings import EnforcementMode
 from certs.__main__ import cli as certs
 from contract.names import Names
+from scheduler.__main__ import cli as scheduler
+from scheduler.metrics import Metrics as SchedulerMetrics
+from scheduler.server import observe
+from scheduler.state import State
 from webhook.__main__ import cli as webhook
 from webhook.metrics import Metrics as WebhookMetrics
 
@@ -30,7 +34,12 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 PROJECTS = ROOT / "README.md"
-PROGRAMS: dict[str, click.Command] = {"agent": agent, "certs": certs, "webhook": webhook}
+PROGRAMS: dict[str, click.Command] = {
+    "agent": agent,
+    "certs": certs,
+    "scheduler": scheduler,
+    "webhook": webhook,
+}
 
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
 _OTHERS_SAY = {
@@ -124,7 +133,10 @@ def objects() -> set[tuple[str, str]]:
 def templates() -> list[list[str]]:
     """The texts of our programs; of those with values in them, what stands between."""
     found: list[list[str]] = []
-    for package in ("agent", "certs", "common", "contract", "placement", "webhook"):
+    for package in (
+        *("agent", "apiserver", "certs", "common", "contract", "placement", "scheduler"),
+        *("serving", "webhook"),
+    ):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -296,7 +308,7 @@ def test_the_ways_to_inject_and_to_enforce_are_all_told() -> None:
         assert rows == [each.value for each in values]
 
 
-@pytest.mark.parametrize("program", ["agent", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "scheduler", "webhook"])
 def test_every_flag_is_told_with_its_default(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| flag of the {program} |")
@@ -331,11 +343,19 @@ def test_every_resource_and_annotation_is_told() -> None:
 # --- what is seen ---------------------------------------------------------------------------
 
 
+def extender_metrics() -> SchedulerMetrics:
+    """The metrics of a replica, those that look at its state included."""
+    metrics = SchedulerMetrics()
+    observe(metrics, State(Names()), leads=lambda: True, in_step=lambda: True)
+    return metrics
+
+
 def exported() -> dict[str, set[str]]:
     """What each program exports, without the prefix of all."""
     found = {}
     for program, text in (
         ("agent", AgentMetrics().render().decode()),
+        ("scheduler", extender_metrics().render().decode()),
         ("webhook", WebhookMetrics().render().decode()),
     ):
         prefix = f"gpu_turnstile_{program}_"
@@ -349,13 +369,15 @@ def test_every_metric_is_exported() -> None:
     found = [
         (program, name)
         for page in PAGES
-        for program, name in re.findall(r"\bgpu_turnstile_(agent|webhook)_([a-z_]+)\b", whole(page))
+        for program, name in re.findall(
+            r"\bgpu_turnstile_(agent|scheduler|webhook)_([a-z_]+)\b", whole(page)
+        )
     ]
     assert {program for program, _ in found} >= {"agent"}
     assert [each for each in found if each[1] not in ours[each[0]]] == []
 
 
-@pytest.mark.parametrize("program", ["agent", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "scheduler", "webhook"])
 def test_every_metric_is_told(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| metric of the {program} ")

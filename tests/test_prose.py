@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ["agent", "bench", "certs", "common", "contract", "placement", "simulator", "webhook"]
+PACKAGES = [
+    *("agent", "apiserver", "bench", "certs", "common", "contract", "placement", "scheduler"),
+    *("serving", "simulator", "webhook"),
+]
 VAGUE = {"Give", "Tell", "Say", "Have", "Note", "Name"}
 """They say that something happens, not what: "Return", "Report", "Record", "List" do."""
 

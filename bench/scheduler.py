@@ -404,7 +404,7 @@ class _Pages(BaseHTTPRequestHandler):
         return pod_object(uid, _LIMITS[place % 5], f"node-{node:05}", str(place % _CARDS))
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Keep the output clean."""
 
 
 def start(nodes: int, pods: int) -> tuple[float, float]:

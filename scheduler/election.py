@@ -98,7 +98,7 @@ class Election:
             self._renewed = None
 
     def release(self) -> None:
-        """Give the lease back, so that another replica need not wait for its end."""
+        """Release the lease, so that another replica need not wait for its end."""
         if self.leads_for() <= 0:
             return
         self._renewed = None

@@ -82,8 +82,8 @@ def _chosen(
 def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
     """Count what containers take of given cards.
 
-    What an ordinary init container took is handed on to the containers after it (fact K7), and
-    is the pod's until it has ended (K4).
+    What an ordinary init container took is handed on to the containers after it, before anything
+    is taken afresh (fact K7), and is the pod's until it has ended (K4).
     """
     taken: dict[int, list[int]] = {}
     reusable: dict[int, list[int]] = {}
@@ -91,14 +91,18 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
         on = cards.get(container.name, ())
         asked = container.demand
         cores = asked.cores if asked.is_share else CORES_PER_CARD
-        memory = asked.memory_per_card()
-        for number, place in enumerate(on):
-            row = taken.setdefault(place, [0, 0])
-            left = reusable.setdefault(place, [0, 0])
-            for slot, count in enumerate((cores, memory[number] if number < len(memory) else 0)):
-                handed = min(count, left[slot])
-                row[slot] += count - handed
-                left[slot] += count - handed if container.kind is ContainerKind.INIT else -handed
+        for slot, quotas in enumerate(([cores] * len(on), asked.memory_per_card())):
+            count = sum(quotas)
+            handed = min(count, sum(reusable.get(place, (0, 0))[slot] for place in on))
+            missing = count - handed
+            for place, quota in zip(on, quotas, strict=False):
+                left = reusable.setdefault(place, [0, 0])
+                reused = min(left[slot], handed)
+                handed -= reused
+                fresh = min(max(quota - reused, 0), missing)
+                missing -= fresh
+                taken.setdefault(place, [0, 0])[slot] += fresh
+                left[slot] += fresh if container.kind is ContainerKind.INIT else -reused
     return tuple((place, *counts) for place, counts in sorted(taken.items()))  # type: ignore[misc]  # two counts
 
 

@@ -42,6 +42,12 @@ def test_what_init_containers_took_is_handed_on_and_kept() -> None:
     assert taken_on(pod.demand, elsewhere) == ((0, 60, 7), (1, 40, 8))
 
 
+def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> None:
+    """The kubelet prefers them (K7): no block of the second card is taken."""
+    pod = a_pod("a", (200, 8), inits=[(100, 9)])
+    assert taken_on(pod.demand, {"i0": (0,), "c0": (0, 1)}) == ((0, 100, 9), (1, 100, 0))
+
+
 def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:
     node = a_node("n1")
     pod = a_pod("a", (30, 4))

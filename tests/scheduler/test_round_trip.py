@@ -4,7 +4,7 @@ The extender binds; what it wrote is read by the agent's own reader and placed b
 allocator, with a kubelet's bookkeeping; what the agent records is read by the extender again.
 """
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import parse_pod
@@ -95,7 +95,8 @@ def test_the_cards_that_were_chosen_are_the_cards_that_containers_get(
         cluster.run(f"p{number}", *limits)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
+@example([((200, 8), [(100, 9)])])
 @given(st.lists(st.tuples(_limit, st.lists(_limit, max_size=1)), min_size=1, max_size=4))
 def test_init_containers_are_counted_as_the_kubelet_counts_them(
     pods: list[tuple[tuple[int, int], list[tuple[int, int]]]],

@@ -15,7 +15,7 @@ from apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.demand import ContainerKind
 from contract.names import Names
-from contract.pod_records import write_choice
+from contract.pod_annotations import write_choice
 from placement.errors import PlacementError
 from placement.scoring import Policy
 from placement.search import Plan

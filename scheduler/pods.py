@@ -13,7 +13,7 @@ from contract.demand import (
     read_pod_demand,
 )
 from contract.names import Names
-from contract.pod_records import believed, read_choice, read_records
+from contract.pod_annotations import read_allocations, read_choice, valid_allocations
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import need_of
@@ -120,8 +120,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> Pod | None:
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
     faults: list[str] = []
-    written = read_records(annotations, names, faults)
-    recorded = believed(written, demand, names, faults)
+    written = read_allocations(annotations, names, faults)
+    recorded = valid_allocations(written, demand, names, faults)
     chosen = read_choice(annotations, demand, written, names, faults)
     wishes, _ = read_wishes(annotations, names)
     if wishes.core_limit is not None:

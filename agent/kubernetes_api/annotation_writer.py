@@ -14,7 +14,7 @@ from common.backoff import Jitter, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind
 from contract.names import Names
-from contract.pod_records import write_choice
+from contract.pod_annotations import write_choice
 
 log = logging.getLogger(__name__)
 

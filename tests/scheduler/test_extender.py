@@ -107,7 +107,11 @@ def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Master] = []
-    monkeypatch.setattr(Master, "run", lambda master: ran.append(master))
+
+    def run(master: Master) -> None:
+        ran.append(master)
+
+    monkeypatch.setattr(Master, "run", run)
     serve(settings)
     assert len(ran) == 1
     settings.files.key.write_bytes(b"junk")

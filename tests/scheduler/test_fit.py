@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import TicketBook
+from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.placement_request import PlacementRequest
 from agent.allocator.placer import Placer
 from agent.errors import PlacementError
@@ -192,20 +192,20 @@ def _agent_places(pod: Pod, free: Sequence[tuple[int, int]]) -> bool:
         Card(f"GPU-n1-{index}", index, index, "NVIDIA A100", 16 * BLOCK, None, "", "/dev/null")
         for index in range(len(free))
     )
-    book = TicketBook(Inventory(cards), BLOCK)
+    table = DeviceTable(Inventory(cards), BLOCK)
     available: dict[Resource, set[str]] = {}
     for resource in Resource:
         available[resource] = set()
         for card, row in zip(cards, free, strict=True):
             wanted = row[0] if resource is Resource.CORE else row[1]
-            ids = [each for each, uuid in book.cards(resource).items() if uuid == card.uuid]
+            ids = [each for each, uuid in table.cards(resource).items() if uuid == card.uuid]
             available[resource] |= set(ids[:wanted])
     ledger = Ledger()
     for resource in Resource:  # what is not free is somebody's
-        taken = frozenset(book.cards(resource)) - available[resource]
+        taken = frozenset(table.cards(resource)) - available[resource]
         if taken:
             hold(ledger, PodId("default", "b", "u-b"), "main", resource, taken)
-    placer = Placer(book=book, links=Links(Inventory(cards)), unhealthy=lambda _: "")
+    placer = Placer(table=table, links=Links(Inventory(cards)), unhealthy=lambda _: "")
     first = pod.demand.containers[0]
     request = PlacementRequest(
         ContainerRef(PodId("default", "a", "u-a"), first.name),

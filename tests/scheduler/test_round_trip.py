@@ -27,7 +27,7 @@ class Cluster:
     def __init__(self, policy: Policy) -> None:
         # Strict: a choice that does not fit is refused, not replaced.
         self.node = Node(CARDS, blocks=BLOCKS, policy=policy, strict=True)
-        self.uuids = [card.uuid for card in self.node.book.inventory.cards]
+        self.uuids = [card.uuid for card in self.node.table.inventory.cards]
         self.state = State(NAMES, policy)
         obj = make_node("n1", CARDS, blocks=BLOCKS)
         text = obj["metadata"]["annotations"][NAMES.gpu_cards]

@@ -9,7 +9,7 @@ from contract.allocation import Allocation
 from contract.demand import ContainerKind, PodDemand, read_pod_demand
 from contract.errors import ContractError
 from contract.names import Names
-from contract.pod_records import believed, read_choice, read_records
+from contract.pod_annotations import read_allocations, read_choice, valid_allocations
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 
@@ -118,8 +118,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names) -> PodView:
     demand, _ = read_pod_demand(spec, names)
     uid = metadata.get("uid", "")
     phase = (obj.get("status") or {}).get("phase")
-    written = read_records(annotations, names, faults)
-    annotated = believed(written, demand, names, faults)
+    written = read_allocations(annotations, names, faults)
+    annotated = valid_allocations(written, demand, names, faults)
     wishes, wrong = read_wishes(annotations, names)
     faults += map(str, wrong)
     return PodView(

@@ -1,4 +1,4 @@
-"""What annotations say of a pod's cards: the agent's record, and a scheduler's choice.
+"""What annotations say of a pod's cards: what the agent gave, and what a scheduler chose.
 
 The API server lets only few write them; a manifest may bring them from a running pod all the
 same, or from before the webhook. What contradicts the pod's own requests is dropped and told.
@@ -15,10 +15,10 @@ from contract.names import Names
 _INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
 
 
-def read_records(
+def read_allocations(
     annotations: Mapping[str, str], names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Read the record of a pod, by container name; nothing where it does not parse.
+    """Read the allocations of a pod, by container name; nothing where they do not parse.
 
     Args:
         annotations: of the pod.
@@ -35,28 +35,28 @@ def read_records(
         return {}
 
 
-def believed(
+def valid_allocations(
     written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Keep the records of containers that ask for just that.
+    """Keep the allocations of containers that ask for just that.
 
     Args:
-        written: as :func:`read_records` returns them.
+        written: as :func:`read_allocations` returns them.
         demand: the pod's.
         names: the annotations' names.
         faults: takes what is wrong, for the log.
     """
-    recorded = {}
+    valid = {}
     for name, allocation in written.items():
         container = demand.of(name)
         if container is not None and _is_of(allocation, container.demand):
-            recorded[name] = allocation
+            valid[name] = allocation
         else:
             faults.append(
                 f"metadata.annotations[{names.gpu_allocation}]: Invalid value: {quote(name)}: "
                 "must record what the container of this name asks for"
             )
-    return recorded
+    return valid
 
 
 def read_choice(
@@ -66,14 +66,14 @@ def read_choice(
     names: Names,
     faults: list[str],
 ) -> Mapping[int, tuple[int, ...]]:
-    """Read the cards that a scheduler chose for the containers that have no record yet.
+    """Read the cards that a scheduler chose for the containers that have no allocation yet.
 
-    A record that is not believed counts here: who wrote it has written the cards beside it too.
+    One that is not valid counts here: who wrote it has written the cards beside it too.
 
     Args:
         annotations: of the pod.
         demand: the pod's.
-        written: as :func:`read_records` returns them.
+        written: as :func:`read_allocations` returns them.
         names: the annotations' names.
         faults: takes what is wrong, for the log.
 
@@ -104,7 +104,7 @@ def write_choice(indices: Iterable[int]) -> str:
 
 
 def _is_of(allocation: Allocation, demand: Demand) -> bool:
-    """Return whether a record can be of a container that asks for this."""
+    """Return whether an allocation can be of a container that asks for this."""
     if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
         return False
     cards = len(set(allocation.cards))

@@ -21,7 +21,6 @@ def create_app(
     handler: Handler,
     *,
     is_ready: Callable[[], str],
-    leads: Callable[[], bool],
     is_verified: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> Flask:
     """Make the WSGI application.
@@ -29,7 +28,6 @@ def create_app(
     Args:
         handler: answers kube-scheduler.
         is_ready: returns why this replica is not ready; empty when it is.
-        leads: whether kube-scheduler is right here; it is told to connect anew where not.
         is_verified: whether a client may ask, by the environment of its request.
     """
     app = Flask(__name__, static_folder=None)
@@ -39,10 +37,7 @@ def create_app(
         if not is_verified(request.environ):
             text = b"a client certificate of --client-ca is needed\n"
             return _response(Answer(HTTPStatus.FORBIDDEN, TEXT, text))
-        response = _response(handler.answer(name, _read_body))
-        if not leads():
-            response.headers["Connection"] = "close"
-        return response
+        return _response(handler.answer(name, _read_body))
 
     for each in VERBS:
         app.add_url_rule(

@@ -193,7 +193,6 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         return create_app(
             extender.handler,
             is_ready=extender.not_ready,
-            leads=lambda: extender.leadership.leads,
             is_verified=_is_verified if self.settings.files.client_ca else lambda _: True,
         )
 
@@ -215,6 +214,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
             "logger_class": _JsonLogger,
             "accesslog": None,
             "when_ready": _report_listening,
+            "pre_request": lambda _worker, request: self._lead_on(request),
             "worker_int": lambda _worker: self._end(),
             "worker_exit": lambda _server, _worker: self._end(),
             "proc_name": "gpu-turnstile-scheduler",
@@ -229,6 +229,11 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
             if self._extender is not None:
                 self._extender.metrics.certificate_ends(self.certificate.expires)
         return self.certificate.context
+
+    def _lead_on(self, request: Any) -> None:
+        """Close the connection of a client that is wrong here: its next one finds the leader."""
+        if self._extender is not None and not self._extender.leadership.leads:
+            request.force_close()
 
     def _end(self) -> None:
         if self._extender is not None:

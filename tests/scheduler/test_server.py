@@ -208,6 +208,8 @@ def test_a_killed_leader_costs_no_pod_and_no_card_twice(
             "/bind", {"PodName": "x", "PodNamespace": "x", "PodUID": "x", "Node": "x"}
         )
         assert "not the leader" in refused[1]
+        # kube-scheduler keeps connections: the one to the wrong replica has to end.
+        assert (_stays_open(leader), _stays_open(other)) == (True, False)
 
         def work(pod: Json) -> None:
             """Try as kube-scheduler does, at whichever replica answers, until it is bound."""
@@ -228,6 +230,12 @@ def test_a_killed_leader_costs_no_pod_and_no_card_twice(
         assert _bound(admin, "two-p") == 40
         assert _overfull(admin, "two-p", 40) == {}
         assert other.binds()
+
+
+def _stays_open(replica: Replica) -> bool:
+    with contextlib.closing(replica.connect()) as connection:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().getheader("Connection") != "close"
 
 
 def _bound(admin: ApiClient, prefix: str) -> int:

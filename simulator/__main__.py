@@ -17,6 +17,7 @@ from simulator.cluster import ClusterError
 from simulator.demo import run_demo
 from simulator.kubelet.process import run_kubelet
 from simulator.manifests import read_manifests
+from simulator.scheduler.configuration import parse_configuration
 from simulator.scheduler.process import run_scheduler
 
 _CONTEXT = {
@@ -66,11 +67,16 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
 @_option("--server", required=True, help="URL of the API server.")
 @_option("--seed", type=int, default=0, help="Of the delays before a binding.")
 @_option("--workers", type=click.IntRange(1), default=8, help="Bindings at once.")
-def scheduler(server: str, seed: int, workers: int) -> None:
+@_option("--config", type=_PATH, help="A KubeSchedulerConfiguration with extenders.")
+def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None:
     """Bind pods to nodes that have room, concurrently and not in order."""
     _log()
+    settings = None
+    if config:
+        (document,) = read_manifests(config)
+        settings = parse_configuration(document)
     with ApiClient(server, user_agent="scheduler") as client:
-        run_scheduler(client, seed=seed, workers=workers)
+        run_scheduler(client, seed=seed, workers=workers, settings=settings)
 
 
 @main.command()

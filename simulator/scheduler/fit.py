@@ -1,10 +1,26 @@
 """Which node has room for a pod. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from contract.quantity import parse_quantity
 from simulator.client import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a pod cannot be on a node.
+
+    Attributes:
+        plugin: who says so, by the name of kube-scheduler's plugin.
+        reasons: in the words of kube-scheduler.
+        resolvable: whether fewer pods on the node could help.
+    """
+
+    plugin: str
+    reasons: tuple[str, ...]
+    resolvable: bool
 
 
 def pod_requests(pod: Json) -> Counter[str]:
@@ -27,6 +43,12 @@ def pod_requests(pod: Json) -> Counter[str]:
     for container in spec.get("containers") or ():
         running += _requests(container)
     return largest | running
+
+
+def pod_containers(pod: Json) -> Sequence[Json]:
+    """Return all containers of a pod, init containers first."""
+    spec = pod.get("spec") or {}
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
 def is_terminal(pod: Json) -> bool:
@@ -67,28 +89,40 @@ def fitting_nodes(
     pod: Json, nodes: Iterable[Json], used: Mapping[str, Counter[str]]
 ) -> Sequence[str]:
     """Return the names of the nodes that have room, in alphabetical order."""
-    asked = pod_requests(pod)
-    wanted = (pod.get("spec") or {}).get("nodeSelector") or {}
+    names = ((node["metadata"]["name"], node) for node in nodes)
     return sorted(
-        node["metadata"]["name"] for node in nodes if _has_room(node, asked, wanted, used)
+        name for name, node in names if not rejection(node, pod, used.get(name, Counter()))
     )
 
 
-def _has_room(
-    node: Json, asked: Counter[str], wanted: Json, used: Mapping[str, Counter[str]]
-) -> bool:
+def rejection(
+    node: Json, pod: Json, used: Counter[str], ignored: Collection[str] = ()
+) -> Rejection | None:
+    """Return why a pod cannot be on a node, or ``None`` where it fits.
+
+    Args:
+        node: the node.
+        pod: the pod.
+        used: what is taken on the node.
+        ignored: resources that are somebody else's business (``ignoredByScheduler``).
+    """
     if (node.get("spec") or {}).get("unschedulable"):
-        return False
-    metadata = node["metadata"]
-    labels = metadata.get("labels") or {}
+        return Rejection("NodeUnschedulable", ("node(s) were unschedulable",), resolvable=False)
+    labels = node["metadata"].get("labels") or {}
+    wanted = (pod.get("spec") or {}).get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
-        return False
+        reason = "node(s) didn't match Pod's node affinity/selector"
+        return Rejection("NodeAffinity", (reason,), resolvable=False)
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    taken = used.get(metadata["name"], Counter())
-    return all(
-        taken[resource] + count <= _count(allocatable.get(resource))
-        for resource, count in asked.items()
-    )
+    missing = {
+        resource: count > _count(allocatable.get(resource))
+        for resource, count in sorted(pod_requests(pod).items())
+        if resource not in ignored and used[resource] + count > _count(allocatable.get(resource))
+    }
+    if not missing:
+        return None
+    reasons = tuple(f"Insufficient {resource}" for resource in missing)
+    return Rejection("NodeResourcesFit", reasons, resolvable=not any(missing.values()))
 
 
 def _requests(container: Json) -> Counter[str]:

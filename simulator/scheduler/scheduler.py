@@ -1,7 +1,7 @@
 """Binding pods to nodes, several at once and each after a delay of its own.
 
 So pods are bound in another order than they were created in, which is what a node agent
-must be able to live with.
+must be able to live with. Without extenders; :mod:`simulator.scheduler.extended` has them.
 """
 
 import threading
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from simulator.client import ApiClient, ApiError, Json
+from simulator.scheduler.binding import post_binding
 from simulator.scheduler.fit import fitting_nodes, node_of, pod_requests, used_by_node, waits
 from simulator.scheduler.reflector import Reflector
 
@@ -136,16 +137,8 @@ class Scheduler:
     def _bind(self, key: str, plan: _Plan, delay: float) -> None:
         if self._stop.wait(delay):
             return
-        metadata = plan.pod["metadata"]
-        binding: Json = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {each: metadata[each] for each in ("name", "namespace", "uid")},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": plan.node},
-        }
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
         try:
-            self._client.create(path, binding)
+            post_binding(self._client, plan.pod, plan.node)
         except ApiError as error:
             self._give_up(key, plan, retry=error.status not in _REFUSED)
         else:

@@ -56,9 +56,6 @@ def _facts() -> list[Fact]:
 
 
 FACTS = _facts()
-ELSEWHERE = {"K25"}
-"""Facts about other programs, which nothing here simulates yet."""
-HELD = [each for each in FACTS if each.name not in ELSEWHERE]
 
 
 @cache
@@ -83,23 +80,18 @@ def test_every_fact_has_one_section() -> None:
     assert [each.name for each in FACTS] == [f"K{number}" for number in range(1, 27)]
 
 
-@pytest.mark.parametrize("fact", HELD, ids=lambda fact: fact.name)
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 def test_the_code_of_every_fact_exists(fact: Fact) -> None:
     assert fact.code
     for each in fact.code:
         assert resolve_name(f"simulator.{each}") is not None
 
 
-@pytest.mark.parametrize("fact", HELD, ids=lambda fact: fact.name)
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 def test_the_tests_of_every_fact_exist(fact: Fact) -> None:
     assert fact.tests
     for each in fact.tests:
         assert _found(each), each
-
-
-def test_a_fact_that_is_not_simulated_names_neither_code_nor_tests() -> None:
-    for each in FACTS:
-        assert (each.name in ELSEWHERE) == (not each.code) == (not each.tests), each.name
 
 
 def test_every_test_that_is_named_after_a_fact_is_in_its_section() -> None:

@@ -1,5 +1,6 @@
 """``python -m webhook``: the command line."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,14 @@ from webhook.server.master import serve
 from webhook.settings import Files, Settings
 
 _FILE = click.Path(path_type=Path)
+_SCHEDULER_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+
+
+def _scheduler_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Check the name: a pod of a scheduler that nobody can be waits without a word."""
+    if value and not _SCHEDULER_NAME.fullmatch(value):
+        raise click.BadParameter(f"{value[:80]!r} is no name of a scheduler")
+    return value
 
 
 @click.command(context_settings={"show_default": True})
@@ -87,6 +96,14 @@ _FILE = click.Path(path_type=Path)
     help="Memory blocks of the largest card; warn of containers that ask for more. 0: not known.",
 )
 @click.option(
+    "--scheduler-name",
+    default="",
+    envvar="GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME",
+    show_envvar=True,
+    callback=_scheduler_name,
+    help="Scheduler for GPU pods that name none or the default one; empty changes nothing.",
+)
+@click.option(
     "--drain-delay",
     type=click.FloatRange(0, 15),
     default=2.0,
@@ -105,6 +122,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
     connections: int,
     client_ca: Path | None,
     largest_card: int,
+    scheduler_name: str,
     drain_delay: float,
 ) -> None:
     """Serve the gpu-turnstile admission webhook over HTTPS."""
@@ -122,6 +140,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
             workers=workers,
             connections=connections,
             largest_card=largest_card,
+            scheduler_name=scheduler_name,
             drain_delay=drain_delay,
         )
     )

@@ -20,6 +20,7 @@ class Settings:
         workers: processes.
         connections: of one process at once.
         largest_card: memory blocks of the largest card there is; 0 when that is not known.
+        scheduler_name: of the scheduler that GPU pods get that name none; empty for none.
         drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
     """
 
@@ -30,6 +31,7 @@ class Settings:
     workers: int = 2
     connections: int = 1000
     largest_card: int = 0
+    scheduler_name: str = ""
     drain_delay: float = 2.0
 
     @property

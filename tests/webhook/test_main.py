@@ -25,6 +25,7 @@ VALUES = {
     "connections": "50",
     "client-ca": "ca",
     "largest-card": "96",
+    "scheduler-name": "gpu-turnstile-scheduler",
     "drain-delay": "0.5",
 }
 
@@ -37,6 +38,7 @@ def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert settings.names.domain == "tencent.com"
     assert (settings.workers, settings.connections) == (2, 1000)
     assert (settings.largest_card, settings.drain_delay) == (0, 2.0)
+    assert settings.scheduler_name == ""
 
 
 def test_every_flag_is_an_environment_variable(
@@ -58,6 +60,7 @@ def test_every_flag_is_an_environment_variable(
     assert settings.files == Files(Path("c"), Path("k"), Path("ca"))
     assert (settings.workers, settings.connections) == (3, 50)
     assert (settings.largest_card, settings.drain_delay) == (96, 0.5)
+    assert settings.scheduler_name == "gpu-turnstile-scheduler"
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
     for flag, variable in variables.items():
@@ -70,6 +73,10 @@ def test_every_flag_is_an_environment_variable(
     [
         ([], "webhook: error: Missing option '--cert'"),
         (["--cert", "c"], "webhook: error: Missing option '--key'"),
+        (
+            ["--cert", "c", "--key", "k", "--scheduler-name", "my scheduler"],
+            "webhook: error: Invalid value for '--scheduler-name'",
+        ),
         (
             ["--cert", "c", "--key", "k", "--port", "0"],
             "webhook: error: Invalid value for '--port'",

@@ -17,7 +17,7 @@ from webhook.admission.environment import about_environment
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review
 from webhook.admission.validation import read_pod
-from webhook.admission.verdicts import Verdict, bounded, cut
+from webhook.admission.verdicts import Operation, Verdict, bounded, cut
 from webhook.admission.warnings import advise
 
 _SECOND = 10**9
@@ -25,8 +25,17 @@ _REINVOKED_WITHIN = 60 * _SECOND
 """Longer than any request may take with all its webhooks."""
 
 
+_DEFAULT_SCHEDULER = "default-scheduler"
+"""What an API server fills in where a pod names no scheduler, before it asks any webhook."""
+
+
 def mutate_pod(
-    review: Review, *, names: Names, stamp: Callable[[], OrderStamp], largest_card: int = 0
+    review: Review,
+    *,
+    names: Names,
+    stamp: Callable[[], OrderStamp],
+    largest_card: int = 0,
+    scheduler_name: str = "",
 ) -> Verdict:
     """Answer a review sent to ``/mutate/pods``.
 
@@ -45,7 +54,13 @@ def mutate_pod(
             f"{cut(review.operation, 16)} of {target} passed unread"
         )
         return Verdict(warnings=bounded([warning]))
-    return decide_pod(review.object, names=names, stamp=stamp, largest_card=largest_card)
+    return decide_pod(
+        review.object,
+        names=names,
+        stamp=stamp,
+        largest_card=largest_card,
+        scheduler_name=scheduler_name,
+    )
 
 
 def decide_pod(
@@ -54,6 +69,7 @@ def decide_pod(
     names: Names,
     stamp: Callable[[], OrderStamp],
     largest_card: int = 0,
+    scheduler_name: str = "",
 ) -> Verdict:
     """Decide about a new pod.
 
@@ -62,10 +78,11 @@ def decide_pod(
         names: resources and annotations.
         stamp: returns the next order stamp; called once at most.
         largest_card: memory blocks of the largest card; 0 when unknown.
+        scheduler_name: of the scheduler for GPU pods that name none; empty for none.
 
     Returns:
-        Every error, or the patch with the stamps. For a pod without GPUs, the patch that
-        removes annotations of GPU pods; empty when there are none.
+        Every error, or the patch with the stamps and the scheduler. For a pod without GPUs, the
+        patch that removes annotations of GPU pods; empty when there are none.
     """
     found = read_pod(pod, names)
     if found is None:
@@ -79,7 +96,10 @@ def decide_pod(
     # Those of our own earlier call are not the user's.
     ours = _is_reinvocation(given, names, place)
     return Verdict(
-        patch=patch_annotations(pod.get("metadata"), changes),
+        patch=(
+            *patch_annotations(pod.get("metadata"), changes),
+            *_choose_scheduler(pod["spec"], scheduler_name),
+        ),
         warnings=bounded(
             (
                 *advise(demand, given, names=names, largest_card=largest_card),
@@ -88,6 +108,19 @@ def decide_pod(
             )
         ),
     )
+
+
+def _choose_scheduler(spec: Mapping[str, Any], name: str) -> tuple[Operation, ...]:
+    """Return the change that gives a pod another scheduler than the default one.
+
+    Whether its author wrote ``default-scheduler`` cannot be told: the API server fills it in
+    (``SetDefaults_PodSpec``) before it asks webhooks.
+    """
+    given = spec.get("schedulerName")
+    if not name or name == given or given not in (None, "", _DEFAULT_SCHEDULER):
+        return ()
+    # "add" replaces what is there.
+    return ({"op": "add", "path": "/spec/schedulerName", "value": name},)
 
 
 def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:

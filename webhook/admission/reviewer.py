@@ -35,14 +35,24 @@ class Reviewer:
         names: resources and annotations.
         stamp: returns the next order stamp, unique to this process.
         largest_card: memory blocks of the largest card; 0 when unknown.
+        scheduler_name: of the scheduler for GPU pods that name none; empty for none.
     """
 
     def __init__(
-        self, *, names: Names, stamp: Callable[[], OrderStamp], largest_card: int = 0
+        self,
+        *,
+        names: Names,
+        stamp: Callable[[], OrderStamp],
+        largest_card: int = 0,
+        scheduler_name: str = "",
     ) -> None:
         self.routes: Mapping[str, Callable[[Review], Verdict]] = {
             "/mutate/pods": partial(
-                mutate_pod, names=names, stamp=stamp, largest_card=largest_card
+                mutate_pod,
+                names=names,
+                stamp=stamp,
+                largest_card=largest_card,
+                scheduler_name=scheduler_name,
             ),
             "/mutate/bindings": partial(mutate_binding, names=names, stamp=stamp),
             "/validate/workloads": partial(

@@ -94,6 +94,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
             names=self.settings.names,
             stamp=Stamper(clock=time.time_ns, writer=writer).next,
             largest_card=self.settings.largest_card,
+            scheduler_name=self.settings.scheduler_name,
         )
         handler = Handler(
             reviewer,

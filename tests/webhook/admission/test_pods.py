@@ -333,3 +333,38 @@ def test_a_pod_of_a_thousand_containers_and_annotations_is_decided(pod: Json) ->
         10,
         "and 1991 more warnings like these",
     )
+
+
+OUR_SCHEDULER = "gpu-turnstile-scheduler"
+
+
+@pytest.mark.parametrize("given", [None, "", "default-scheduler"])
+def test_a_gpu_pod_that_names_no_scheduler_gets_ours_where_there_is_one(
+    pod: Json, given: str | None
+) -> None:
+    """An API server fills in the default one before it asks: both look the same."""
+    if given is not None:
+        pod["spec"]["schedulerName"] = given
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, scheduler_name=OUR_SCHEDULER)
+    expected = copy.deepcopy(pod)
+    expected["metadata"]["annotations"] |= STAMPS
+    expected["spec"]["schedulerName"] = OUR_SCHEDULER
+    assert applied(pod, verdict) == expected
+    assert verdict.warnings == ()
+    assert "schedulerName" not in str(_decide(pod).patch)
+
+
+@pytest.mark.parametrize("given", ["volcano", OUR_SCHEDULER, "default-scheduler-2"])
+def test_a_gpu_pod_that_names_a_scheduler_keeps_it(pod: Json, given: str) -> None:
+    """And one that comes a second time is not changed again."""
+    pod["spec"]["schedulerName"] = given
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, scheduler_name=OUR_SCHEDULER)
+    assert verdict == _decide(pod)
+
+
+def test_pods_that_ask_for_no_gpu_or_cannot_be_served_keep_their_scheduler(pod: Json) -> None:
+    plain = _with_resources(copy.deepcopy(pod), {"limits": {"cpu": "1"}})
+    wrong = _with_resources(pod, {"limits": {CORE: "150"}})
+    for each in (plain, wrong):
+        verdict = decide_pod(each, names=NAMES, stamp=stamp, scheduler_name=OUR_SCHEDULER)
+        assert verdict.patch == ()

@@ -141,6 +141,11 @@ _ROTATION_FLAGS = (
         "certificate before an old CA is dropped. Without it the time of --grace has to do.",
         metavar="HOST:PORT",
     ),
+    _flag(
+        "--secrets-only",
+        "Keep the two Secrets and no caBundle, for a server that API servers do not call.",
+        is_flag=True,
+    ),
     _flag("--force", "Take over Secrets that somebody else made.", is_flag=True),
     click.option(
         "--kubeconfig",

@@ -20,7 +20,8 @@ class Settings:
         namespace: of both Secrets.
         ca_secret: name of the Secret of the authority.
         tls_secret: name of the Secret that the webhook mounts.
-        configurations: kinds and names of the webhook configurations.
+        configurations: kinds and names of the webhook configurations; none where nobody but the
+            readers of ``ca.crt`` has to trust the authority.
         subject: whom the serving certificate names, and for how long.
         ca_days: how long an authority is valid.
         policy: when what is done.
@@ -52,6 +53,7 @@ class Flags:
     grace: int
     asks: bool
     force: bool
+    secrets_only: bool = False
 
 
 def parse_settings(flags: Flags) -> Settings:
@@ -72,6 +74,8 @@ def parse_settings(flags: Flags) -> Settings:
         *_configurations("mutating", Kind.MUTATING, flags.mutating),
         *_configurations("validating", Kind.VALIDATING, flags.validating),
     )
+    if flags.secrets_only:
+        configurations = ()
     subject = parse_subject([f"{flags.service}.{flags.namespace}.svc", *flags.dns], [], flags.days)
     if not flags.days <= flags.ca_days <= LONGEST_DAYS:
         rule = f"must be --days ({flags.days}) to {LONGEST_DAYS}"

@@ -25,6 +25,10 @@ def test_flags_become_settings() -> None:
     assert not found.policy.force
 
 
+def test_a_server_that_api_servers_do_not_call_has_no_configuration() -> None:
+    assert parse_settings(flags(secrets_only=True)).configurations == ()
+
+
 _NAME = "must be a name that Kubernetes allows"
 _SAME = "must not be --ca-secret: webhooks are to see no CA key"
 

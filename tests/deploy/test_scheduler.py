@@ -1,0 +1,209 @@
+"""The overlays of the scheduler extender: who calls it, whom it believes, what it may bring."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from certs.__main__ import cli as certs
+from contract.names import DEFAULT_DOMAIN, Names
+from simulator.scheduler.configuration import ExtenderSettings, parse_configuration
+from tests.deploy.creation_examples import BINDINGS
+from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
+from tests.deploy.manifests import (
+    DEPLOY,
+    Json,
+    containers,
+    environment,
+    find,
+    pod_specs,
+    read_yaml,
+    selects,
+)
+from tests.deploy.policies import denials
+from tests.deploy.test_manifests import VERSION, default
+
+EXTENDER = DEPLOY / "components" / "scheduler-extender"
+(FRAGMENT,) = read_yaml(EXTENDER / "kube-scheduler.yaml")
+ACCOUNT = "system:serviceaccount:gpu-turnstile:gpu-turnstile-scheduler"
+SERVER = "gpu-turnstile-scheduler.gpu-turnstile.svc"
+
+
+def _objects() -> list[Json]:
+    return build("overlays/scheduler-own")
+
+
+def _configuration() -> Json:
+    data = find(_objects(), "ConfigMap", "gpu-turnstile-kube-scheduler")["data"]
+    found: Json = yaml.safe_load(data["kube-scheduler.yaml"])
+    return found
+
+
+def _extender(configuration: Json) -> ExtenderSettings:
+    (found,) = parse_configuration(configuration).extenders
+    return found
+
+
+@pytest.mark.parametrize("which", ["fragment", "own"])
+def test_a_kube_scheduler_calls_all_verbs_by_names_and_never_goes_on_without(which: str) -> None:
+    found = _extender(FRAGMENT if which == "fragment" else _configuration())
+    assert (found.filter_verb, found.prioritize_verb, found.bind_verb) == (
+        "filter",
+        "prioritize",
+        "bind",
+    )
+    # Whole nodes would make kube-scheduler score each as idle (K25).
+    assert found.node_cache_capable
+    assert found.weight == 1
+    assert not found.ignorable
+    assert found.ignored == set()
+
+
+def test_the_clusters_own_scheduler_asks_about_gpu_pods_alone() -> None:
+    assert _extender(FRAGMENT).managed == {Names().core}
+    assert parse_configuration(FRAGMENT).names == {"default-scheduler"}
+
+
+def test_both_believe_a_certificate_of_the_extender_and_no_other() -> None:
+    fragment, own = _extender(FRAGMENT), _extender(_configuration())
+    assert fragment.tls is not None
+    assert own.tls is not None
+    # Not by the host's name, which only the cluster's DNS knows.
+    assert fragment.tls.server_name == SERVER
+    assert own.url_prefix == f"https://{SERVER}"
+    spec = pod_specs(_objects())["Deployment/gpu-turnstile-kube-scheduler"]
+    mounts = {each["name"]: each["mountPath"] for each in containers(spec)[0]["volumeMounts"]}
+    (secret,) = (each for each in spec["volumes"] if "secret" in each)
+    assert own.tls.ca_file == f"{mounts[secret['name']]}/ca.crt"
+    assert secret["secret"] == {
+        "secretName": "gpu-turnstile-scheduler-tls",
+        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+    }
+
+
+def test_the_certificate_is_made_for_the_service_and_outlives_configurations() -> None:
+    objects = _objects()
+    service = find(objects, "Service", "gpu-turnstile-scheduler")
+    job = f"gpu-turnstile-scheduler-certs-{VERSION.replace('.', '-')}"
+    specs = pod_specs(objects)
+    assert specs[f"Job/{job}"] == specs["CronJob/gpu-turnstile-scheduler-certs"]
+    given = environment(containers(specs[f"Job/{job}"])[0])
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert f"{name}.{namespace}.svc" == SERVER
+    assert given["GPU_TURNSTILE_CERTS_SERVICE"] == name
+    assert default(certs.commands["rotate"], "GPU_TURNSTILE_CERTS_NAMESPACE") == namespace
+    assert given["GPU_TURNSTILE_CERTS_SECRETS_ONLY"] == "true"
+    assert given["GPU_TURNSTILE_CERTS_CA_DAYS"] == "3650"
+    keys = ("GPU_TURNSTILE_CERTS_CA_SECRET", "GPU_TURNSTILE_CERTS_TLS_SECRET")
+    (_, named) = find(objects, "Role", "gpu-turnstile-scheduler-certs")["rules"]
+    assert named["resourceNames"] == [given[key] for key in keys]
+    mounted = [
+        each["secret"]["secretName"]
+        for spec in specs.values()
+        for each in spec.get("volumes", ())
+        if "secret" in each
+    ]
+    assert sorted(mounted) == [
+        "gpu-turnstile-scheduler-tls",
+        "gpu-turnstile-scheduler-tls",
+        "gpu-turnstile-webhook-tls",
+    ]
+
+
+def test_the_webhook_gives_gpu_pods_to_the_second_scheduler_and_to_no_other() -> None:
+    (name,) = parse_configuration(_configuration()).names
+    for overlay in OVERLAYS:
+        webhook = containers(pod_specs(build(overlay))["Deployment/gpu-turnstile-webhook"])[0]
+        given = environment(webhook).get("GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME")
+        assert given == (name if overlay == "overlays/scheduler-own" else None)
+
+
+def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
+    election = _configuration()["leaderElection"]
+    role = find(_objects(), "Role", "gpu-turnstile-kube-scheduler")
+    assert election["leaderElect"] is True
+    assert election["resourceNamespace"] == role["metadata"]["namespace"]
+    assert [each.get("resourceNames") for each in role["rules"]] == [
+        None,
+        [election["resourceName"]],
+    ]
+
+
+def test_no_domain_stands_in_the_configuration_of_the_second_scheduler() -> None:
+    """No component could replace it in a text within a text."""
+    assert DEFAULT_DOMAIN not in str(_configuration())
+
+
+@pytest.mark.parametrize(
+    ("user", "overlay", "may"),
+    [
+        (ACCOUNT, "overlays/scheduler-extender", True),
+        ("system:kube-scheduler", "overlays/scheduler-extender", False),
+        ("somebody", "overlays/scheduler-extender", False),
+        ("system:kube-scheduler", "", True),
+        (ACCOUNT, "", False),
+    ],
+)
+def test_only_the_extender_brings_cards_where_it_is(user: str, overlay: str, may: bool) -> None:
+    (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
+    policy = find(build(overlay), "ValidatingAdmissionPolicy", "gpu-turnstile-bindings")
+    found = denials(policy, replace(binding.request(), user=user))
+    refused = "predicate-gpu-idx-* may be brought by a Binding of a scheduler only"
+    assert found == ([] if may else [refused])
+
+
+def test_what_guards_and_finds_pods_selects_pods_that_are_there() -> None:
+    objects = _objects()
+    labels = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
+        for each in objects
+        if each["kind"] == "Deployment"
+    }
+    for name in ("gpu-turnstile-scheduler", "gpu-turnstile-kube-scheduler"):
+        budget = find(objects, "PodDisruptionBudget", name)["spec"]
+        network = find(objects, "NetworkPolicy", name)["spec"]
+        deployment = find(objects, "Deployment", name)["spec"]
+        assert (deployment["replicas"], budget["maxUnavailable"]) == (2, 1)
+        for selector in (budget["selector"], network["podSelector"], deployment["selector"]):
+            found = [each for each, given in labels.items() if selects(selector, given)]
+            assert found == [name]
+    service = find(objects, "Service", "gpu-turnstile-scheduler")
+    monitor = find(
+        read_yaml(DEPLOY / "components" / "monitoring" / "scrape.yaml"),
+        "ServiceMonitor",
+        "gpu-turnstile-scheduler",
+    )["spec"]
+    assert selects(monitor["selector"], service["metadata"]["labels"])
+    assert monitor["endpoints"][0]["tlsConfig"]["serverName"] == SERVER
+
+
+def test_alerts_count_the_deployments_by_their_names() -> None:
+    (rules,) = read_yaml(DEPLOY / "components" / "monitoring" / "rules.yaml")
+    found = {each["alert"]: each["expr"] for each in rules["spec"]["groups"][0]["rules"]}
+    for alert, name in (
+        ("GPUTurnstileSchedulerDown", "gpu-turnstile-scheduler"),
+        ("GPUTurnstileKubeSchedulerDown", "gpu-turnstile-kube-scheduler"),
+    ):
+        place = find(_objects(), "Deployment", name)["metadata"]["namespace"]
+        assert f'{{namespace="{place}",deployment="{name}"}} == 0' in found[alert]
+
+
+def test_only_the_port_of_the_extender_is_open() -> None:
+    objects = _objects()
+    (port,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])[0]["ports"]
+    policy = find(objects, "NetworkPolicy", "gpu-turnstile-scheduler")["spec"]
+    opened = [each["port"] for rule in policy["ingress"] for each in rule["ports"]]
+    assert opened == [port["containerPort"]]
+    for name in ("gpu-turnstile-kube-scheduler", "gpu-turnstile-scheduler-certs"):
+        assert "ingress" not in find(objects, "NetworkPolicy", name)["spec"]
+
+
+def test_the_extender_goes_with_any_other_component(tmp_path: Path) -> None:
+    others = ["cert-manager", "cdi", "monitoring", "scheduler-extender", "scheduler-own", "vcuda"]
+    built = build_folder(write_overlay(tmp_path / "mine", others))
+    accounts = {each["metadata"]["name"] for each in built if each["kind"] == "ServiceAccount"}
+    # cert-manager renews the webhook's certificate; the extender's Job is its own.
+    assert "gpu-turnstile-certs" not in accounts
+    for name, spec in pod_specs(built).items():
+        assert spec["serviceAccountName"] in accounts, name

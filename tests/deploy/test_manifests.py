@@ -13,6 +13,7 @@ from agent.app import serving, supervisor
 from agent.handover import predecessor
 from certs.__main__ import cli as certs
 from contract.names import DEFAULT_DOMAIN
+from scheduler.__main__ import cli as scheduler
 from tests.deploy.manifests import (
     DEPLOY,
     Json,
@@ -29,7 +30,12 @@ from webhook.__main__ import cli as webhook
 
 OBJECTS = base()
 SPECS = pod_specs(OBJECTS)
-PROGRAMS: dict[str, click.Command] = {"agent": agent, "webhook": webhook, "certs": certs}
+PROGRAMS: dict[str, click.Command] = {
+    "agent": agent,
+    "certs": certs,
+    "scheduler": scheduler,
+    "webhook": webhook,
+}
 CONTAINERS = [
     pytest.param(spec, each, id=f"{name}/{each['name']}")
     for name, spec in SPECS.items()

@@ -8,6 +8,7 @@ import prometheus_client.parser
 import pytest
 
 from agent.observability.metrics import Metrics as AgentMetrics
+from scheduler.metrics import Metrics as SchedulerMetrics
 from tests.deploy.manifests import DEPLOY, base, find, read_yaml, selects
 from webhook.metrics import Metrics as WebhookMetrics
 
@@ -29,7 +30,9 @@ def _expressions() -> Iterator[str]:
 def _exported() -> dict[str, str]:
     """Give every metric's name as queries have it, and its type."""
     found: dict[str, str] = {}
-    for text in (AgentMetrics().render(), WebhookMetrics().render()):
+    scheduler = SchedulerMetrics()
+    scheduler.observe("leader", "As server.py has it.", lambda: 1.0)
+    for text in (AgentMetrics().render(), WebhookMetrics().render(), scheduler.render()):
         for family in prometheus_client.parser.text_string_to_metric_families(text.decode()):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             for suffix in suffixes.get(family.type, ("",)):

@@ -8,6 +8,7 @@ import yaml
 
 from certs.__main__ import cli as certs
 from contract.names import DEFAULT_DOMAIN, Names
+from scheduler.__main__ import cli as scheduler
 from simulator.scheduler.configuration import ExtenderSettings, parse_configuration
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
@@ -22,7 +23,7 @@ from tests.deploy.manifests import (
     selects,
 )
 from tests.deploy.policies import denials
-from tests.deploy.test_manifests import VERSION, default
+from tests.deploy.test_manifests import VERSION, default, variables
 
 EXTENDER = DEPLOY / "components" / "scheduler-extender"
 (FRAGMENT,) = read_yaml(EXTENDER / "kube-scheduler.yaml")
@@ -168,14 +169,43 @@ def test_what_guards_and_finds_pods_selects_pods_that_are_there() -> None:
         for selector in (budget["selector"], network["podSelector"], deployment["selector"]):
             found = [each for each, given in labels.items() if selects(selector, given)]
             assert found == [name]
-    service = find(objects, "Service", "gpu-turnstile-scheduler")
     monitor = find(
         read_yaml(DEPLOY / "components" / "monitoring" / "scrape.yaml"),
-        "ServiceMonitor",
+        "PodMonitor",
         "gpu-turnstile-scheduler",
     )["spec"]
-    assert selects(monitor["selector"], service["metadata"]["labels"])
-    assert monitor["endpoints"][0]["tlsConfig"]["serverName"] == SERVER
+    assert selects(monitor["selector"], labels["gpu-turnstile-scheduler"])
+    (scraped,) = monitor["podMetricsEndpoints"]
+    assert scraped["tlsConfig"]["serverName"] == SERVER
+
+
+def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -> None:
+    objects = _objects()
+    service = find(objects, "Service", "gpu-turnstile-scheduler")
+    endpoints = find(objects, "EndpointSlice", "gpu-turnstile-scheduler")
+    # With a selector, Kubernetes would write slices of its own beside it.
+    assert "selector" not in service["spec"]
+    labels = endpoints["metadata"]["labels"]
+    assert labels["kubernetes.io/service-name"] == service["metadata"]["name"]
+    container = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])[0]
+    given, known = environment(container), variables(scheduler)
+    name = endpoints["metadata"]["name"]
+    assert given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"] == name
+    (port,) = container["ports"]
+    (served,) = endpoints["ports"]
+    assert port["containerPort"] == known["GPU_TURNSTILE_SCHEDULER_PORT"].default
+    assert service["spec"]["ports"] == [
+        {"name": served["name"], "port": 443, "targetPort": served["port"]}
+    ]
+    assert served["port"] == port["containerPort"]
+    rules = find(objects, "Role", "gpu-turnstile-scheduler")["rules"]
+    assert [each.get("resourceNames", []) for each in rules] == [
+        [],
+        [known["GPU_TURNSTILE_SCHEDULER_LEASE"].default],
+        [name],
+    ]
+    namespace = known["GPU_TURNSTILE_SCHEDULER_NAMESPACE"].default
+    assert endpoints["metadata"]["namespace"] == namespace
 
 
 def test_alerts_count_the_deployments_by_their_names() -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from bench.result import Goal, Result, Table
 from contract.names import Names
 from simulator.burst import container, pod
+from simulator.cards import cards_file
 from simulator.cluster import Cluster, read_lines
-from simulator.demo import cards_file
 from simulator.kubelet.pods import RUN_SECONDS
 from simulator.manifests import Json
 

@@ -13,7 +13,7 @@ from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Inventory
-from simulator.demo import cards_file
+from simulator.cards import cards_file
 
 BLOCK = 256 << 20
 CARD_MEMORY = "141Gi"

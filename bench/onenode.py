@@ -30,7 +30,7 @@ from bench.servers import make_certificates
 from contract.names import Names
 from contract.resource import Resource, count_of
 from simulator.api.server import Settings
-from simulator.demo import cards_file
+from simulator.cards import cards_file
 from simulator.manifests import write_yaml
 
 NODE = "bench"

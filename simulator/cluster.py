@@ -65,7 +65,8 @@ class Cluster:
         self._folder = tempfile.TemporaryDirectory(prefix="turnstile-")
         self.root = Path(self._folder.name)
         self.trace = self.root / "trace.jsonl"
-        self._ports = {name: _free_port() for name in ("webhook", "agent", "apiserver")}
+        servers = ("webhook", "agent", "apiserver", "extender")
+        self._ports = {name: free_port() for name in servers}
         self.api = ApiClient(f"http://127.0.0.1:{self._ports['apiserver']}")
 
     def __enter__(self) -> Self:
@@ -91,6 +92,11 @@ class Cluster:
         """Where the webhook listens."""
         return f"https://127.0.0.1:{self._ports['webhook']}"
 
+    @property
+    def extender_url(self) -> str:
+        """Where the scheduler extender listens."""
+        return f"https://127.0.0.1:{self._ports['extender']}"
+
     def log(self, name: str) -> Path:
         """Return the file with everything a process has printed."""
         return self.root / f"{name}.log"
@@ -100,7 +106,7 @@ class Cluster:
         return read_lines(self.log("agent"))
 
     def start(self, name: str, *options: str, label: str = "") -> None:
-        """Start one of ``apiserver``, ``scheduler``, ``kubelet``, ``webhook``, ``agent``.
+        """Start ``apiserver``, ``scheduler``, ``extender``, ``kubelet``, ``webhook`` or ``agent``.
 
         Args:
             name: which program.
@@ -195,14 +201,19 @@ class Cluster:
         (self.root / "webhooks.yaml").write_text("\n---\n".join(made), encoding="utf-8")
         for name in ("apiserver", "webhook"):
             self.start(name)
-        self.wait("API server", self._answers("apiserver"), within=_READY_SECONDS)
-        for name in ("kubelet", "scheduler", "agent"):
-            self.start(name)
-        self.wait("webhook", self._answers("webhook"), within=_READY_SECONDS)
+        self.wait("API server", self.answers("apiserver"), within=_READY_SECONDS)
+        self.start_nodes()
+        self.wait("webhook", self.answers("webhook"), within=_READY_SECONDS)
         self.wait("node", self.ready, within=_READY_SECONDS)
 
-    def _answers(self, name: str) -> Callable[[], bool]:
-        secure = name == "webhook"
+    def start_nodes(self) -> None:
+        """Start the programs of all nodes, and the scheduler."""
+        for name in ("kubelet", "scheduler", "agent"):
+            self.start(name)
+
+    def answers(self, name: str) -> Callable[[], bool]:
+        """Return a check whether ``apiserver``, ``webhook`` or ``extender`` is ready."""
+        secure = name != "apiserver"
         port = self._ports[name]
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/{'readyz' if secure else 'healthz'}"
         context = ssl.create_default_context(cafile=self.root / "certs" / "ca.crt")
@@ -226,6 +237,10 @@ class Cluster:
             "apiserver": f"simulator apiserver --port {self._ports['apiserver']} {seed} "
             "--manifests webhooks.yaml --kubeconfig kubeconfig",
             "scheduler": f"simulator scheduler --server {server} {seed}",
+            # One replica alone needs no Lease.
+            "extender": f"scheduler --host 127.0.0.1 --port {self._ports['extender']} "
+            f"--cert certs/tls.crt --key certs/tls.key --domain {domain} "
+            "--kubeconfig kubeconfig --lease=",
             "kubelet": f"simulator kubelet --server {server} --node-name {NODE} {seed} {sockets} "
             f"--root-dir kubelet --trace {self.trace}",
             "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
@@ -278,7 +293,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -7,36 +7,22 @@ from agent.cards.cards_file import load_inventory
 from agent.cards.inventory import parse_inventory, write_inventory
 from contract.names import Names
 from simulator.burst import burst_pods
+from simulator.cards import CARDS, cards_file
 from simulator.cluster import Cluster
-from simulator.manifests import Json
+from simulator.fleet import Fleet
 from simulator.report import Report
 from simulator.story import Story
+from simulator.twolevels import (
+    LOAD,
+    NODES,
+    SCHEDULER_SEED,
+    SEED,
+    TwoLevels,
+    cards_of,
+    mixed_pods,
+)
 
-CARDS = 4
 LINKED_CARDS = Path(__file__).parents[1] / "deploy" / "examples" / "cards" / "hgx-h100.yaml"
-
-
-def cards_file(count: int = CARDS, memory: str = "24Gi") -> Json:
-    """Make the content of a cards file: equal cards, two to a PCIe switch, two NUMA nodes."""
-    return {
-        "cards": [
-            {
-                "uuid": f"GPU-{index}{index}{index}{index}0000-5eed-4a2d-8c1f-00000000000{index}",
-                "index": index,
-                "minor": index,
-                "model": "Simulated A30",
-                "memory": memory,
-                "numa": index // 2,
-                "busId": f"00000000:{0x3B + index:02X}:00.0",
-            }
-            for index in range(count)
-        ],
-        "links": [
-            {"cards": [one, other], "kind": "PIX" if one // 2 == other // 2 else "SYS"}
-            for one in range(count)
-            for other in range(one + 1, count)
-        ],
-    }
 
 
 def run_demo(
@@ -79,7 +65,10 @@ def run_demo(
     with Cluster(write_inventory(inventory), seed=seed, names=names) as cluster:
         sequel = Story(cluster, inventory, names, report)
         sequel.links(linked.name)
-    right = story.right and sequel.right
+    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
+        two = TwoLevels(fleet, report)
+        two.run(mixed_pods(LOAD, seed=SEED, names=names))
+    right = story.right and sequel.right and two.right
     report.say(
         f"\n{'Nothing was wrong' if right else 'SOMETHING WAS WRONG'}; "
         f"{time.monotonic() - began:.0f} s, no process or file left behind."

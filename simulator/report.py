@@ -1,6 +1,6 @@
 """What the demo prints: the only importer of ``rich``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -71,6 +71,17 @@ class Report:
             table.add_column(title, no_wrap=True)
         for row in rows:
             table.add_row(*map(Text, (row.pod, row.asked, row.cards, row.links, row.numa)))
+        self._console.print(table)
+
+    def cards(self, nodes: Mapping[str, Sequence[int]]) -> None:
+        """Print how many hundredths of each card are taken, a row for each node."""
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+        table.add_column("NODE")
+        for index in range(max(map(len, nodes.values()), default=0)):
+            table.add_column(f"CARD {index}", no_wrap=True)
+        for name, cards in nodes.items():
+            bars = (f"{'█' * (cores // 10):░<10} {cores:>3}" for cores in cards)
+            table.add_row(*map(Text, (name, *bars)))
         self._console.print(table)
 
     def inside(self, rows: Sequence[tuple[str, str, str]]) -> None:

@@ -30,9 +30,9 @@ from common.logs import FIELDS, TRACE
 from contract.names import Names
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.burst import container, pod
+from simulator.cards import cards_file
 from simulator.client import ApiClient
 from simulator.cluster import Cluster, read_lines
-from simulator.demo import cards_file
 from tests.certs.fakes import CA, TLS, configuration
 
 Json = dict[str, Any]

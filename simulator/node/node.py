@@ -26,7 +26,7 @@ from contract.demand import parse_pod_demand
 from contract.names import Names
 from contract.resource import Resource
 from placement.cards import Inventory
-from simulator.demo import cards_file
+from simulator.cards import cards_file
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of

@@ -13,8 +13,8 @@ from contract.names import Names
 from simulator.attribution import allocate_calls, score_agent
 from simulator.audit import double_booked, holdings_of, unequal_records
 from simulator.burst import burst_pods, submit
+from simulator.cards import cards_file
 from simulator.cluster import Cluster, read_lines
-from simulator.demo import cards_file
 from simulator.manifests import Json
 
 NAMES = Names()

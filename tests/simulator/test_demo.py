@@ -1,6 +1,7 @@
 """The demo as a user runs it."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -84,6 +85,12 @@ def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind() -> N
     for name, links in (("train-four", "NV18"), ("train-two", "NV18"), ("debug-one", "-")):
         (line,) = (each for each in done.stdout.splitlines() if each.startswith(name))
         assert line.split()[-2] == links, line
+    # What a scheduler that counts loses is a matter of luck; what one that sees cards loses is not.
+    (astray,) = re.findall(r"Sent astray: (\d+) of 30 without the extender, 0 with it", done.stdout)
+    assert int(astray) > 0
+    assert "30 of 30 pods running, 0 failed, 0 waiting" in done.stdout
+    # The cards of four nodes, twice.
+    assert len(re.findall(r"^node-[1-4] +[█░]", done.stdout, re.MULTILINE)) == 8
     assert "Nothing was wrong" in done.stdout
 
 

@@ -10,7 +10,7 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from simulator.burst import container
 from simulator.burst import pod as bare_pod
-from simulator.demo import cards_file
+from simulator.cards import cards_file
 from simulator.kubelet.trace import TraceEvent
 from simulator.node.judge import Admission, Verdict
 from simulator.node.node import Node

@@ -27,7 +27,7 @@ from simulator.api.operations import Call
 from simulator.api.resources import PODS, Target
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ServerSettings
-from simulator.demo import cards_file
+from simulator.cards import cards_file
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from simulator.kubelet.staticpods import mirror_of

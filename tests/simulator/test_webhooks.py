@@ -110,6 +110,41 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
     }
 
 
+def test_a_gpu_pod_that_names_no_scheduler_is_given_to_another_where_one_is_set(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    """The API server has filled in the default one by then; whoever names another one keeps it."""
+
+    def respond(request: Json) -> Json:
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        decoded = decode_review(json.dumps(review | {"request": request}).encode())
+        verdict = mutate_pod(
+            decoded,
+            names=NAMES,
+            stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "w1", 0),
+            scheduler_name="gpu-turnstile-scheduler",
+        )
+        answer: Json = json.loads(encode_review(decoded, verdict))["response"]
+        return answer
+
+    hook.respond = respond
+    server.apply(*policies_for_new_pods(NAMES))
+    for name, spec in (("silent", {}), ("other", {"schedulerName": "volcano"})):
+        client.create(PODS, plain_pod(name, limits=GPU, **spec))
+    client.create(PODS, plain_pod("plain"))
+    asked = {each["name"]: each["object"]["spec"]["schedulerName"] for each in hook.reviews}
+    assert asked == {"silent": "default-scheduler", "other": "volcano"}
+    given = {
+        name: client.get(f"{PODS}/{name}")["spec"]["schedulerName"]
+        for name in ("silent", "other", "plain")
+    }
+    assert given == {
+        "silent": "gpu-turnstile-scheduler",
+        "other": "volcano",
+        "plain": "default-scheduler",
+    }
+
+
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 @pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
 def test_a_gpu_pod_that_can_never_be_served_is_refused_wherever_it_asks(

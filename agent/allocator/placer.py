@@ -91,11 +91,12 @@ class Placer:
                         certain=attempt.guaranteed,
                     )
                 except errors.PlacementError as error:
-                    refusal = error if attempt.guaranteed else refusal
+                    refusal = error if attempt.guaranteed and not attempt.hinted else refusal
                 else:
                     if found is not None:
                         return found
-                    refusal = None  # given up, which says nothing
+                    if not attempt.hinted:
+                        refusal = None  # given up, which says nothing
             if refusal is not None and (request.certain or len(steps) == 1):
                 raise refusal
         raise refusal or errors.PlacementError("no place was found")
@@ -106,6 +107,7 @@ class _Attempt:
     steps: Sequence[Step]
     capacities: Sequence[Capacity]
     guaranteed: bool
+    hinted: bool = False
 
 
 def _attempts(
@@ -114,7 +116,8 @@ def _attempts(
     """List the ways to place *steps*: under all assumptions, then under weaker ones.
 
     Where containers hand places on (K7), the plan should hold whichever the kubelet chooses; if
-    there is none such, one that may hold will do.
+    there is none such, one that may hold will do. A container of which no scheduler has chosen the
+    cards goes where those after it can have theirs, if it can.
     """
     hidden = tuple(each for each in request.assumptions.hidden if each.id != request.ref.pod)
     tried: list[tuple[list[Capacity], list[Step]]] = []
@@ -124,9 +127,24 @@ def _attempts(
         if (capacities, given) in tried:
             continue
         tried.append((capacities, given))
-        yield _Attempt(given, capacities, guaranteed=True)
-        if handing_on or any(each.left for each in capacities):
-            yield _Attempt(given, capacities, guaranteed=False)
+        hinted = _hinted(given)
+        for guaranteed in (True, False):
+            if guaranteed or handing_on or any(each.left for each in capacities):
+                if hinted:
+                    yield _Attempt(hinted, capacities, guaranteed, hinted=True)
+                yield _Attempt(given, capacities, guaranteed)
+
+
+def _hinted(steps: Sequence[Step]) -> Sequence[Step]:
+    """Insist on what a scheduler chose; nothing where that is no other than trying it first.
+
+    Init containers and sidecars have no hint. Placed first, as if nobody had one, they would take
+    those after them along (K7), or away from their cards.
+    """
+    free = next((place for place, step in enumerate(steps) if not step.chosen), len(steps))
+    if not any(step.chosen and not step.strict for step in steps[free:]):
+        return ()
+    return [replace(step, strict=bool(step.chosen)) for step in steps]
 
 
 def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:

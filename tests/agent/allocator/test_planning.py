@@ -7,10 +7,11 @@ import pytest
 from agent.allocator.model.pod_view import PodView
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
+from contract.demand import ContainerDemand
 from contract.wishes import Wishes
 from placement.search import Plan
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import Node, asks, cards_of, init, make_pod
+from tests.agent.fakes import Node, asks, cards_of, init, make_pod, sidecar
 
 
 def admitted(node: Node, view: PodView) -> PodView:
@@ -146,6 +147,26 @@ def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_tol
     other = node.admitted(replace(make_pod("b", asks(60, 4)), chosen={0: (2,)}))
     assert node.cards(other) == ["GPU-0"]
     assert node.decision_log.replacements == [("main", ("GPU-2",), ("GPU-0",))]
+
+
+@pytest.mark.parametrize(("before", "card"), [(init(70, 4), 2), (sidecar(70, 4), 0)])
+def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
+    before: ContainerDemand, card: int
+) -> None:
+    """By itself it would go to GPU-0, and what follows an init container must follow it there."""
+    node = Node(3)
+    node.admitted(make_pod("x", asks(20, 4)))
+    pod = node.admitted(replace(make_pod("p", before, asks(70, 4)), chosen={0: (card,)}))
+    assert node.cards(pod) == [f"GPU-{card}"]
+    assert node.decision_log.replacements == []
+
+
+def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
+    node = Node(3)
+    node.admitted(replace(make_pod("x", asks(60, 4)), chosen={0: (2,)}))
+    pod = replace(make_pod("p", init(50, 4), asks(50, 4)), chosen={0: (2,)})
+    node.admitted(pod)
+    assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
 
 
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:

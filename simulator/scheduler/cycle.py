@@ -133,7 +133,10 @@ class Cycle:
             except ExtenderError as error:
                 if not extender.settings.ignorable:
                     raise
-                _log.info("skipping extender %s: %s", extender.settings.url_prefix, error)
+                _log.info(
+                    "skipping an extender",
+                    extra={"url": extender.settings.url_prefix, "reason": str(error)},
+                )
                 continue
             for name, reason in said.failed.items():
                 rejections[name] = Rejection(EXTENDER, (reason,), resolvable=True)

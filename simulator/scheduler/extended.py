@@ -161,7 +161,10 @@ class ExtendedScheduler:
                 except ExtenderError as error:
                     if not binder.settings.ignorable:
                         raise
-                    _log.info("skipping extender %s: %s", binder.settings.url_prefix, error)
+                    _log.info(
+                        "skipping an extender",
+                        extra={"url": binder.settings.url_prefix, "reason": str(error)},
+                    )
                     binder = None
             if binder is None:
                 post_binding(self._client, queued.pod, node)

@@ -70,5 +70,5 @@ def test_help_names_every_flag_and_its_environment_variable() -> None:
     done = CliRunner().invoke(command.main, ["--help"])
     assert "--out" in done.output
     assert "GPU_TURNSTILE_BENCH_OUT" in done.output
-    questions = "attribution, nodepath, placement, footprint, handover, soak, webhook"
+    questions = "attribution, nodepath, placement, scheduler, footprint, handover, soak, webhook"
     assert f"Questions: {questions}" in " ".join(done.output.split())

@@ -159,7 +159,10 @@ class Cycle:
                 given = extender.prioritize(pod, nodes)
             except ExtenderError as error:
                 # Others decide then.
-                _log.info("no scores of extender %s: %s", extender.settings.url_prefix, error)
+                _log.info(
+                    "an extender gives no scores",
+                    extra={"url": extender.settings.url_prefix, "reason": str(error)},
+                )
                 continue
             for name in scores.keys() & given.keys():
                 scores[name] += given[name] * (MAX_NODE_SCORE // MAX_EXTENDER_PRIORITY)

@@ -204,7 +204,7 @@ class ExtendedScheduler:
         try:
             self._client.patch(path, {"metadata": {"uid": metadata["uid"]}, **patch})
         except ApiError as error:
-            _log.info("condition of %s: %s", metadata["name"], error)
+            _log.info("no condition written", extra={"pod": metadata["name"], "reason": str(error)})
 
     def _all_nodes(self, nodes: Iterable[Json]) -> None:
         found = {each["metadata"]["name"]: each for each in nodes}

@@ -22,13 +22,12 @@ RUN python -m venv --without-pip /opt/build \
       --require-hashes --only-binary :all: --requirement build-requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY agent/ agent/
-COPY apiserver/ apiserver/
 COPY certs/ certs/
 COPY common/ common/
 COPY contract/ contract/
 COPY placement/ placement/
 COPY scheduler/ scheduler/
-COPY serving/ serving/
+COPY view/ view/
 COPY webhook/ webhook/
 RUN python -m pip --python /opt/build/bin/python wheel \
       --no-deps --no-build-isolation --wheel-dir /dist . \

@@ -1,5 +1,6 @@
-"""Small parts that all programs need and that say nothing of GPUs.
+"""Parts that several programs need and that say nothing of GPUs.
 
-Standard library only, and no I/O but the log's. What programs must agree on is in ``contract``,
-not here.
+The modules here use the standard library only, and do no I/O but the log's; ``apiserver`` and
+``serving`` are the adapters that several programs share.
+What programs must agree on is in ``contract``, not here.
 """

@@ -77,7 +77,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     *,
     links: Links,
     policy: Policy,
-    certain: bool = True,
+    guaranteed: bool = True,
     most_tries: int = _MOST_TRIES,
 ) -> Plan | None:
     """Place all containers.
@@ -87,7 +87,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
         capacities: the cards, in any order.
         links: how they are connected.
         policy: which card a share prefers.
-        certain: the plan holds whichever places the kubelet hands on where it has a choice
+        guaranteed: the plan holds whichever places the kubelet hands on where it has a choice
             (K7); otherwise it is enough that it may hand on the right ones.
         most_tries: how many placings are tried.
 
@@ -98,7 +98,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
         PlacementError: there is none; names the container that cannot be placed.
     """
     search = _Search(
-        steps, capacities, links=links, policy=policy, certain=certain, tries=most_tries
+        steps, capacities, links=links, policy=policy, guaranteed=guaranteed, tries=most_tries
     )
     return search.run()
 
@@ -120,7 +120,7 @@ class _Search:
         *,
         links: Links,
         policy: Policy,
-        certain: bool,
+        guaranteed: bool,
         tries: int,
     ) -> None:
         self._steps = steps
@@ -128,7 +128,7 @@ class _Search:
         self._place = {capacity.card.uuid: place for place, capacity in enumerate(self._capacities)}
         self._links = links
         self._policy = policy
-        self._certain = certain
+        self._guaranteed = guaranteed
         self._tries = tries
         # Cards in the same state are one as good as the other, unless one is spoken of by name.
         self._named = {
@@ -255,7 +255,7 @@ class _Search:
         )
         # Those of more cards than it can have may go either way.
         few = len(bound) <= step.need.demand.cards
-        return bound if self._certain or few else step.must
+        return bound if self._guaranteed or few else step.must
 
     def _ways(
         self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]

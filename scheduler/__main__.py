@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from common.logs import configure
+from common.serving.errors import SettingsError
+from common.serving.tls import Files
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from scheduler.server import serve
 from scheduler.settings import Settings
-from serving.errors import SettingsError
-from serving.tls import Files
 
 _FILE = click.Path(path_type=Path)
 _POLICY = click.Choice([each.value for each in Policy])

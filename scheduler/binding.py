@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from apiserver.client import Json
-from apiserver.errors import Gone, Rejected
+from common.apiserver.client import Json
+from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.demand import ContainerKind
 from contract.names import Names

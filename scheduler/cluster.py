@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from apiserver.client import Client, Json, object_path
-from apiserver.errors import CredentialsError, Gone, Rejected
-from serving.errors import SettingsError
+from common.apiserver.client import Client, Json, object_path
+from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.serving.errors import SettingsError
 
 __all__ = ["Cluster", "Gone", "Json", "Rejected"]
 

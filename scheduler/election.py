@@ -15,8 +15,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from apiserver.client import Json
-from apiserver.errors import Gone, Rejected
+from common.apiserver.client import Json
+from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 
 log = logging.getLogger(__name__)

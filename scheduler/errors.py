@@ -7,7 +7,7 @@
     │   └── TooLarge    more than a scheduler can mean
     ├── BindError       nobody's or the cluster's: this pod is not bound now; answered as ``Error``
     ├── Unverified      the sender has no valid certificate, and needs one; HTTP 403
-    └── serving.errors.SettingsError   the operator's: found before the server starts
+    └── common.serving.errors.SettingsError   the operator's: found before the server starts
 """
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from apiserver.client import Json
-from apiserver.follower import Follower
+from common.apiserver.client import Json
+from common.apiserver.follower import Follower
 from common.backoff import Jitter
 from scheduler.state import State
 

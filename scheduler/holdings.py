@@ -203,14 +203,14 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     chosen = Policy(wishes.policy) if wishes.policy else policy
     refusal: PlacementError | None = None
     inits = any(each.kind is ContainerKind.INIT for each in pod.demand.containers)
-    for certain in (True, False) if inits else (True,):
+    for guaranteed in (True, False) if inits else (True,):
         try:
             plan = make_plan(
                 steps,
                 capacities,
                 links=node.links,
                 policy=chosen,
-                certain=certain,
+                guaranteed=guaranteed,
                 most_tries=most_tries,
             )
         except PlacementError as error:

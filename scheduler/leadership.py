@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from apiserver.client import Json
+from common.apiserver.client import Json
 from common.backoff import spread
 from scheduler.cluster import BIND_SECONDS
 from scheduler.election import FAILURES, RETRY, Election

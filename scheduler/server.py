@@ -19,6 +19,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
 from common.logs import JsonFormatter
+from common.serving.tls import Certificate
 from scheduler.app import create_app
 from scheduler.binding import Binder
 from scheduler.cluster import Cluster
@@ -30,7 +31,6 @@ from scheduler.leadership import Endpoint, Leadership
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from scheduler.state import State
-from serving.tls import Certificate
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.serving.tls import Files
 from contract.names import Names
 from placement.scoring import Policy
-from serving.tls import Files
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 _PATH = (
-    r"`((?:agent|apiserver|bench|certs|common|contract|deploy|placement|scheduler|serving|simulator|"
-    r"tests|webhook)/[\w/.-]*)`"
+    r"`((?:agent|bench|certs|common|contract|deploy|placement|scheduler|simulator|"
+    r"tests|view|webhook)/[\w/.-]*)`"
 )
 _PROGRAMS = (
-    *("agent", "apiserver", "certs", "common", "contract", "placement", "scheduler", "serving"),
-    *("simulator", "webhook"),
+    *("agent", "certs", "common", "contract", "placement", "scheduler", "simulator", "view"),
+    "webhook",
 )
 
 

@@ -137,8 +137,14 @@ def templates() -> list[list[str]]:
     """The texts of our programs; of those with values in them, what stands between."""
     found: list[list[str]] = []
     for package in (
-        *("agent", "apiserver", "certs", "common", "contract", "placement", "scheduler"),
-        *("serving", "webhook"),
+        "agent",
+        "certs",
+        "common",
+        "contract",
+        "placement",
+        "scheduler",
+        "view",
+        "webhook",
     ):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

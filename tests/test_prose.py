@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [
-    *("agent", "apiserver", "bench", "certs", "common", "contract", "placement", "scheduler"),
-    *("serving", "simulator", "webhook"),
+    *("agent", "bench", "certs", "common", "contract", "placement", "scheduler"),
+    *("simulator", "view", "webhook"),
 ]
 VAGUE = {"Give", "Tell", "Say", "Have", "Note", "Name"}
 """They say that something happens, not what: "Return", "Report", "Record", "List" do."""

@@ -7,14 +7,14 @@
     ├── Unverified            the sender has no valid certificate
     └── UnsupportedMedia      the headers do not announce plain JSON
     contract.FieldError       the pod's: a review answered with "denied"
-    SettingsError             (serving.errors) the operator's: found before the server starts
+    SettingsError             (common.serving.errors) the operator's: found before the server starts
 
 Anything else is ours: logged with its trace, answered with HTTP 500 and no detail.
 """
 
 from http import HTTPStatus
 
-from serving.errors import SettingsError
+from common.serving.errors import SettingsError
 
 __all__ = ["BadRequest", "SettingsError", "TooLarge", "UnsupportedMedia", "Unverified"]
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from common.serving.tls import Files
 from contract.names import Names
-from serving.tls import Files
 
 __all__ = ["Files", "Settings"]
 

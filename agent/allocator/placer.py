@@ -88,7 +88,7 @@ class Placer:
                         attempt.capacities,
                         links=self._links,
                         policy=request.policy,
-                        certain=attempt.guaranteed,
+                        guaranteed=attempt.guaranteed,
                     )
                 except errors.PlacementError as error:
                     refusal = error if attempt.guaranteed and not attempt.hinted else refusal

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.errors import SettingsError, Unavailable
-from apiserver.client import Client, Json, object_path, quoted
-from apiserver.errors import CredentialsError, Gone, Rejected
+from common.apiserver.client import Client, Json, object_path, quoted
+from common.apiserver.errors import CredentialsError, Gone, Rejected
 
 __all__ = ["Api", "Gone", "Json", "Rejected"]
 

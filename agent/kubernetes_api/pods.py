@@ -12,7 +12,7 @@ from typing import Protocol
 from agent.allocator.model.pod_view import PodView, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from apiserver.follower import Follower
+from common.apiserver.follower import Follower
 from common.backoff import Jitter
 from contract.names import Names
 

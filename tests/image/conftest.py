@@ -18,10 +18,7 @@ import pytest
 from tests.image.dockerfile import Instruction, Stage, context, covered, parse
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    *("agent", "apiserver", "certs", "common", "contract", "placement", "scheduler"),
-    *("serving", "webhook"),
-)
+PACKAGES = (*("agent", "certs", "common", "contract", "placement", "scheduler", "view", "webhook"),)
 
 # Where the commands of the build stage work; in the test these are below a folder of its own.
 _PLACES = "opt|src|dist"

@@ -169,7 +169,7 @@ def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> N
     """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
     capacities = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
     assert "places of 2 cards must be taken" in refusal(pod((50, 2)), capacities)
-    assert planned(pod((50, 2)), capacities, certain=False) == {"c0": [0]}
+    assert planned(pod((50, 2)), capacities, guaranteed=False) == {"c0": [0]}
 
 
 # --- what a container is bound to ----------------------------------------------------

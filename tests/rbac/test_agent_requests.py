@@ -92,7 +92,7 @@ def test_nothing_else_of_the_agent_speaks_with_the_api_server() -> None:
         for path in (ROOT / "agent").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         for name in _imported(node)
-        if name in ("apiserver.client", "apiserver.rest")
+        if name in ("common.apiserver.client", "common.apiserver.rest")
     }
     assert clients == {"client.py"}
 

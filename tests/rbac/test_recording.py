@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.kubernetes_api.client import Api
-from apiserver.rest import Rest
+from common.apiserver.rest import Rest
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from common.serving.tls import Files
 from scheduler import cluster
 from scheduler.server import Extender
 from scheduler.settings import Settings
-from serving.tls import Files
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ServerSettings

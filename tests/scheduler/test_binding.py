@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from apiserver.errors import Gone, Rejected
+from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.names import Names
 from placement.scoring import Policy

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apiserver.errors import Rejected
+from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from scheduler.cluster import BIND_SECONDS
 from scheduler.election import DURATION, Election

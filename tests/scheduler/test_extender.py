@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from common.serving.errors import SettingsError
+from common.serving.tls import Certificate, Files
 from placement.scoring import Policy
 from scheduler import server as module
 from scheduler.server import Extender, Master, serve
 from scheduler.settings import Settings
-from serving.errors import SettingsError
-from serving.tls import Certificate, Files
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
 from tests.scheduler.builders import NAMES, make_node

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from apiserver.client import Json
+from common.apiserver.client import Json
+from common.serving.errors import SettingsError
 from scheduler.cluster import Cluster
 from scheduler.following import Watches
 from scheduler.state import State
-from serving.errors import SettingsError
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from apiserver.errors import Rejected
+from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from scheduler.election import DURATION
 from scheduler.leadership import Endpoint, Leadership

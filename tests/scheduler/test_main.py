@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from common.serving.tls import Files
 from placement.scoring import Policy
 from scheduler import __main__ as program
 from scheduler.__main__ import main
 from scheduler.settings import Settings
-from serving.tls import Files
 
 
 @pytest.fixture

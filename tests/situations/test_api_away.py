@@ -19,7 +19,7 @@ from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
 from agent.settings import Settings
-from apiserver import follower
+from common.apiserver import follower
 from contract.allocation import Allocation, Evidence, decode_allocations
 from placement.scoring import Policy
 from simulator.api.faults import Outage

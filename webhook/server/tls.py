@@ -4,8 +4,8 @@ import ssl
 from collections.abc import Callable
 from contextvars import ContextVar
 
-from serving import tls
-from serving.tls import Change, Files
+from common.serving import tls
+from common.serving.tls import Change, Files
 
 __all__ = ["ON_FAILED_HANDSHAKE", "Certificate", "Change", "server_context"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from agent.errors import SettingsError, Unavailable
 from agent.kubernetes_api.client import Api, Gone, Rejected
-from apiserver.client import split_lines
+from common.apiserver.client import split_lines
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient

@@ -13,7 +13,7 @@ import pytest
 from cryptography import exceptions as cryptography_exceptions
 from cryptography import x509
 
-from serving.expiry import not_after
+from common.serving.expiry import not_after
 from tests.webhook.server.stages import GET, ConnectionStage, Make, run
 
 

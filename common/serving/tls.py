@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from serving.errors import SettingsError
-from serving.expiry import not_after
+from common.serving.errors import SettingsError
+from common.serving.expiry import not_after
 
 _log = logging.getLogger(__name__)
 

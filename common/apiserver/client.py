@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from apiserver.errors import Gone, Rejected
-from apiserver.rest import BROKEN, Rest, Timeout
+from common.apiserver.errors import Gone, Rejected
+from common.apiserver.rest import BROKEN, Rest, Timeout
 from common.backoff import spread
 from common.errors import Unavailable
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from apiserver.client import Json
-from apiserver.errors import Gone, Rejected
+from common.apiserver.client import Json
+from common.apiserver.errors import Gone, Rejected
 from common.backoff import Backoff, Jitter
 from common.errors import Unavailable
 

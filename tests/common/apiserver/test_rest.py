@@ -11,8 +11,8 @@ import pytest
 import trustme
 from kubernetes.config import incluster_config
 
-from apiserver.errors import CredentialsError
-from apiserver.rest import Rest
+from common.apiserver.errors import CredentialsError
+from common.apiserver.rest import Rest
 from common.errors import Unavailable
 
 

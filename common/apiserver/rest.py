@@ -18,7 +18,7 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import load_incluster_config
 
-from apiserver.errors import CredentialsError
+from common.apiserver.errors import CredentialsError
 from common.errors import Unavailable
 
 Timeout = float | tuple[float, float]

@@ -4,7 +4,7 @@ import pytest
 
 from certs.issue import issue
 from certs.names import parse_subject
-from serving.expiry import not_after
+from common.serving.expiry import not_after
 
 
 def test_the_end_of_the_first_certificate_is_read() -> None:

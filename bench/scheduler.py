@@ -35,9 +35,9 @@ from certs.issue import issue
 from certs.names import parse_subject
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
+from placement.cluster.pods import parse_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
-from scheduler.pods import parse_pod
 from scheduler.protocol import (
     BindingArgs,
     decode_args,

@@ -16,13 +16,13 @@ from common.errors import Unavailable
 from contract.demand import ContainerKind
 from contract.names import Names
 from contract.pod_annotations import write_choice
+from placement.cluster.fit import Refusal, check
+from placement.cluster.holdings import plan_pod, taken_by
+from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.errors import PlacementError
 from placement.scoring import Policy
 from placement.search import Plan
 from scheduler.errors import BindError
-from scheduler.fit import Refusal, check
-from scheduler.holdings import plan_pod, taken_by
-from scheduler.pods import Pod, has_ended, parse_pod
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
 

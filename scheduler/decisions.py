@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contract.names import Names
+from placement.cluster.fit import Refusal, check
+from placement.cluster.holdings import View
+from placement.cluster.nodes import parse_node
+from placement.cluster.pods import Pod, Shape
 from placement.scoring import Policy
-from scheduler.fit import Refusal, check
-from scheduler.holdings import View
-from scheduler.nodes import parse_node
-from scheduler.pods import Pod, Shape
 from scheduler.score import score
 from scheduler.state import State
 

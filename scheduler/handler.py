@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from contract.names import Names
+from placement.cluster.pods import parse_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BadRequest, BindError
 from scheduler.metrics import VERBS, Metrics
-from scheduler.pods import parse_pod
 from scheduler.protocol import (
     decode_args,
     decode_binding,

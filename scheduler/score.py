@@ -9,11 +9,11 @@ cards of a set would be connected.
 from collections.abc import Sequence
 from functools import lru_cache
 
+from placement.cluster.fit import Fit, usable_cards
+from placement.cluster.holdings import View
+from placement.cluster.pods import Need, Shape
 from placement.scoring import Policy
 from placement.topology import Links
-from scheduler.fit import Fit, usable_cards
-from scheduler.holdings import View
-from scheduler.pods import Need, Shape
 
 HIGHEST = 10
 """``MaxExtenderPriority`` of kube-scheduler; the lowest is 0."""
@@ -28,7 +28,7 @@ def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
     Args:
         shape: of the pod.
         view: the node on which it fits.
-        fit: as :func:`scheduler.fit.check` returned it.
+        fit: as :func:`placement.cluster.fit.check` returned it.
         policy: over nodes.
     """
     packing = _fullness(shape, view)

@@ -13,11 +13,11 @@ from itertools import takewhile
 from typing import Any
 
 from contract.names import Names
+from placement.cluster.holdings import Taken
+from placement.cluster.nodes import parse_node
+from placement.cluster.pods import Pod, has_ended, parse_pod
+from placement.cluster.room import Room
 from placement.scoring import Policy
-from scheduler.holdings import Taken
-from scheduler.nodes import parse_node
-from scheduler.pods import Pod, has_ended, parse_pod
-from scheduler.room import Room
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ServerSettings
 from simulator.client import ApiClient
+from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.rbac.agent_life import Methods
 from tests.rbac.comparison import rights, too_little, too_much
 from tests.rbac.manifests import DEPLOY, containers, read
 from tests.rbac.recording import as_request
 from tests.rbac.rules import Request
-from tests.scheduler.builders import NAMES, make_node, make_pod
 from tests.simulator.api_helpers import eventually
 
 _NAMESPACE = "gpu-turnstile"

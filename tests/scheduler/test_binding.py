@@ -13,7 +13,7 @@ from scheduler.binding import Binder
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
-from tests.scheduler.builders import Json, hint, make_node, make_pod
+from tests.placement.cluster.builders import Json, hint, make_node, make_pod
 
 NAMES = Names()
 FULL = [(100, 32), (100, 32)]

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.cluster.holdings import View
+from placement.cluster.pods import Shape
 from placement.scoring import Policy
 from scheduler import decisions as module
 from scheduler.decisions import Decisions, Filtered
-from scheduler.holdings import View
-from scheduler.pods import Shape
 from scheduler.state import State
 from tests.agent.builders import patient
-from tests.scheduler.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod
 
 POD = a_pod("new", (60, 4))
 FULL = "no card has 60 cores and 4 blocks free"

@@ -15,7 +15,7 @@ from scheduler.server import Extender, Master, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
-from tests.scheduler.builders import NAMES, make_node
+from tests.placement.cluster.builders import NAMES, make_node
 from tests.scheduler.test_server import certificates
 
 

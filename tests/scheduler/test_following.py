@@ -14,7 +14,7 @@ from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import Scripted, eventually
-from tests.scheduler.builders import NAMES, bare_node, hint, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, bare_node, hint, make_node, make_pod
 
 PODS = "/api/v1/namespaces/default/pods"
 

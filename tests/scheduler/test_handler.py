@@ -18,7 +18,7 @@ from scheduler.handler import Handler
 from scheduler.metrics import Metrics
 from scheduler.state import State
 from tests.agent.builders import patient
-from tests.scheduler.builders import NAMES, Json, hint, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.scheduler.test_binding import FakeApi
 
 

@@ -9,7 +9,7 @@ from common.errors import Unavailable
 from scheduler.election import DURATION
 from scheduler.leadership import Endpoint, Leadership
 from tests.agent.fakes import FakeClock, eventually
-from tests.scheduler.builders import Json
+from tests.placement.cluster.builders import Json
 from tests.scheduler.test_election import FakeLeases, replica
 
 

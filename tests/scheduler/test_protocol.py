@@ -20,7 +20,7 @@ from scheduler.protocol import (
     encode_scores,
 )
 from tests.agent.builders import patient
-from tests.scheduler.builders import make_node, make_pod
+from tests.placement.cluster.builders import make_node, make_pod
 
 POD = make_pod("a", (30, 4))
 ARGS = {"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]}

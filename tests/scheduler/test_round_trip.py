@@ -15,7 +15,7 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
 from tests.agent.fakes import Node
-from tests.scheduler.builders import NAMES, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.scheduler.test_binding import FakeApi
 
 CARDS, BLOCKS = 3, 16

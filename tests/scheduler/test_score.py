@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.cluster.fit import Fit, check
+from placement.cluster.holdings import View
+from placement.cluster.nodes import Node
+from placement.cluster.pods import Pod
 from placement.scoring import Policy
-from scheduler.fit import Fit, check
-from scheduler.holdings import View
-from scheduler.nodes import Node
-from scheduler.pods import Pod
 from scheduler.score import score
-from tests.scheduler.builders import a_node, a_pod
+from tests.placement.cluster.builders import a_node, a_pod
 
 BINPACK, SPREAD = Policy.BINPACK, Policy.SPREAD
 

@@ -25,7 +25,7 @@ from certs.issue import issue
 from certs.names import parse_subject
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
-from tests.scheduler.builders import NAMES, Json, hint, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 90

@@ -8,12 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from placement.cluster.holdings import Taken
+from placement.cluster.pods import Pod
 from placement.scoring import Policy
-from scheduler.holdings import Taken
-from scheduler.pods import Pod
 from scheduler.state import State
 from tests.agent.builders import patient
-from tests.scheduler.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod, record
+from tests.placement.cluster.builders import (
+    NAMES,
+    a_pod,
+    bare_node,
+    hint,
+    make_node,
+    make_pod,
+    record,
+)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ others leave. So the same pods have the same room, in whatever order the events 
 """
 
 from contract.demand import CORES_PER_CARD
+from placement.cluster.holdings import Taken, View, known_cards, simulate, taken_on
+from placement.cluster.nodes import Node
+from placement.cluster.pods import Pod
 from placement.scoring import Policy
-from scheduler.holdings import Taken, View, known_cards, simulate, taken_on
-from scheduler.nodes import Node
-from scheduler.pods import Pod
 
 
 class Room:

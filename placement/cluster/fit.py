@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.wishes import Wishes
+from placement.cluster.holdings import View, plan_pod
+from placement.cluster.nodes import Node, NodeCard
+from placement.cluster.pods import Need, Pod, Shape
 from placement.errors import PlacementError
 from placement.scoring import Policy
-from scheduler.holdings import View, plan_pod
-from scheduler.nodes import Node, NodeCard
-from scheduler.pods import Need, Pod, Shape
 
 _MOST_TRIES = 2000
 """Cards tried for shares before a search is left to ``placement``."""

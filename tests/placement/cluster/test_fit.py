@@ -14,16 +14,16 @@ from agent.allocator.placer import Placer
 from agent.errors import PlacementError
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from placement.cluster.fit import Fit, Refusal, check
+from placement.cluster.holdings import View, plan_pod
+from placement.cluster.nodes import Node
+from placement.cluster.pods import Pod
 from placement.errors import PlacementError as NoPlace
 from placement.scoring import Policy
 from placement.topology import Links
-from scheduler.fit import Fit, Refusal, check
-from scheduler.holdings import View, plan_pod
-from scheduler.nodes import Node
-from scheduler.pods import Pod
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import hold, patient
-from tests.scheduler.builders import BLOCK, NAMES, a_node, a_pod
+from tests.placement.cluster.builders import BLOCK, NAMES, a_node, a_pod
 
 MIXED = ("NVIDIA A100", "Tesla T4", "Tesla T4")
 
@@ -121,7 +121,7 @@ def test_what_an_init_container_leaves_is_used_again() -> None:
 
 
 def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.fit._MOST_TRIES", 0)
+    monkeypatch.setattr("placement.cluster.fit._MOST_TRIES", 0)
     node = a_node("n1", 2)
     pod = a_pod("a", (60, 4), (60, 4))
     assert isinstance(check(pod.shape, View(node, [(60, 8), (60, 8)])), Fit)

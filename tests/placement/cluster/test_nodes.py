@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from scheduler.nodes import Problem, parse_node
-from tests.scheduler.builders import NAMES, a_node, bare_node, make_node
+from placement.cluster.nodes import Problem, parse_node
+from tests.placement.cluster.builders import NAMES, a_node, bare_node, make_node
 
 
 def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:

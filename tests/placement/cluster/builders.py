@@ -6,8 +6,8 @@ from typing import Any
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
-from scheduler.nodes import Node, parse_node
-from scheduler.pods import Pod, parse_pod
+from placement.cluster.nodes import Node, parse_node
+from placement.cluster.pods import Pod, parse_pod
 
 Json = dict[str, Any]
 NAMES = Names()

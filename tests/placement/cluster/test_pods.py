@@ -1,8 +1,8 @@
 """Pods as the scheduler reads them."""
 
 from contract.demand import ContainerKind
-from scheduler.pods import has_ended, parse_pod
-from tests.scheduler.builders import NAMES, a_pod, hint, make_pod, record
+from placement.cluster.pods import has_ended, parse_pod
+from tests.placement.cluster.builders import NAMES, a_pod, hint, make_pod, record
 
 
 def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:

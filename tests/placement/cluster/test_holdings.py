@@ -1,8 +1,8 @@
 """What a pod holds of its node: by record, by choice, simulated."""
 
+from placement.cluster.holdings import known_cards, simulate, taken_on
 from placement.scoring import Policy
-from scheduler.holdings import known_cards, simulate, taken_on
-from tests.scheduler.builders import a_node, a_pod, hint, record
+from tests.placement.cluster.builders import a_node, a_pod, hint, record
 
 ONE, TWO = "GPU-n1-0", "GPU-n1-1"
 FREE = [(100, 32), (100, 32)]

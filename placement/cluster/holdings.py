@@ -6,11 +6,11 @@ from typing import TypeAlias
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
 from contract.resource import Resource
 from placement.capacity import CardState, need_of
+from placement.cluster.nodes import Node
+from placement.cluster.pods import Pod
 from placement.errors import PlacementError
 from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
-from scheduler.nodes import Node
-from scheduler.pods import Pod
 
 Free: TypeAlias = Sequence[tuple[int, int]]
 """Of each card, by its place on the node: free cores and free memory blocks."""

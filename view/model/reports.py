@@ -1,0 +1,435 @@
+"""Reports on a cluster: plain frozen values, the same for terminal, page and JSON.
+
+Cores are hundredths of a card, memory is counted in blocks of the node. Times are RFC 3339 text
+as the API server writes it, empty where unknown. Texts come from pods and nodes as they are:
+whoever shows them must escape them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """How it is known that a container holds a card, surest first."""
+
+    RECORDED = "recorded"
+    """The agent's record, ``gpu-allocation``."""
+    CHOSEN = "chosen"
+    """A scheduler's choice, ``predicate-gpu-idx-<i>``; the agent has not confirmed it yet."""
+    SIMULATED = "simulated"
+    """Nobody has said: placed as the agent would place it."""
+    UNSEEN = "unseen"
+    """The agent counts it as held; the pod that holds it cannot be read with these rights."""
+
+
+class Stage(StrEnum):
+    """How far a GPU pod has come."""
+
+    WAITING = "waiting"
+    """No node yet."""
+    STARTING = "starting"
+    """Bound to a node, not running yet."""
+    RUNNING = "running"
+    REFUSED = "refused"
+    """Failed because the node could not serve it."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One container and its part of one card.
+
+    Attributes:
+        namespace: of the pod; empty for what is unseen.
+        pod: name of the pod; empty for what is unseen.
+        container: name of the container; empty for what is unseen.
+        cores: hundredths of the card.
+        blocks: memory blocks of the card.
+        source: how this is known.
+        evidence: of the agent's record (``witness``, ``order``, ...); else empty.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    cores: int
+    blocks: int
+    source: Source
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CardReport:
+    """One card. Held and free add up to the total.
+
+    Attributes:
+        uuid: its UUID.
+        index: its index on the node.
+        model: product name.
+        memory: bytes.
+        numa: NUMA node; ``None`` where unknown.
+        unhealthy: why it is given to no new container; empty while it is healthy.
+        cores: hundredths there are: 100.
+        cores_held: of these, held.
+        cores_free: of these, free.
+        blocks: memory blocks there are.
+        blocks_held: of these, held.
+        blocks_free: of these, free.
+        overbooked: whether its holders hold more than there is.
+        reported_cores_free: free cores by the agent's last word; a little late.
+        reported_blocks_free: free blocks by the agent's last word.
+        holders: by namespace, pod and container.
+    """
+
+    uuid: str
+    index: int
+    model: str
+    memory: int
+    numa: int | None
+    unhealthy: str
+    cores: int
+    cores_held: int
+    cores_free: int
+    blocks: int
+    blocks_held: int
+    blocks_free: int
+    overbooked: bool
+    reported_cores_free: int
+    reported_blocks_free: int
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    """How two cards are connected: ``NV<n>``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``."""
+
+    cards: tuple[int, int]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The largest share of one card that still fits."""
+
+    card: int
+    cores: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node with GPUs, or one that should have some. Sums are of healthy cards.
+
+    Attributes:
+        name: its name.
+        problem: why it serves no GPU pod; empty where it does.
+        notes: what else is worth knowing, in sentences: cordoned, not ready, a report that differs.
+        memory_block: bytes of one memory block; 0 where unknown.
+        cards: by index.
+        links: of pairs of cards.
+        cores: hundredths there are.
+        cores_held: of these, held.
+        cores_free: of these, free.
+        blocks: memory blocks there are.
+        blocks_held: of these, held.
+        blocks_free: of these, free.
+        largest_share: ``None`` where no share fits.
+        whole_cards: how many whole cards nobody has anything of.
+        pods: how many pods hold something.
+    """
+
+    name: str
+    problem: str
+    notes: tuple[str, ...]
+    memory_block: int
+    cards: tuple[CardReport, ...]
+    links: tuple[LinkReport, ...]
+    cores: int
+    cores_held: int
+    cores_free: int
+    blocks: int
+    blocks_held: int
+    blocks_free: int
+    largest_share: Share | None
+    whole_cards: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of one card that a container has or had.
+
+    Attributes:
+        uuid: the card; empty where the node's inventory is not known.
+        index: its index; ``None`` where the node's inventory is not known.
+        model: product name; empty where unknown.
+        cores: hundredths of it.
+        blocks: memory blocks of it.
+    """
+
+    uuid: str
+    index: int | None
+    model: str
+    cores: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReport:
+    """A container that asks for GPUs.
+
+    Attributes:
+        name: its name.
+        kind: ``container``, ``init`` or ``sidecar``.
+        cores: hundredths it asks for.
+        blocks: memory blocks it asks for; 0 for none.
+        parts: what it has got, card by card; empty while nothing is known.
+        source: how that is known; ``None`` while nothing is.
+        evidence: of the agent's record; else empty.
+    """
+
+    name: str
+    kind: str
+    cores: int
+    blocks: int
+    parts: tuple[Part, ...] = ()
+    source: Source | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """One Event, or a message of an object's status.
+
+    Attributes:
+        reason: in one word.
+        message: in a sentence.
+        warning: whether something went wrong.
+        source: who says so, such as ``default-scheduler``.
+        count: how often.
+        at: when last.
+    """
+
+    reason: str
+    message: str
+    warning: bool
+    source: str
+    count: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """A pod that asks for GPUs.
+
+    Attributes:
+        namespace: its namespace.
+        name: its name.
+        uid: its UID.
+        node: where it is bound; empty while it is not.
+        phase: as the API server has it.
+        stage: how far it has come.
+        deleting: whether it is being deleted.
+        created: when it was created.
+        scheduler: which scheduler is responsible.
+        containers: those that ask for GPUs, in the kubelet's order of admission.
+        wishes: annotation (without its domain) and value, of the pod's author.
+        why: why it waits, was refused or failed, in one line; empty where all is well.
+        events: what is known to have been told about it, the newest first.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    stage: Stage
+    deleting: bool
+    created: str
+    scheduler: str
+    containers: tuple[ContainerReport, ...]
+    wishes: tuple[tuple[str, str], ...]
+    why: str
+    events: tuple[EventReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedReport:
+    """A workload whose pods are refused at their creation, by its controller's Event."""
+
+    kind: str
+    namespace: str
+    name: str
+    message: str
+    count: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What could not be read, and what that means.
+
+    Attributes:
+        what: ``nodes``, ``pods`` or ``events``.
+        namespace: the only namespace that was read; empty where none was.
+        reason: as the API server said it.
+    """
+
+    what: str
+    namespace: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """The cluster.
+
+    Attributes:
+        nodes: by name; those that have nothing to do with GPUs are left out.
+        pods: by namespace and name.
+        denied: workloads whose pods are refused at their creation.
+        gaps: what could not be read; empty where all is known.
+    """
+
+    nodes: tuple[NodeReport, ...]
+    pods: tuple[PodReport, ...]
+    denied: tuple[DeniedReport, ...]
+    gaps: tuple[Gap, ...]
+
+
+# --- one pod ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a pod's way.
+
+    Attributes:
+        name: ``created``, ``admitted``, ``bound``, ``allocated``, ``started``, ``ended``.
+        at: when; empty where that is not known.
+        text: what happened, in one line.
+        state: ``done``, ``missing`` (not yet), or ``wrong``.
+    """
+
+    name: str
+    at: str
+    text: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardVerdict:
+    """One card and one container of a pod.
+
+    Attributes:
+        index: of the card.
+        uuid: of the card.
+        model: of the card.
+        cores_free: hundredths that are free for this pod.
+        blocks_free: memory blocks that are free for this pod.
+        container: which container, the one that finds the fewest cards.
+        why_not: why the container does not fit on it; empty where it does.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    cores_free: int
+    blocks_free: int
+    container: str
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """One node and a pod.
+
+    Attributes:
+        node: its name.
+        fits: whether all containers of the pod fit, and nothing known keeps the pod away.
+        reason: why not, in the scheduler extender's words; empty where it fits.
+        for_good: freeing cards would not help.
+        cards: its cards.
+        placing: where it fits, the cards that each container would get: name and indices.
+    """
+
+    node: str
+    fits: bool
+    reason: str
+    for_good: bool
+    cards: tuple[CardVerdict, ...] = ()
+    placing: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that would let a pod run.
+
+    Attributes:
+        kind: ``ask-less``, ``drop-wish``, ``free-pods`` or ``open-node``.
+        text: what to do, in one line.
+        by: who can do it: ``author`` or ``admin``.
+        nodes: where the pod would then fit.
+    """
+
+    kind: str
+    text: str
+    by: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodStory:
+    """One pod's way, and for one that waits what it waits for.
+
+    Attributes:
+        pod: the pod.
+        summary: in one sentence, how it stands and why.
+        steps: in the order of time.
+        limits: what holds its containers to their share, in sentences.
+        errors: what is wrong with the request itself, as the webhook would say it.
+        nodes: cards considered: of its own node, or of all nodes while it waits.
+        changes: what would let it run, the smallest first; only for one that does not.
+        gaps: what could not be read.
+    """
+
+    pod: PodReport
+    summary: str
+    steps: tuple[Step, ...]
+    limits: tuple[str, ...]
+    errors: tuple[str, ...]
+    nodes: tuple[NodeVerdict, ...]
+    changes: tuple[Change, ...]
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """Whether and where a pod that is not created yet would fit.
+
+    Attributes:
+        kind: of the object, such as ``Pod`` or ``Deployment``.
+        namespace: its namespace; empty where it names none.
+        name: its name.
+        fits: whether one such pod fits now.
+        replicas: how many such pods it asks for.
+        room: how many such pods fit together, counted up to *replicas*.
+        containers: what is asked for.
+        errors: what is wrong with the request itself, as the webhook would say it.
+        nodes: all nodes; those where it fits first.
+        changes: what would let it fit, the smallest first.
+        gaps: what could not be read.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    fits: bool
+    replicas: int
+    room: int
+    containers: tuple[ContainerReport, ...]
+    errors: tuple[str, ...]
+    nodes: tuple[NodeVerdict, ...]
+    changes: tuple[Change, ...]
+    gaps: tuple[Gap, ...]

@@ -1,12 +1,15 @@
 """Which allocation annotations are written: what a pod's containers got, once known. Pure."""
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 
 from agent.allocator.model.allocations import allocations_of, is_news, served_inits
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.ports import AnnotationWriter
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
+from agent.allocator.resolver.resolver import Resolver
 from agent.errors import GrantError
 
 
@@ -15,11 +18,21 @@ class AllocationPublisher:
 
     def __init__(self, *, state: NodeState, table: DeviceTable, writer: AnnotationWriter) -> None:
         """Read off *state* and put into *writer*."""
+        self._state = state
         self._ledger = state.ledger
         self._table = table
         self._pod_index = state.pod_index
         self._writer = writer
         self._deferred: set[PodId] | None = None  # pods to hand on later; None: at once
+
+    @contextmanager
+    def reconciling(self, resolver: Resolver) -> Iterator[None]:
+        """Hold the lock; hand on what *resolver* has changed by the kubelet's record by then."""
+        with self._state:
+            try:
+                yield
+            finally:
+                self.publish_all(resolver.take_changed())
 
     def defer(self) -> None:
         """Hand nothing on until ``resume``."""

@@ -23,6 +23,7 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Unavailable
 from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
@@ -373,13 +374,17 @@ class Node:
             pods=self.pods,
             record=self.record,
             writer=self.writer,
-            decision_log=self.decision_log,
+            decision_log=self.decides_to(),
             answer=self._answer,
             enforcer=self.enforcer,
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
             strict=self.strict,
         )
+
+    def decides_to(self) -> DecisionLog:
+        """Where the allocator's decisions are told."""
+        return self.decision_log
 
     def _answer(self, grant: Grant) -> Answer:
         self.grants.append(grant)

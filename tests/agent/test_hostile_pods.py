@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodView, parse_pod
+from agent.allocator.model.ports import DecisionLog
 from agent.errors import Refusal
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.observability.decision_log import LoggedDecisions
@@ -39,7 +40,9 @@ class WholeNode(Node):
             api=FakePatchApi(), names=NAMES, indices={f"GPU-{each}": each for each in range(2)}
         )
         self.writer.put = self.queue.put  # type: ignore[method-assign]
-        self.allocator._decision_log = LoggedDecisions(Metrics())
+
+    def decides_to(self) -> DecisionLog:
+        return LoggedDecisions(Metrics())
 
     def live(self, view: PodView) -> None:
         """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-import agent.allocator.allocator
+import agent.allocator.prestart_call
 import agent.allocator.resolver.observer
 from agent.errors import Unavailable
 from contract.allocation import Evidence
@@ -131,7 +131,7 @@ def blind(way: Way, **options: Any) -> Iterator[tuple[Node, ExitStack]]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that waits less for the record: what is shown does not need seconds."""
     monkeypatch.setattr(agent.allocator.resolver.observer, "WITNESS_WITHIN", 0.02)
-    monkeypatch.setattr(agent.allocator.allocator, "PROOF_WITHIN", 0.02)
+    monkeypatch.setattr(agent.allocator.prestart_call, "PROOF_WITHIN", 0.02)
 
 
 # --- when the kubelet starts containers ---------------------------------------------------
@@ -313,7 +313,7 @@ def asked_first(node: Node) -> str:
 def test_prestarts_at_once_are_all_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for a record that never comes; none may wait for the others."""
     monkeypatch.setattr(agent.allocator.resolver.observer, "WITNESS_WITHIN", 0.02)
-    monkeypatch.setattr(agent.allocator.allocator, "PROOF_WITHIN", 0.5)
+    monkeypatch.setattr(agent.allocator.prestart_call, "PROOF_WITHIN", 0.5)
     pods = [a_pod(f"p{number:02}", gpu("c0", 5, 1), at=number) for number in range(16)]
     gate = Gate()
     with gate, blind(hanging, kubelet={"hook": gate, "pod_workers": 32}) as (node, _):

@@ -11,6 +11,7 @@ from typing import Any
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
+from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.reviewer import Reviewer
 from webhook.handler import Handler
 from webhook.server.app import create_app
@@ -29,7 +30,7 @@ class Target:
         reviewer = Reviewer(
             names=Names(),
             stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "fuzz", 0),
-            largest_card=96,
+            options=Options(largest_card=96, default_memory=DefaultMemory.PROPORTIONAL),
         )
         handler = Handler(reviewer, access=AccessLog(len))
         connections = Connections(Limits(1, 2**26), clock=time.monotonic, observer=handler.metrics)

@@ -486,11 +486,12 @@ def test_every_file_of_a_command_is_there() -> None:
 def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:
     text = (ROOT / "docs/install.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
-    found, kubeadm, own = map(yaml.safe_load, blocks)
+    found, filled_in, kubeadm, own = map(yaml.safe_load, blocks)
     for path in (*found["resources"], *found["components"]):
         assert (ROOT / path.removeprefix("../gpu-turnstile/") / "kustomization.yaml").exists()
-    (patch,) = (yaml.safe_load(each["patch"]) for each in found["patches"])
-    assert (patch["kind"].lower(), patch["metadata"]["name"]) in objects()
+    for one in (*found["patches"], *filled_in["patches"]):
+        patch = yaml.safe_load(one["patch"])
+        assert (patch["kind"].lower(), patch["metadata"]["name"]) in objects()
     (image,) = found["images"]
     deployment = (ROOT / "deploy/base/webhook/deployment.yaml").read_text(encoding="utf-8")
     assert f"image: {image['name']}:" in deployment

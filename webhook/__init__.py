@@ -10,5 +10,6 @@ I/O is allowed in :mod:`webhook.server` (sockets, files of the certificate),
 :mod:`webhook.metrics` (files that the workers share) and :mod:`webhook.access_log`.
 
 Banned: imports of ``agent``, ``certs`` and ``simulator``; reading or changing any part of
-an object other than our annotations and the requested resources.
+an object other than our annotations, the requested resources, and the fields that the
+operator lets :mod:`webhook.admission.defaults` fill in.
 """

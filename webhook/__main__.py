@@ -10,18 +10,26 @@ import click
 from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
+from webhook.admission.options import DefaultMemory, Options
 from webhook.errors import SettingsError
 from webhook.server.master import serve
 from webhook.settings import Files, Settings
 
 _FILE = click.Path(path_type=Path)
-_SCHEDULER_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
 def _scheduler_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Check the name: a pod of a scheduler that nobody can be waits without a word."""
-    if value and not _SCHEDULER_NAME.fullmatch(value):
+    if value and not _NAME.fullmatch(value):
         raise click.BadParameter(f"{value[:80]!r} is no name of a scheduler")
+    return value
+
+
+def _runtime_class(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Check the name: with one that nothing can have, every GPU pod would be refused."""
+    if value and not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value[:80]!r} is no name of a RuntimeClass")
     return value
 
 
@@ -93,7 +101,15 @@ def _scheduler_name(_context: click.Context, _option: click.Parameter, value: st
     default=0,
     envvar="GPU_TURNSTILE_WEBHOOK_LARGEST_CARD",
     show_envvar=True,
-    help="Memory blocks of the largest card; warn of containers that ask for more. 0: not known.",
+    help="Memory blocks of the largest card; warn of more. 0: not known.",
+)
+@click.option(
+    "--default-memory",
+    type=click.Choice([each.value for each in DefaultMemory]),
+    default=DefaultMemory.REFUSE.value,
+    envvar="GPU_TURNSTILE_WEBHOOK_DEFAULT_MEMORY",
+    show_envvar=True,
+    help="Refuse shares without memory, or give them their part of --largest-card.",
 )
 @click.option(
     "--scheduler-name",
@@ -102,6 +118,14 @@ def _scheduler_name(_context: click.Context, _option: click.Parameter, value: st
     show_envvar=True,
     callback=_scheduler_name,
     help="Scheduler for GPU pods that name none or the default one; empty changes nothing.",
+)
+@click.option(
+    "--runtime-class",
+    default="",
+    envvar="GPU_TURNSTILE_WEBHOOK_RUNTIME_CLASS",
+    show_envvar=True,
+    callback=_runtime_class,
+    help="RuntimeClass for GPU pods that name none; empty changes nothing.",
 )
 @click.option(
     "--drain-delay",
@@ -122,7 +146,9 @@ def cli(  # noqa: PLR0913 - one argument a flag
     connections: int,
     client_ca: Path | None,
     largest_card: int,
+    default_memory: str,
     scheduler_name: str,
+    runtime_class: str,
     drain_delay: float,
 ) -> None:
     """Serve the gpu-turnstile admission webhook over HTTPS."""
@@ -130,6 +156,12 @@ def cli(  # noqa: PLR0913 - one argument a flag
         names = Names(domain)
     except InvalidName as error:
         raise SettingsError(f"--{error}") from error
+    options = Options(largest_card, DefaultMemory(default_memory), scheduler_name, runtime_class)
+    if options.default_memory is DefaultMemory.PROPORTIONAL and not largest_card:
+        raise SettingsError(
+            "--default-memory proportional: needs --largest-card: the memory blocks of the card "
+            "of which shares get their part"
+        )
     configure()
     serve(
         Settings(
@@ -139,8 +171,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
             names,
             workers=workers,
             connections=connections,
-            largest_card=largest_card,
-            scheduler_name=scheduler_name,
+            options=options,
             drain_delay=drain_delay,
         )
     )

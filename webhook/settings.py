@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from common.serving.tls import Files
 from contract.names import Names
+from webhook.admission.options import DEFAULTS, Options
 
 __all__ = ["Files", "Settings"]
 
@@ -19,8 +20,7 @@ class Settings:
         names: resources and annotations under the chosen domain.
         workers: processes.
         connections: of one process at once.
-        largest_card: memory blocks of the largest card there is; 0 when that is not known.
-        scheduler_name: of the scheduler that GPU pods get that name none; empty for none.
+        options: choices on which decisions depend.
         drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
     """
 
@@ -30,8 +30,7 @@ class Settings:
     names: Names
     workers: int = 2
     connections: int = 1000
-    largest_card: int = 0
-    scheduler_name: str = ""
+    options: Options = DEFAULTS
     drain_delay: float = 2.0
 
     @property

@@ -157,6 +157,13 @@ def _check_settings(spec: Json) -> None:
                 known[name].type.convert(value, known[name], None)
 
 
+def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:
+    built = pod_specs(build("overlays/nvidia-runtime"))
+    (webhook,) = containers(built["Deployment/gpu-turnstile-webhook"])
+    given = environment(webhook)["GPU_TURNSTILE_WEBHOOK_RUNTIME_CLASS"]
+    assert given == built["DaemonSet/gpu-turnstile-agent"]["runtimeClassName"]
+
+
 def test_deploy_itself_is_the_base() -> None:
     assert _identities(build("")) == _identities(base())
 

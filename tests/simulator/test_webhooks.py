@@ -23,6 +23,7 @@ from simulator.webhooks import (
 from tests.simulator.api_helpers import PODS, Hook, allow, patch_with, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
 from webhook.admission.bindings import mutate_binding
+from webhook.admission.options import Options
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import Review, decode_review, encode_review
 from webhook.admission.verdicts import Verdict
@@ -122,7 +123,7 @@ def test_a_gpu_pod_that_names_no_scheduler_is_given_to_another_where_one_is_set(
             decoded,
             names=NAMES,
             stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "w1", 0),
-            scheduler_name="gpu-turnstile-scheduler",
+            options=Options(scheduler_name="gpu-turnstile-scheduler"),
         )
         answer: Json = json.loads(encode_review(decoded, verdict))["response"]
         return answer

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from webhook import __main__ as command
+from webhook.admission.options import DefaultMemory, Options
 from webhook.settings import Files, Settings
 
 
@@ -25,7 +26,9 @@ VALUES = {
     "connections": "50",
     "client-ca": "ca",
     "largest-card": "96",
+    "default-memory": "proportional",
     "scheduler-name": "gpu-turnstile-scheduler",
+    "runtime-class": "nvidia",
     "drain-delay": "0.5",
 }
 
@@ -37,8 +40,8 @@ def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert settings.files == Files(Path("c"), Path("k"), None)
     assert settings.names.domain == "tencent.com"
     assert (settings.workers, settings.connections) == (2, 1000)
-    assert (settings.largest_card, settings.drain_delay) == (0, 2.0)
-    assert settings.scheduler_name == ""
+    assert settings.drain_delay == 2.0
+    assert settings.options == Options(0, DefaultMemory.REFUSE, "", "")
 
 
 def test_every_flag_is_an_environment_variable(
@@ -59,8 +62,10 @@ def test_every_flag_is_an_environment_variable(
     assert settings.names.domain == "gpu.example"
     assert settings.files == Files(Path("c"), Path("k"), Path("ca"))
     assert (settings.workers, settings.connections) == (3, 50)
-    assert (settings.largest_card, settings.drain_delay) == (96, 0.5)
-    assert settings.scheduler_name == "gpu-turnstile-scheduler"
+    assert settings.drain_delay == 0.5
+    assert settings.options == Options(
+        96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia"
+    )
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
     for flag, variable in variables.items():
@@ -76,6 +81,14 @@ def test_every_flag_is_an_environment_variable(
         (
             ["--cert", "c", "--key", "k", "--scheduler-name", "my scheduler"],
             "webhook: error: Invalid value for '--scheduler-name'",
+        ),
+        (
+            ["--cert", "c", "--key", "k", "--runtime-class", "NVIDIA"],
+            "webhook: error: Invalid value for '--runtime-class'",
+        ),
+        (
+            ["--cert", "c", "--key", "k", "--default-memory", "proportional"],
+            "webhook: error: --default-memory proportional: needs --largest-card",
         ),
         (
             ["--cert", "c", "--key", "k", "--port", "0"],

@@ -1,4 +1,4 @@
-"""JSON patches (RFC 6902) of annotations. The only importer of ``jsonpatch`` here.
+"""JSON patches (RFC 6902) of annotations and fields. The only importer of ``jsonpatch`` here.
 
 A patch is built from its operations and not by comparing two documents: the changes are
 known, and a comparison costs half of the time that a whole review may take.
@@ -52,6 +52,16 @@ def patch_annotations(
     return (*removed, *written_ones)
 
 
+def set_value(steps: tuple[str | int, ...], value: str) -> Operation:
+    """Return the operation that adds a field, or replaces it ("add" does both).
+
+    Args:
+        steps: the way to the field from the root; all but the last are there.
+        value: its new value.
+    """
+    return _operation("add", _pointer(steps), value)
+
+
 def encode_patch(operations: Sequence[Operation]) -> bytes:
     """Write a patch as JSON.
 
@@ -66,9 +76,13 @@ def _operation(op: str, path: str, value: object) -> Operation:
     return {"op": op, "path": path, "value": value}
 
 
-@lru_cache(maxsize=256)
 def _path(key: str) -> str:
-    path: str = JsonPointer.from_parts(("metadata", "annotations", key)).path
+    return _pointer(("metadata", "annotations", key))
+
+
+@lru_cache(maxsize=256)
+def _pointer(steps: tuple[str | int, ...]) -> str:
+    path: str = JsonPointer.from_parts(steps).path
     return path
 
 

@@ -13,11 +13,13 @@ from webhook.admission.annotations import (
     changes_at_create,
     changes_without_gpus,
 )
+from webhook.admission.defaults import choose_runtime_class, choose_scheduler, fill_memory
 from webhook.admission.environment import about_environment
+from webhook.admission.options import DEFAULTS, Options
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review
 from webhook.admission.validation import read_pod
-from webhook.admission.verdicts import Operation, Verdict, bounded, cut
+from webhook.admission.verdicts import Verdict, bounded, cut
 from webhook.admission.warnings import advise
 
 _SECOND = 10**9
@@ -25,17 +27,12 @@ _REINVOKED_WITHIN = 60 * _SECOND
 """Longer than any request may take with all its webhooks."""
 
 
-_DEFAULT_SCHEDULER = "default-scheduler"
-"""What an API server fills in where a pod names no scheduler, before it asks any webhook."""
-
-
 def mutate_pod(
     review: Review,
     *,
     names: Names,
     stamp: Callable[[], OrderStamp],
-    largest_card: int = 0,
-    scheduler_name: str = "",
+    options: Options = DEFAULTS,
 ) -> Verdict:
     """Answer a review sent to ``/mutate/pods``.
 
@@ -58,8 +55,7 @@ def mutate_pod(
         review.object,
         names=names,
         stamp=stamp,
-        largest_card=largest_card,
-        scheduler_name=scheduler_name,
+        options=options,
     )
 
 
@@ -68,8 +64,7 @@ def decide_pod(
     *,
     names: Names,
     stamp: Callable[[], OrderStamp],
-    largest_card: int = 0,
-    scheduler_name: str = "",
+    options: Options = DEFAULTS,
 ) -> Verdict:
     """Decide about a new pod.
 
@@ -77,14 +72,14 @@ def decide_pod(
         pod: the pod as decoded JSON, possibly hostile.
         names: resources and annotations.
         stamp: returns the next order stamp; called once at most.
-        largest_card: memory blocks of the largest card; 0 when unknown.
-        scheduler_name: of the scheduler for GPU pods that name none; empty for none.
+        options: the operator's.
 
     Returns:
-        Every error, or the patch with the stamps and the scheduler. For a pod without GPUs, the
-        patch that removes annotations of GPU pods; empty when there are none.
+        Every error, or the patch with the stamps and what the pod left out. For a pod without
+        GPUs, the patch that removes annotations of GPU pods; empty when there are none.
     """
-    found = read_pod(pod, names)
+    filled = fill_memory(pod, names=names, options=options)
+    found = read_pod(filled.pod, names)
     if found is None:
         return _drop_ours(pod, names=names, stamp=stamp)
     demand, errors = found
@@ -98,29 +93,19 @@ def decide_pod(
     return Verdict(
         patch=(
             *patch_annotations(pod.get("metadata"), changes),
-            *_choose_scheduler(pod["spec"], scheduler_name),
+            *filled.patch,
+            *choose_scheduler(pod["spec"], options.scheduler_name),
+            *choose_runtime_class(pod["spec"], options.runtime_class),
         ),
         warnings=bounded(
             (
-                *advise(demand, given, names=names, largest_card=largest_card),
+                *filled.warnings,
+                *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),
     )
-
-
-def _choose_scheduler(spec: Mapping[str, Any], name: str) -> tuple[Operation, ...]:
-    """Return the change that gives a pod another scheduler than the default one.
-
-    Whether its author wrote ``default-scheduler`` cannot be told: the API server fills it in
-    (``SetDefaults_PodSpec``) before it asks webhooks.
-    """
-    given = spec.get("schedulerName")
-    if not name or name == given or given not in (None, "", _DEFAULT_SCHEDULER):
-        return ()
-    # "add" replaces what is there.
-    return ({"op": "add", "path": "/spec/schedulerName", "value": name},)
 
 
 def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:

@@ -7,6 +7,7 @@ from functools import partial
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.admission.bindings import mutate_binding
+from webhook.admission.options import DEFAULTS, Options
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import Review, check_media, decode_review, encode_review
 from webhook.admission.verdicts import Verdict
@@ -34,8 +35,7 @@ class Reviewer:
     Args:
         names: resources and annotations.
         stamp: returns the next order stamp, unique to this process.
-        largest_card: memory blocks of the largest card; 0 when unknown.
-        scheduler_name: of the scheduler for GPU pods that name none; empty for none.
+        options: the operator's.
     """
 
     def __init__(
@@ -43,21 +43,12 @@ class Reviewer:
         *,
         names: Names,
         stamp: Callable[[], OrderStamp],
-        largest_card: int = 0,
-        scheduler_name: str = "",
+        options: Options = DEFAULTS,
     ) -> None:
         self.routes: Mapping[str, Callable[[Review], Verdict]] = {
-            "/mutate/pods": partial(
-                mutate_pod,
-                names=names,
-                stamp=stamp,
-                largest_card=largest_card,
-                scheduler_name=scheduler_name,
-            ),
+            "/mutate/pods": partial(mutate_pod, names=names, stamp=stamp, options=options),
             "/mutate/bindings": partial(mutate_binding, names=names, stamp=stamp),
-            "/validate/workloads": partial(
-                validate_workload, names=names, largest_card=largest_card
-            ),
+            "/validate/workloads": partial(validate_workload, names=names, options=options),
         }
 
     def review(

@@ -10,7 +10,9 @@ from typing import Any
 from contract.errors import FieldError
 from contract.names import Names
 from webhook.admission.annotations import about_supplied, annotations_of
+from webhook.admission.defaults import fill_memory
 from webhook.admission.environment import about_environment
+from webhook.admission.options import DEFAULTS, Options
 from webhook.admission.reviews import Review, Target
 from webhook.admission.validation import read_pod
 from webhook.admission.verdicts import Verdict, bounded, cut
@@ -35,14 +37,14 @@ _BY_NAME = {
 """The path to the template, by plural and by kind: a request may leave out one of them."""
 
 
-def validate_workload(review: Review, *, names: Names, largest_card: int = 0) -> Verdict:
+def validate_workload(review: Review, *, names: Names, options: Options = DEFAULTS) -> Verdict:
     """Answer a review sent to ``/validate/workloads``.
 
     Args:
         review: CREATE or UPDATE of one of the kinds above; anything else means that the
             webhook configuration sends too much: allowed, with a warning that says so.
         names: resources and annotations.
-        largest_card: memory blocks of the largest card; 0 when unknown.
+        options: the operator's.
     """
     steps = _steps(review.target)
     if steps is None or review.operation not in ("CREATE", "UPDATE") or review.object is None:
@@ -51,9 +53,7 @@ def validate_workload(review: Review, *, names: Names, largest_card: int = 0) ->
             f"{cut(review.operation, 16)} of {review.target} passed unread"
         )
         return Verdict(warnings=bounded([warning]))
-    return decide_workload(
-        review.object, review.old_object, steps, names=names, largest_card=largest_card
-    )
+    return decide_workload(review.object, review.old_object, steps, names=names, options=options)
 
 
 def decide_workload(
@@ -62,7 +62,7 @@ def decide_workload(
     steps: tuple[str, ...],
     *,
     names: Names,
-    largest_card: int = 0,
+    options: Options = DEFAULTS,
 ) -> Verdict:
     """Decide about a workload.
 
@@ -74,11 +74,12 @@ def decide_workload(
         old: the one it replaces; ``None`` when it is created.
         steps: path to the template.
         names: resources and annotations.
-        largest_card: memory blocks of the largest card; 0 when unknown.
+        options: the operator's.
     """
     path = "".join(f"{each}." for each in steps)
     template = _template(new, steps)
-    found = read_pod(template, names, path=path)
+    filled = fill_memory(template, names=names, options=options)
+    found = read_pod(filled.pod, names, path=path)
     if found is None:
         return Verdict()
     demand, errors = found
@@ -89,7 +90,8 @@ def decide_workload(
         warnings=bounded(
             (
                 *(f"as before, its pods are refused: {each}" for each in errors),
-                *advise(demand, given, names=names, largest_card=largest_card, path=path),
+                *filled.warnings,
+                *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
                 *about_supplied(given, names, path=path),
             )

@@ -93,8 +93,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         reviewer = Reviewer(
             names=self.settings.names,
             stamp=Stamper(clock=time.time_ns, writer=writer).next,
-            largest_card=self.settings.largest_card,
-            scheduler_name=self.settings.scheduler_name,
+            options=self.settings.options,
         )
         handler = Handler(
             reviewer,

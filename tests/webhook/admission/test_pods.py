@@ -19,6 +19,7 @@ from tests.webhook.admission.building import (
     review_of,
     stamp,
 )
+from webhook.admission.options import Options
 from webhook.admission.pods import decide_pod, mutate_pod
 from webhook.admission.reviews import Target
 from webhook.admission.verdicts import Verdict
@@ -171,7 +172,7 @@ def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
 ) -> None:
     _with_resources(pod, {"limits": {CORE: "200", MEMORY: "7"}})
     pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    verdict = decide_pod(pod, names=NAMES, stamp=stamp, largest_card=largest)
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, options=Options(largest))
     assert verdict.label == "patched"
     assert verdict.warnings == (
         "container main: memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks",
@@ -336,6 +337,7 @@ def test_a_pod_of_a_thousand_containers_and_annotations_is_decided(pod: Json) ->
 
 
 OUR_SCHEDULER = "gpu-turnstile-scheduler"
+OUR_OPTIONS = Options(scheduler_name=OUR_SCHEDULER)
 
 
 @pytest.mark.parametrize("given", [None, "", "default-scheduler"])
@@ -345,7 +347,7 @@ def test_a_gpu_pod_that_names_no_scheduler_gets_ours_where_there_is_one(
     """An API server fills in the default one before it asks: both look the same."""
     if given is not None:
         pod["spec"]["schedulerName"] = given
-    verdict = decide_pod(pod, names=NAMES, stamp=stamp, scheduler_name=OUR_SCHEDULER)
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, options=OUR_OPTIONS)
     expected = copy.deepcopy(pod)
     expected["metadata"]["annotations"] |= STAMPS
     expected["spec"]["schedulerName"] = OUR_SCHEDULER
@@ -358,7 +360,7 @@ def test_a_gpu_pod_that_names_no_scheduler_gets_ours_where_there_is_one(
 def test_a_gpu_pod_that_names_a_scheduler_keeps_it(pod: Json, given: str) -> None:
     """And one that comes a second time is not changed again."""
     pod["spec"]["schedulerName"] = given
-    verdict = decide_pod(pod, names=NAMES, stamp=stamp, scheduler_name=OUR_SCHEDULER)
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, options=OUR_OPTIONS)
     assert verdict == _decide(pod)
 
 
@@ -366,5 +368,19 @@ def test_pods_that_ask_for_no_gpu_or_cannot_be_served_keep_their_scheduler(pod: 
     plain = _with_resources(copy.deepcopy(pod), {"limits": {"cpu": "1"}})
     wrong = _with_resources(pod, {"limits": {CORE: "150"}})
     for each in (plain, wrong):
-        verdict = decide_pod(each, names=NAMES, stamp=stamp, scheduler_name=OUR_SCHEDULER)
+        verdict = decide_pod(each, names=NAMES, stamp=stamp, options=OUR_OPTIONS)
         assert verdict.patch == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "nvidia"), ({"runtimeClassName": "kata"}, "kata")]
+)
+def test_a_gpu_pod_that_names_no_runtime_class_gets_ours_where_there_is_one(
+    pod: Json, given: Json, expected: str
+) -> None:
+    pod["spec"] |= given
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, options=Options(runtime_class="nvidia"))
+    assert applied(pod, verdict)["spec"] == pod["spec"] | {"runtimeClassName": expected}
+    plain = _with_resources(pod, {})
+    again = decide_pod(plain, names=NAMES, stamp=stamp, options=Options(runtime_class="nvidia"))
+    assert again == Verdict()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from contract.names import Names
 from tests.webhook.admission.building import Json, review_of
+from webhook.admission.options import DEFAULTS, DefaultMemory, Options
 from webhook.admission.reviews import Review, Target
 from webhook.admission.verdicts import Verdict
 from webhook.admission.workloads import validate_workload
@@ -50,8 +51,8 @@ def _review(new: Json | None, old: Json | None = None, *, kind: int = 0, **chang
     return review_of(Target(group, "v1", plural, name, ""), new, old_object=old, **changes)
 
 
-def _validate(review: Review, largest_card: int = 0) -> Verdict:
-    return validate_workload(review, names=NAMES, largest_card=largest_card)
+def _validate(review: Review, options: Options = DEFAULTS) -> Verdict:
+    return validate_workload(review, names=NAMES, options=options)
 
 
 @pytest.mark.parametrize("workload", KINDS, ids=lambda each: each[2])
@@ -91,7 +92,7 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
         ("tencent.com/gpu-assigned", "tencent.com/bind-order", "tencent.com/vcuda-core"), "1"
     )
     annotations = "spec.template.metadata.annotations"
-    assert _validate(_review(_workload(TEMPLATE, template)), largest_card=3) == Verdict(
+    assert _validate(_review(_workload(TEMPLATE, template)), Options(3)) == Verdict(
         warnings=(
             "container main: memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks",
             "container main: 4 memory blocks a card, the largest card known has 3",
@@ -100,6 +101,17 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
             f"{annotations}[tencent.com/gpu-assigned]: overwritten, gpu-turnstile writes it",
         )
     )
+
+
+def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() -> None:
+    new = _workload(TEMPLATE, _template(core="50"))
+    assert not _validate(_review(new)).allowed
+    options = Options(96, DefaultMemory.PROPORTIONAL)
+    expected = Verdict(
+        warnings=("container main: no memory: gets 48 blocks, 50% of the largest card (96)",)
+    )
+    assert _validate(_review(new), options) == expected
+    assert _validate(_review(new, new), options) == expected
 
 
 def test_an_update_that_brings_an_error_is_refused_with_all_errors() -> None:

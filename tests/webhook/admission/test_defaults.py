@@ -1,0 +1,127 @@
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.demand import read_pod_demand
+from contract.names import Names
+from tests.deploy.creation_examples import Creation
+from tests.deploy.manifests import base, find
+from tests.deploy.policies import denials
+from tests.webhook.admission.building import ANY, Json, applied, stamp
+from tests.webhook.admission.test_pods import SPEC
+from webhook.admission.defaults import fill_memory
+from webhook.admission.options import DefaultMemory, Options
+from webhook.admission.pods import decide_pod
+from webhook.admission.verdicts import Verdict
+
+NAMES = Names()
+CORE, MEMORY = NAMES.core, NAMES.memory
+PROPORTIONAL = Options(97, DefaultMemory.PROPORTIONAL)
+
+
+def _decide(pod: Json, options: Options = PROPORTIONAL) -> Verdict:
+    return decide_pod(pod, names=NAMES, stamp=stamp, options=options)
+
+
+def _asking(name: str, **resources: Json) -> Json:
+    return {"name": name, "resources": resources}
+
+
+def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_are(
+    pod: Json,
+) -> None:
+    """Requests are written too where the API server has made them from the limits."""
+    pod["spec"]["initContainers"] = [
+        _asking("load", limits={CORE: "1"}, requests={CORE: "1", "cpu": "1"}),
+        _asking("side", limits={CORE: 50}) | {"restartPolicy": "Always"},
+    ]
+    pod["spec"]["containers"] = [
+        _asking("main", limits={CORE: "99"}, requests={}),
+        _asking("knows", limits={CORE: "50", MEMORY: "8"}),
+        _asking("whole", limits={CORE: "200"}),
+        _asking("plain", limits={"cpu": "1"}),
+    ]
+    verdict = _decide(pod)
+    assert verdict.warnings == (
+        "container load: no memory: gets 1 block, 1% of the largest card (97)",
+        "container side: no memory: gets 48 blocks, 50% of the largest card (97)",
+        "container main: no memory: gets 96 blocks, 99% of the largest card (97)",
+    )
+    expected = copy.deepcopy(pod["spec"])
+    expected["initContainers"][0]["resources"]["limits"][MEMORY] = "1"
+    expected["initContainers"][0]["resources"]["requests"][MEMORY] = "1"
+    expected["initContainers"][1]["resources"]["limits"][MEMORY] = "48"
+    expected["containers"][0]["resources"] = {
+        "limits": {CORE: "99", MEMORY: "96"},
+        "requests": {MEMORY: "96"},
+    }
+    after = applied(pod, verdict)
+    assert after["spec"] == expected
+    assert _decide(after).warnings == ()  # a reinvocation has nothing more to fill in
+
+
+@pytest.mark.parametrize(
+    ("resources", "rules"),
+    [
+        ({"limits": {CORE: "150"}}, ("not-whole-cards",)),
+        ({"limits": {MEMORY: "8"}}, ("memory-without-cores",)),
+        ({"limits": {CORE: "50", MEMORY: "0"}}, ("not-positive",)),
+        ({"limits": {CORE: "50", MEMORY: "x"}}, ("not-a-number",)),
+        ({"limits": {CORE: "50"}, "requests": {MEMORY: "8"}}, ("requests-without-limits",)),
+        ({"limits": {CORE: "50"}, "requests": {CORE: "60"}}, ("requests-differ",)),
+        ({"requests": {CORE: "50"}}, ("requests-without-limits",)),
+    ],
+)
+def test_what_has_another_error_is_refused_in_the_same_words(
+    pod: Json, resources: Json, rules: tuple[str, ...]
+) -> None:
+    pod["spec"]["containers"] = [{"name": "main", "resources": resources}]
+    verdict = _decide(pod)
+    assert verdict.rules == rules
+    pod["spec"]["containers"].append(_asking("left out", limits={CORE: "50"}))
+    assert _decide(pod).errors == verdict.errors
+
+
+@settings(max_examples=100)
+@given(st.builds(lambda spec: {"spec": spec}, ANY | SPEC), st.integers(1, 2**31))
+def test_whatever_the_pod_only_missing_memory_of_shares_is_filled_in(
+    pod: Json, largest: int
+) -> None:
+    before = copy.deepcopy(pod)
+    options = Options(largest, DefaultMemory.PROPORTIONAL)
+    filled = fill_memory(pod, names=NAMES, options=options)
+    assert pod == before
+    assert applied(copy.deepcopy(pod), Verdict(patch=filled.patch)) == filled.pod
+    demand, errors = read_pod_demand(pod.get("spec"), NAMES)
+    after, left = read_pod_demand(filled.pod.get("spec"), NAMES)
+    assert [each for each in errors if each.rule != "share-without-memory"] == list(left)
+    for old, new in zip(demand.containers, after.containers, strict=True):
+        assert (old.name, old.kind, old.index) == (new.name, new.kind, new.index)
+        assert old.demand.cores == new.demand.cores
+        if new.demand != old.demand:
+            assert new.demand.memory == max(1, old.demand.cores * largest // 100) <= largest
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 99), min_size=1, max_size=20), st.integers(20, 10_000))
+def test_shares_of_one_card_together_fit_the_largest(cores: list[int], largest: int) -> None:
+    """Unless they are so small that each gets the one block that it cannot do without."""
+    together = [each for n, each in enumerate(cores) if sum(cores[: n + 1]) <= 100]
+    containers = [_asking(f"c{n}", limits={CORE: each}) for n, each in enumerate(together)]
+    pod: Json = {"spec": {"containers": containers}}
+    options = Options(largest, DefaultMemory.PROPORTIONAL)
+    demand, _ = read_pod_demand(fill_memory(pod, names=NAMES, options=options).pod["spec"], NAMES)
+    assert sum(each.demand.memory for each in demand.containers) <= max(largest, len(together))
+
+
+@pytest.mark.parametrize("init", [(), [("50", "")], [("50", "", "Always")]])
+def test_policies_accept_what_the_webhook_makes_of_a_pod_that_they_would_refuse(init: Any) -> None:
+    creation = Creation("no memory", [("50", "")], init)
+    policy = find(base(), "ValidatingAdmissionPolicy", "gpu-turnstile-requests")
+    assert denials(policy, creation.request()) != []
+    made = applied(creation.pod(), _decide(creation.pod()))
+    assert denials(policy, replace(creation.request(), new=made)) == []

@@ -1,0 +1,32 @@
+"""The operator's choices on which decisions depend."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DefaultMemory(StrEnum):
+    """The treatment of a share whose author left the memory out."""
+
+    REFUSE = "refuse"
+    PROPORTIONAL = "proportional"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The operator's choices.
+
+    Attributes:
+        largest_card: memory blocks of the largest card; 0 when unknown.
+        default_memory: for shares without memory; ``PROPORTIONAL`` needs *largest_card*.
+        scheduler_name: of the scheduler for GPU pods that name none; empty for none.
+        runtime_class: RuntimeClass for GPU pods that name none; empty for none.
+    """
+
+    largest_card: int = 0
+    default_memory: DefaultMemory = DefaultMemory.REFUSE
+    scheduler_name: str = ""
+    runtime_class: str = ""
+
+
+DEFAULTS = Options()
+"""The choices of an operator who made none."""

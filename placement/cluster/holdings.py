@@ -112,18 +112,25 @@ def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
     One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
     emptiest cards until one or the other is told.
     """
+    return simulate_cards(pod, node, free, policy)[1]
+
+
+def simulate_cards(
+    pod: Pod, node: Node, free: Free, policy: Policy
+) -> tuple[Mapping[str, Sequence[int]], Taken]:
+    """Place a pod as :func:`simulate` does; return the cards of each container too, by place."""
     known = _part_known(pod, node)
     try:
         plan = plan_pod(pod, node, free, policy, fixed=known)
     except PlacementError:
         plan = None
     if plan is not None:
-        return taken_by(plan, node)
+        return cards_of(plan, node), taken_by(plan, node)
     cards: dict[str, Sequence[int]] = dict(known)
     emptiest = sorted(range(len(free)), key=lambda place: (-free[place][0], -free[place][1], place))
     for container in pod.demand.containers:
         cards.setdefault(container.name, sorted(emptiest[: max(container.demand.cards, 1)]))
-    return taken_on(pod.demand, cards)
+    return cards, taken_on(pod.demand, cards)
 
 
 def _part_known(pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
@@ -227,6 +234,15 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
 def _asked(container: ContainerDemand) -> list[Resource]:
     asked = container.demand
     return [Resource.CORE, Resource.MEMORY] if asked.memory else [Resource.CORE]
+
+
+def cards_of(plan: Plan, node: Node) -> dict[str, tuple[int, ...]]:
+    """Return the cards of each container in a plan, by place."""
+    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
+    return {
+        name: tuple(sorted(by_name[each] for each in assignment.cards))
+        for name, assignment in plan.items()
+    }
 
 
 def taken_by(plan: Plan, node: Node) -> Taken:

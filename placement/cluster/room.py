@@ -5,8 +5,17 @@ which neither tells are simulated, in the order in which the kubelet admits them
 others leave. So the same pods have the same room, in whatever order the events came.
 """
 
+from collections.abc import Mapping, Sequence
+
 from contract.demand import CORES_PER_CARD
-from placement.cluster.holdings import Taken, View, known_cards, simulate, taken_on
+from placement.cluster.holdings import (
+    Taken,
+    View,
+    known_cards,
+    simulate,
+    simulate_cards,
+    taken_on,
+)
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
 from placement.scoring import Policy
@@ -84,6 +93,16 @@ class Room:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
         return self._held.get(uid)
 
+    def simulated(self) -> Mapping[str, tuple[Mapping[str, Sequence[int]], Taken]]:
+        """Return by UID what pods hold where that is simulated: cards of containers, and counts."""
+        free = list(self._left(self._used, []).free)
+        found = {}
+        unknown = [self.pods[uid] for uid in self._unknown]
+        for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
+            found[pod.uid] = simulate_cards(pod, self.node, free, self._policy)
+            _take(free, found[pod.uid][1])
+        return found
+
     def _left(self, used: list[list[int]], unknown: list[Pod]) -> View:
         cards = self.node.cards
         free = [
@@ -91,8 +110,7 @@ class Room:
             for card, (cores, blocks) in zip(cards, used, strict=True)
         ]
         for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
-            for place, cores, blocks in simulate(pod, self.node, free, self._policy):
-                free[place] = (max(free[place][0] - cores, 0), max(free[place][1] - blocks, 0))
+            _take(free, simulate(pod, self.node, free, self._policy))
         return View(self.node, tuple(free))
 
     def _count(self, pod: Pod) -> None:
@@ -119,3 +137,8 @@ class Room:
         for place, cores, blocks in self._held.pop(uid, ()):
             self._used[place][0] -= cores
             self._used[place][1] -= blocks
+
+
+def _take(free: list[tuple[int, int]], taken: Taken) -> None:
+    for place, cores, blocks in taken:
+        free[place] = (max(free[place][0] - cores, 0), max(free[place][1] - blocks, 0))

@@ -1,0 +1,201 @@
+"""By what a pod chooses nodes besides GPUs, as far as it can be told without a scheduler. Pure.
+
+As kube-scheduler's NodeUnschedulable, NodeAffinity and TaintToleration decide. CPU, memory,
+ports, volumes, spreading and affinity between pods are not looked at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint that keeps pods out."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        """Write as ``kubectl taint`` does."""
+        return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTraits:
+    """What pods choose a node by.
+
+    Attributes:
+        name: its name.
+        labels: key and value, sorted.
+        taints: those that keep pods out.
+        cordoned: whether it is marked unschedulable.
+    """
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A taint that a pod does not mind; empty fields match all."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    def covers(self, taint: Taint) -> bool:
+        """Return whether the taint does not matter (``ToleratesTaint`` of ``k8s.io/api``)."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One condition on a label, or on a node's name."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...]
+
+    def holds(self, found: str | None) -> bool:  # noqa: PLR0911 -- one line an operator
+        """Decide about the label's value; ``None`` where the node has no such label."""
+        match self.operator:
+            case "In":
+                return found in self.values
+            case "NotIn":
+                return found not in self.values
+            case "Exists":
+                return found is not None
+            case "DoesNotExist":
+                return found is None
+            case "Gt" | "Lt":
+                try:
+                    there, wanted = int(found or ""), int(self.values[0])
+                except (ValueError, IndexError):
+                    return False
+                return there > wanted if self.operator == "Gt" else there < wanted
+            case _:
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Conditions that must all hold; a term without any matches no node."""
+
+    labels: tuple[Expression, ...]
+    names: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """By what a pod chooses nodes.
+
+    Attributes:
+        selector: labels that a node must have.
+        terms: required node affinity, one of which must match; ``None`` for no such rule.
+        tolerations: taints that it does not mind.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[Term, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+    def keep_from(self, node: NodeTraits) -> str:
+        """Return why the pod is not put on a node; empty where nothing known forbids it."""
+        labels = dict(node.labels)
+        for key, value in self.selector:
+            if labels.get(key) != value:
+                return f"node selector {key}={value} does not match"
+        if self.terms is not None and not any(_matches(term, node, labels) for term in self.terms):
+            return "required node affinity does not match"
+        if node.cordoned and not self._tolerates(Taint(_UNSCHEDULABLE, "", "NoSchedule")):
+            return "the node is cordoned"
+        for taint in node.taints:
+            if not self._tolerates(taint):
+                return f"taint {taint} is not tolerated"
+        return ""
+
+    def _tolerates(self, taint: Taint) -> bool:
+        return any(each.covers(taint) for each in self.tolerations)
+
+
+def _matches(term: Term, node: NodeTraits, labels: Mapping[str, str]) -> bool:
+    return bool(term.labels or term.names) and (
+        all(each.holds(labels.get(each.key)) for each in term.labels)
+        and all(each.key == "metadata.name" and each.holds(node.name) for each in term.names)
+    )
+
+
+def read_traits(obj: Mapping[str, Any]) -> NodeTraits:
+    """Read what pods choose a node by, from a node object."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    taints = tuple(
+        Taint(each.get("key", ""), each.get("value") or "", each.get("effect", ""))
+        for each in spec.get("taints") or ()
+        # Cordoning is told apart; the taint comes with it.
+        if each.get("effect") in _KEEPS_OUT and each.get("key") != _UNSCHEDULABLE
+    )
+    labels = tuple(sorted((metadata.get("labels") or {}).items()))
+    return NodeTraits(metadata["name"], labels, taints, bool(spec.get("unschedulable")))
+
+
+def read_constraints(spec: Mapping[str, Any]) -> Constraints:
+    """Read by what a pod chooses nodes, from a pod's spec; what cannot be read is not said."""
+    selector = _mapping(spec.get("nodeSelector"))
+    affinity = _mapping(_mapping(spec.get("affinity")).get("nodeAffinity"))
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    terms = None
+    if required is not None:
+        terms = tuple(
+            Term(
+                _expressions(_mapping(each).get("matchExpressions")),
+                _expressions(_mapping(each).get("matchFields")),
+            )
+            for each in _list(_mapping(required).get("nodeSelectorTerms"))
+        )
+    tolerations = tuple(
+        Toleration(
+            _text(each.get("key")),
+            _text(each.get("operator")) or "Equal",
+            _text(each.get("value")),
+            _text(each.get("effect")),
+        )
+        for each in map(_mapping, _list(spec.get("tolerations")))
+    )
+    return Constraints(
+        tuple(sorted((str(key), str(value)) for key, value in selector.items())),
+        terms,
+        tolerations,
+    )
+
+
+def _expressions(listed: object) -> tuple[Expression, ...]:
+    return tuple(
+        Expression(
+            _text(each.get("key")),
+            _text(each.get("operator")),
+            tuple(map(str, _list(each.get("values")))),
+        )
+        for each in map(_mapping, _list(listed))
+    )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,122 @@
+"""The report on one node: its cards with what is held and free of them, and by whom."""
+
+from collections.abc import Mapping
+
+from contract.demand import CORES_PER_CARD
+from placement.cluster.nodes import Problem
+from view.model.occupancy import Occupancy, used_by
+from view.model.reports import CardReport, Holder, NodeReport, Share, Source
+
+_LARGEST_SHARE = CORES_PER_CARD - 1
+
+
+def report_node(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> NodeReport:
+    """Make the report.
+
+    Args:
+        occupancy: the node.
+        evidence: by UID of the pod and name of the container.
+    """
+    node, facts = occupancy.view.node, occupancy.facts
+    cards = _cards(occupancy, evidence)
+    usable = [] if node.problem else [card for card in cards if not card.unhealthy]
+    healthy = [card for card in cards if not card.unhealthy]
+    shares = [
+        Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
+        for card in usable
+        if card.cores_free and card.blocks_free
+    ]
+    return NodeReport(
+        name=node.name,
+        problem=node.problem.value,
+        notes=tuple(_notes(occupancy, cards)),
+        memory_block=facts.memory_block,
+        cards=cards,
+        links=facts.links,
+        cores=sum(card.cores for card in healthy),
+        cores_held=sum(card.cores_held for card in healthy),
+        cores_free=sum(card.cores_free for card in healthy),
+        blocks=sum(card.blocks for card in healthy),
+        blocks_held=sum(card.blocks_held for card in healthy),
+        blocks_free=sum(card.blocks_free for card in healthy),
+        largest_share=max(
+            shares, key=lambda each: (each.cores, each.blocks, -each.card), default=None
+        ),
+        whole_cards=sum(card.cores_free == CORES_PER_CARD for card in usable),
+        pods=len(occupancy.held),
+    )
+
+
+def _cards(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> tuple[CardReport, ...]:
+    view, used = occupancy.view, used_by(occupancy.held, occupancy.unseen)
+    holders = _holders(occupancy, evidence)
+    found = []
+    for place, (card, told) in enumerate(zip(view.node.cards, occupancy.facts.cards, strict=True)):
+        cores_free, blocks_free = view.free[place]
+        cores, blocks = used.get(place, (0, 0))
+        found.append(
+            CardReport(
+                uuid=card.uuid,
+                index=card.index,
+                model=card.model,
+                memory=told.memory,
+                numa=told.numa,
+                unhealthy=told.unhealthy,
+                cores=CORES_PER_CARD,
+                cores_held=CORES_PER_CARD - cores_free,
+                cores_free=cores_free,
+                blocks=card.blocks,
+                blocks_held=card.blocks - blocks_free,
+                blocks_free=blocks_free,
+                overbooked=cores > CORES_PER_CARD or blocks > card.blocks,
+                reported_cores_free=told.cores_free,
+                reported_blocks_free=told.blocks_free,
+                holders=tuple(holders.get(place, ())),
+            )
+        )
+    return tuple(found)
+
+
+def _holders(
+    occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]
+) -> dict[int, list[Holder]]:
+    found: dict[int, list[Holder]] = {}
+    for held in occupancy.held:
+        pod = held.pod
+        for container, place, cores, blocks in held.parts():
+            source = held.sources.get(container, Source.SIMULATED)
+            by = evidence.get((pod.uid, container), "") if source is Source.RECORDED else ""
+            found.setdefault(place, []).append(
+                Holder(pod.namespace, pod.name, container, cores, blocks, source, by)
+            )
+    for place, (cores, blocks) in enumerate(occupancy.unseen):
+        if cores or blocks:
+            unseen = Holder("", "", "", cores, blocks, Source.UNSEEN)
+            found.setdefault(place, []).append(unseen)
+    return found
+
+
+def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
+    facts, notes = occupancy.facts, []
+    if facts.not_ready:
+        notes.append(f"the node is not ready: {facts.not_ready}")
+    if facts.traits.cordoned:
+        notes.append("the node is cordoned: no new pod is put on it")
+    if occupancy.view.node.problem is Problem.NONE:
+        notes += [note for card in cards if (note := _note_on(card))]
+    return notes
+
+
+def _note_on(card: CardReport) -> str:
+    if card.overbooked:
+        return f"card {card.index}: pods hold, or will ask for, more than it has"
+    less = card.reported_cores_free < card.cores_free or (
+        card.reported_blocks_free < card.blocks_free
+    )
+    if not less:
+        return ""
+    return (
+        f"card {card.index}: the agent counts {card.reported_cores_free} cores and "
+        f"{card.reported_blocks_free} blocks free, the pods in the API leave {card.cores_free} and "
+        f"{card.blocks_free}: a pod may have ended just now, or was deleted by force and still runs"
+    )

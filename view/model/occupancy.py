@@ -1,0 +1,178 @@
+"""One node at one moment: its cards, which pods hold what of them, and what is free. Pure."""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from placement.cluster.holdings import Taken, View, known_cards
+from placement.cluster.nodes import Problem
+from placement.cluster.pods import Pod
+from placement.cluster.room import Room
+from view.model.nodes import NodeFacts
+from view.model.reports import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one pod holds.
+
+    Attributes:
+        pod: the pod.
+        cards: container and its cards, by their places.
+        sources: container and how its cards are known.
+        taken: cores and blocks of each card.
+    """
+
+    pod: Pod
+    cards: Mapping[str, Sequence[int]]
+    sources: Mapping[str, Source]
+    taken: Taken
+
+    def parts(self) -> list[tuple[str, int, int, int]]:
+        """Divide what the pod holds among its containers.
+
+        What an ordinary init container has handed on (fact K7) is counted where it is now.
+
+        Returns:
+            Container, place of the card, cores, blocks; the sums are those of :attr:`taken`.
+        """
+        left = {place: [cores, blocks] for place, cores, blocks in self.taken}
+        containers = self.pod.demand.containers
+        last_first = sorted(containers, key=lambda each: each.kind is ContainerKind.INIT)
+        found: dict[tuple[str, int], list[int]] = {}
+        for container in last_first:
+            for place, *quota in quotas(container, self.cards.get(container.name, ())):
+                row = left.get(place, [0, 0])
+                given = [min(wanted, there) for wanted, there in zip(quota, row, strict=True)]
+                left[place] = [there - part for there, part in zip(row, given, strict=True)]
+                if any(given):
+                    found[container.name, place] = given
+        return [(name, place, *given) for (name, place), given in found.items()]  # type: ignore[misc]  # two counts
+
+
+def quotas(container: ContainerDemand, places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return what a container has of each of its cards: place, cores and blocks."""
+    asked = container.demand
+    cores = asked.cores if asked.is_share else CORES_PER_CARD
+    memory = asked.memory_per_card()
+    return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """A node and who holds what of it.
+
+    Attributes:
+        facts: the node.
+        held: by pods, sorted by namespace and name.
+        unseen: of each card, cores and blocks that the agent counts as held, by pods not seen.
+        view: the node as placing sees it.
+    """
+
+    facts: NodeFacts
+    held: tuple[Held, ...]
+    unseen: tuple[tuple[int, int], ...]
+    view: View
+
+    def view_without(self, uids: AbstractSet[str]) -> View:
+        """Return the node with what would be free if some pods held nothing."""
+        if not uids:
+            return self.view
+        return self._view_of([each for each in self.held if each.pod.uid not in uids])
+
+    def view_as_if(
+        self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
+    ) -> View:
+        """Return the node as it would be.
+
+        Args:
+            healthy: places of cards that would be healthy.
+            connected: its agent would be connected to the kubelet.
+        """
+        node = self.view.node
+        cards = tuple(
+            replace(card, healthy=True) if place in healthy else card
+            for place, card in enumerate(node.cards)
+        )
+        problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
+        return View(replace(node, cards=cards, problem=problem), self.view.free)
+
+    def _view_of(self, held: Sequence[Held]) -> View:
+        used = used_by(held, self.unseen)
+        return View(self.view.node, _free(self.facts, used))
+
+
+def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
+    """Work out who holds what of a node.
+
+    Args:
+        room: of the node.
+        facts: the node.
+        partial: there may be pods that are not seen: what the agent counts as held counts too.
+    """
+    node, simulated = room.node, room.simulated()
+    held = []
+    for pod in sorted(room.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
+        taken = room.holding(pod.uid)
+        if taken is not None:
+            cards: Mapping[str, Sequence[int]] = known_cards(pod, node) or {}
+        elif pod.uid in simulated:
+            cards, taken = simulated[pod.uid]
+        else:
+            continue
+        held.append(Held(pod, cards, _sources(pod, cards, sure=pod.uid not in simulated), taken))
+    seen = used_by(held, ())
+    unseen: tuple[tuple[int, int], ...] = ()
+    if partial:
+        unseen = tuple(
+            (
+                max(CORES_PER_CARD - told.cores_free - cores, 0),
+                max(card.blocks - told.blocks_free - blocks, 0),
+            )
+            for card, told, (cores, blocks) in zip(
+                node.cards, facts.cards, _by_place(facts, seen), strict=True
+            )
+        )
+    view = View(node, _free(facts, used_by(held, unseen)))
+    return Occupancy(facts, tuple(held), unseen, view)
+
+
+def used_by(held: Sequence[Held], unseen: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Add up what is held of each card, by place."""
+    used = dict(enumerate(unseen))
+    for each in held:
+        for place, cores, blocks in each.taken:
+            before = used.get(place, (0, 0))
+            used[place] = (before[0] + cores, before[1] + blocks)
+    return used
+
+
+def _by_place(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    return [used.get(place, (0, 0)) for place in range(len(facts.cards))]
+
+
+def _free(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (max(CORES_PER_CARD - cores, 0), max(card.blocks - blocks, 0))
+        for card, (cores, blocks) in zip(facts.placed.cards, _by_place(facts, used), strict=True)
+    )
+
+
+def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:
+    recorded, chosen = dict(pod.recorded), dict(pod.chosen)
+    found = {}
+    for container in pod.demand.containers:
+        if container.name not in cards:
+            continue
+        if container.name in recorded:
+            found[container.name] = Source.RECORDED
+        elif (
+            container.kind is ContainerKind.MAIN
+            and container.index in chosen
+            and (sure or len(chosen[container.index]) == container.demand.cards)
+        ):
+            found[container.name] = Source.CHOSEN
+        else:
+            found[container.name] = Source.SIMULATED
+    return found

@@ -1,0 +1,129 @@
+"""The report on one pod: what it asks for, what it has got, how far it has come and why. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from contract.demand import ContainerDemand
+from view.model.events import newest_first
+from view.model.nodes import NodeFacts
+from view.model.occupancy import Held, quotas
+from view.model.pods import PodFacts, refusal_text
+from view.model.reports import ContainerReport, EventReport, Part, PodReport, Source, Stage
+
+_USUAL = frozenset({"ContainerCreating", "PodInitializing"})
+_VETOED = "GPUStartVetoed"
+
+
+def report_pod(
+    facts: PodFacts,
+    *,
+    node: NodeFacts | None,
+    held: Held | None,
+    why: str,
+    events: Sequence[EventReport],
+) -> PodReport:
+    """Make the report.
+
+    Args:
+        facts: the pod.
+        node: where it is bound, if it is and that node is known.
+        held: what it holds there; ``None`` where that is not known, or nothing any more.
+        why: why it waits; of other pods this is found out here.
+        events: about it, in any order.
+    """
+    placed, stage = facts.placed, stage_of(facts)
+    newest = newest_first(list(events))
+    return PodReport(
+        namespace=placed.namespace,
+        name=placed.name,
+        uid=placed.uid,
+        node=placed.node,
+        phase=facts.phase,
+        stage=stage,
+        deleting=facts.deleting,
+        created=facts.created,
+        scheduler=facts.scheduler,
+        containers=tuple(_container(each, facts, node, held) for each in placed.demand.containers),
+        wishes=facts.wishes,
+        why=why if stage is Stage.WAITING else _why(facts, stage, newest),
+        events=newest,
+    )
+
+
+def stage_of(facts: PodFacts) -> Stage:
+    """Return how far a pod has come."""
+    if facts.ended:
+        if facts.phase == "Succeeded":
+            return Stage.SUCCEEDED
+        return Stage.REFUSED if facts.rejected else Stage.FAILED
+    if not facts.placed.node:
+        return Stage.WAITING
+    return Stage.RUNNING if facts.phase == "Running" else Stage.STARTING
+
+
+def _why(facts: PodFacts, stage: Stage, events: Sequence[EventReport]) -> str:
+    if stage is Stage.SUCCEEDED:
+        return ""
+    if stage is Stage.REFUSED:
+        return refusal_text(facts.message) or facts.reason
+    if stage is Stage.FAILED:
+        return ": ".join(filter(None, (facts.reason, facts.message)))
+    for event in events:
+        if event.reason == _VETOED and stage is Stage.STARTING:
+            return event.message
+    for each in facts.containers:
+        if each.waiting and each.waiting not in _USUAL:
+            return ": ".join(filter(None, (each.name, each.waiting, each.message)))
+    return ""
+
+
+def container_report(container: ContainerDemand) -> ContainerReport:
+    """Make the report on a container of which only the request is known."""
+    asked = container.demand
+    return ContainerReport(container.name, container.kind.value, asked.cores, asked.memory)
+
+
+def _container(
+    container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
+) -> ContainerReport:
+    asked, evidence = container_report(container), dict(facts.evidence)
+    parts, source = _parts(container, facts, node, held)
+    return ContainerReport(
+        asked.name,
+        asked.kind,
+        asked.cores,
+        asked.blocks,
+        parts,
+        source,
+        evidence.get(container.name, "") if source is Source.RECORDED else "",
+    )
+
+
+def _parts(
+    container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
+) -> tuple[tuple[Part, ...], Source | None]:
+    name = container.name
+    if held is not None and node is not None:
+        found = tuple(
+            Part(card.uuid, card.index, card.model, cores, blocks)
+            for place, cores, blocks in quotas(container, held.cards.get(name, ()))
+            for card in (node.placed.cards[place],)
+        )
+        return found, held.sources.get(name)
+    uuids = dict(facts.placed.recorded).get(name)
+    if uuids is not None:
+        known: Mapping[str, tuple[int | None, str]] = {
+            card.uuid: (card.index, card.model) for card in (node.placed.cards if node else ())
+        }
+        parts = tuple(
+            Part(uuids[at], index, model, cores, blocks)
+            for at, cores, blocks in quotas(container, range(len(uuids)))
+            for index, model in (known.get(uuids[at], (None, "")),)
+        )
+        return parts, Source.RECORDED
+    chosen = dict(facts.placed.chosen).get(container.index)
+    if chosen is not None and facts.placed.node and not facts.ended:
+        parts = tuple(
+            Part("", index, "", cores, blocks) for index, cores, blocks in quotas(container, chosen)
+        )
+        return parts, Source.CHOSEN
+    return (), None

@@ -1,0 +1,187 @@
+"""A pod object as the view needs it: the scheduler's view of it, and what only people ask."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from contract.demand import read_pod_demand
+from contract.errors import InvalidStamp
+from contract.names import Names
+from contract.pod_annotations import read_allocations
+from contract.stamps import OrderStamp
+from contract.wishes import read_wishes
+from placement.cluster.pods import Pod, has_ended, parse_pod
+from view.model.constraints import Constraints, read_constraints
+
+# What the kubelet writes around our text (fact K9).
+_REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
+_REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
+"""Reasons of a status, or how they begin, with which the kubelet refuses for lack of devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """What the webhook wrote.
+
+    Attributes:
+        admitted: when, by ``admission-order``; empty where there is no such stamp.
+        bound: when, by ``bind-order``; empty where there is no such stamp.
+        node: ``predicate-node``.
+        order: the stamps as they are written, of creation and of binding.
+    """
+
+    admitted: str
+    bound: str
+    node: str
+    order: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """A container's state by the kubelet.
+
+    Attributes:
+        name: its name.
+        waiting: why it does not run, in one word; empty where it does or has.
+        message: the same in a sentence.
+        started: when it was started; empty where it was not.
+        finished: when it ended; empty where it did not.
+    """
+
+    name: str
+    waiting: str
+    message: str
+    started: str
+    finished: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod that asks for GPUs.
+
+    Attributes:
+        placed: the pod as placing sees it.
+        phase: as the API server has it.
+        reason: of its status, such as ``UnexpectedAdmissionError``.
+        message: of its status.
+        ended: whether it has succeeded or failed.
+        deleting: whether it is being deleted.
+        created: when.
+        scheduler: which scheduler is responsible.
+        evidence: container and evidence, by the agent's record.
+        stamps: what the webhook wrote.
+        wishes: annotation (without its domain) and value.
+        core_limit: hundredths that a share may use in all; ``None`` where nothing is said.
+        errors: what is wrong with the request itself.
+        unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
+        containers: by the kubelet, init containers first.
+        constraints: by what it chooses nodes besides GPUs.
+    """
+
+    placed: Pod
+    phase: str
+    reason: str
+    message: str
+    ended: bool
+    deleting: bool
+    created: str
+    scheduler: str
+    evidence: tuple[tuple[str, str], ...]
+    stamps: Stamps
+    wishes: tuple[tuple[str, str], ...]
+    core_limit: int | None
+    errors: tuple[str, ...]
+    unscheduled: tuple[str, str]
+    containers: tuple[ContainerFacts, ...]
+    constraints: Constraints
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the kubelet has refused to admit it, for lack of devices."""
+        return self.phase == "Failed" and self.reason.startswith(_REJECTED)
+
+
+def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
+    """Read a pod object, annotations possibly hostile; ``None`` for one that asks for no GPU."""
+    placed = parse_pod(obj, names)
+    if placed is None:
+        return None
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    status, annotations = obj.get("status") or {}, metadata.get("annotations") or {}
+    _, errors = read_pod_demand(spec, names)
+    wishes, wrong = read_wishes(annotations, names)
+    recorded = dict(placed.recorded)
+    return PodFacts(
+        placed,
+        status.get("phase") or "Pending",
+        status.get("reason") or "",
+        status.get("message") or "",
+        has_ended(obj),
+        "deletionTimestamp" in metadata,
+        metadata.get("creationTimestamp") or "",
+        spec.get("schedulerName") or "default-scheduler",
+        tuple(
+            (name, each.evidence.value)
+            for name, each in read_allocations(annotations, names, []).items()
+            if name in recorded
+        ),
+        _stamps(annotations, names),
+        tuple(
+            (key.removeprefix(f"{names.domain}/"), str(annotations[key]))
+            for key in sorted(names.wishes & annotations.keys())
+        ),
+        wishes.core_limit,
+        tuple(str(each) for each in (*errors, *wrong)),
+        _unscheduled(status),
+        tuple(
+            _container(each)
+            for field in ("initContainerStatuses", "containerStatuses")
+            for each in status.get(field) or ()
+        ),
+        read_constraints(spec),
+    )
+
+
+def refusal_text(message: str) -> str:
+    """Return the agent's own text out of the kubelet's message; all of it where it has none."""
+    found = _REFUSAL.search(message)
+    return found["text"] if found else message
+
+
+def _stamps(annotations: Mapping[str, Any], names: Names) -> Stamps:
+    admitted, bound = (
+        str(annotations.get(each, "")) for each in (names.admission_order, names.bind_order)
+    )
+    node = str(annotations.get(names.predicate_node, ""))
+    return Stamps(_time_of(admitted), _time_of(bound), node, (admitted, bound))
+
+
+def _time_of(stamp: str) -> str:
+    try:
+        at = OrderStamp.decode(stamp).time_ns
+        return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (InvalidStamp, OverflowError, ValueError):
+        return ""
+
+
+def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
+    for each in status.get("conditions") or ():
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            return each.get("reason") or "", each.get("message") or ""
+    return "", ""
+
+
+def _container(status: Mapping[str, Any]) -> ContainerFacts:
+    state = status.get("state") or {}
+    waiting = state.get("waiting") or {}
+    ended = state.get("terminated") or {}
+    running = state.get("running") or {}
+    return ContainerFacts(
+        status.get("name") or "",
+        waiting.get("reason") or "",
+        waiting.get("message") or "",
+        running.get("startedAt") or ended.get("startedAt") or "",
+        ended.get("finishedAt") or "",
+    )

@@ -1,0 +1,258 @@
+"""The cluster as objects of the API server come in, and all that can be asked about it. No I/O."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from contract.names import Names
+from placement.cluster.room import Room
+from placement.scoring import Policy
+from view.model.events import Told, denied_by_us, read_event
+from view.model.manifest import fit_manifest
+from view.model.node_report import report_node
+from view.model.nodes import NodeFacts, read_node
+from view.model.occupancy import Held, Occupancy, observe
+from view.model.pod_report import report_pod, stage_of
+from view.model.pods import PodFacts, read_pod
+from view.model.reports import (
+    ClusterReport,
+    DeniedReport,
+    EventReport,
+    FitReport,
+    Gap,
+    NodeReport,
+    PodReport,
+    PodStory,
+    Stage,
+)
+from view.model.story import tell_story
+from view.model.verdicts import Question
+from view.model.waiting import Waiting
+
+
+class ClusterState:
+    """Nodes, GPU pods and Events. Not safe to share between threads.
+
+    What has not changed is not worked out again: after one event a report costs little.
+    """
+
+    def __init__(self, names: Names, policy: Policy = Policy.BINPACK) -> None:
+        """Start with an empty cluster.
+
+        Args:
+            names: the contract's names.
+            policy: which card a share prefers, as the agents have it.
+        """
+        self._names = names
+        self._policy = policy
+        self._nodes: dict[str, NodeFacts] = {}
+        self._rooms: dict[str, Room] = {}
+        self._pods: dict[str, PodFacts] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._told: dict[str, dict[str, Told]] = {}  # by UID of what it is about
+        self._denied: dict[str, DeniedReport] = {}
+        self._gaps: tuple[Gap, ...] = ()
+        self._occupancies: dict[str, Occupancy] = {}
+        self._node_reports: dict[str, NodeReport] = {}
+        self._pod_reports: dict[str, PodReport] = {}
+
+    # --- what comes in ----------------------------------------------------------------
+
+    def put_node(self, obj: Mapping[str, Any]) -> None:
+        """Take in a node as the API shows it."""
+        facts = read_node(obj, self._names)
+        name = facts.placed.name
+        before = self._nodes.get(name)
+        if before == facts:
+            return
+        self._nodes[name] = facts
+        room = self._room(name)
+        if before is None or room.node != facts.placed:
+            room.set_node(facts.placed)
+        self._touch(name)
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node; its pods stay known until they are gone themselves."""
+        self._nodes.pop(name, None)
+        if name in self._rooms and not self._rooms[name].pods:
+            del self._rooms[name]
+        self._touch(name)
+
+    def put_pod(self, obj: Mapping[str, Any]) -> None:
+        """Take in a pod as the API shows it; those that ask for no GPU are passed over."""
+        facts = read_pod(obj, self._names)
+        if facts is None:
+            self.drop_pod(obj["metadata"].get("uid", ""))
+            return
+        pod = facts.placed
+        before = self._pods.get(pod.uid)
+        if before == facts:
+            return
+        self._pods[pod.uid] = facts
+        self._by_name[pod.namespace, pod.name] = pod.uid
+        self._pod_reports.pop(pod.uid, None)
+        if before is not None and before.placed == pod and before.ended == facts.ended:
+            return
+        if before is not None and before.placed.node:
+            self._leave(before)
+        if pod.node and not facts.ended:
+            self._room(pod.node).put(pod)
+            self._touch(pod.node)
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        facts = self._pods.pop(uid, None)
+        if facts is None:
+            return
+        pod = facts.placed
+        if self._by_name.get((pod.namespace, pod.name)) == uid:
+            del self._by_name[pod.namespace, pod.name]
+        self._pod_reports.pop(uid, None)
+        self._told.pop(uid, None)
+        if pod.node:
+            self._leave(facts)
+
+    def put_event(self, obj: Mapping[str, Any]) -> None:
+        """Take in an Event; those of a pod may come before it."""
+        told = read_event(obj)
+        denied = denied_by_us(told, self._names)
+        if denied is not None:
+            self._denied[told.uid] = denied
+        elif told.kind == "Pod":
+            self._told.setdefault(told.about, {})[told.uid] = told
+            self._pod_reports.pop(told.about, None)
+
+    def drop_event(self, obj: Mapping[str, Any]) -> None:
+        """Forget an Event that has expired."""
+        told = read_event(obj)
+        self._denied.pop(told.uid, None)
+        if self._told.get(told.about, {}).pop(told.uid, None) is not None:
+            self._pod_reports.pop(told.about, None)
+
+    def set_gaps(self, gaps: Iterable[Gap]) -> None:
+        """Take in what could not be read."""
+        if self._gaps != (gaps := tuple(gaps)):
+            self._gaps = gaps
+            self._occupancies.clear()
+            self._node_reports.clear()
+            self._pod_reports.clear()
+
+    # --- what can be asked ------------------------------------------------------------
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What could not be read."""
+        return self._gaps
+
+    def report(self) -> ClusterReport:
+        """Return the cluster as it is now."""
+        waiting = Waiting(self._for_gpus(), self._gaps)
+        pods = [self._report_pod(facts, waiting) for facts in self._pods.values()]
+        return ClusterReport(
+            tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
+            tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
+            tuple(
+                sorted(
+                    self._denied.values(), key=lambda each: (each.namespace, each.name, each.kind)
+                )
+            ),
+            self._gaps,
+        )
+
+    def explain(self, namespace: str, name: str) -> PodStory | None:
+        """Return one pod's way; ``None`` where there is no such pod that asks for GPUs."""
+        facts = self._pods.get(self._by_name.get((namespace, name), ""))
+        if facts is None:
+            return None
+        nodes = self._for_gpus()
+        report = self._report_pod(facts, Waiting(nodes, self._gaps))
+        return tell_story(facts, report, nodes, self._gaps, self._policy)
+
+    def fit(self, manifest: Mapping[str, Any]) -> FitReport:
+        """Return whether and where a pod would fit that is not created yet.
+
+        Args:
+            manifest: a Pod, or a workload with a pod template.
+
+        Raises:
+            InvalidManifest: it is neither, or its pods ask for no GPU.
+        """
+        return fit_manifest(manifest, self._for_gpus(), self._gaps, self._names, self._policy)
+
+    # --- inside -------------------------------------------------------------------------
+
+    def _gpu_nodes(self) -> set[str]:
+        named = {name for name, facts in self._nodes.items() if facts.for_gpus}
+        return named | {name for name, room in self._rooms.items() if room.pods} & set(self._nodes)
+
+    def _for_gpus(self) -> list[Occupancy]:
+        return [self._occupancy(name) for name in sorted(self._gpu_nodes())]
+
+    def _occupancy(self, name: str) -> Occupancy:
+        found = self._occupancies.get(name)
+        if found is None:
+            partial = any(gap.what == "pods" for gap in self._gaps)
+            found = observe(self._room(name), self._nodes[name], partial=partial)
+            self._occupancies[name] = found
+        return found
+
+    def _report_node(self, name: str) -> NodeReport:
+        found = self._node_reports.get(name)
+        if found is None:
+            occupancy = self._occupancy(name)
+            evidence = {
+                (each.pod.uid, container): word
+                for each in occupancy.held
+                for container, word in self._pods[each.pod.uid].evidence
+            }
+            found = self._node_reports[name] = report_node(occupancy, evidence)
+        return found
+
+    def _report_pod(self, facts: PodFacts, waiting: Waiting) -> PodReport:
+        pod = facts.placed
+        found = self._pod_reports.get(pod.uid)
+        if found is not None:
+            return found
+        stage, node = stage_of(facts), self._nodes.get(pod.node)
+        found = report_pod(
+            facts,
+            node=node,
+            held=self._held(facts) if node is not None else None,
+            why=waiting.why(facts, Question(pod, facts.constraints))
+            if stage is Stage.WAITING
+            else "",
+            events=self._events(pod.uid),
+        )
+        if stage is not Stage.WAITING:  # why one waits depends on all nodes
+            self._pod_reports[pod.uid] = found
+        return found
+
+    def _events(self, uid: str) -> list[EventReport]:
+        return [each.report for each in self._told.get(uid, {}).values()]
+
+    def _held(self, facts: PodFacts) -> Held | None:
+        if facts.ended:
+            return None
+        for each in self._occupancy(facts.placed.node).held:
+            if each.pod.uid == facts.placed.uid:
+                return each
+        return None
+
+    def _leave(self, facts: PodFacts) -> None:
+        pod = facts.placed
+        room = self._room(pod.node)
+        room.drop(pod.uid)
+        if not room.pods and pod.node not in self._nodes:
+            del self._rooms[pod.node]
+        self._touch(pod.node)
+
+    def _room(self, name: str) -> Room:
+        room = self._rooms.get(name)
+        if room is None:
+            room = self._rooms[name] = Room(name, self._policy)
+        return room
+
+    def _touch(self, name: str) -> None:
+        self._occupancies.pop(name, None)
+        self._node_reports.pop(name, None)
+        for uid in [uid for uid, each in self._pod_reports.items() if each.node == name]:
+            del self._pod_reports[uid]

@@ -1,0 +1,205 @@
+"""One pod's way, step by step, and for one that does not run what it lacks. Pure."""
+
+from collections.abc import Sequence
+
+from placement.scoring import Policy
+from view.model.changes import find_changes
+from view.model.occupancy import Occupancy
+from view.model.pods import PodFacts
+from view.model.reports import (
+    Change,
+    ContainerReport,
+    Gap,
+    NodeVerdict,
+    PodReport,
+    PodStory,
+    Source,
+    Stage,
+    Step,
+)
+from view.model.verdicts import Question, judge, name_some
+
+_DONE, _MISSING, _WRONG = "done", "missing", "wrong"
+_BY = {
+    Source.RECORDED: "by the agent's record",
+    Source.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
+    Source.SIMULATED: "not told yet; so it would be placed",
+}
+
+
+def tell_story(
+    facts: PodFacts,
+    report: PodReport,
+    nodes: Sequence[Occupancy],
+    gaps: Sequence[Gap],
+    policy: Policy,
+) -> PodStory:
+    """Tell a pod's way.
+
+    Args:
+        facts: the pod.
+        report: the same.
+        nodes: all nodes with GPUs.
+        gaps: what could not be read.
+        policy: which card a share prefers.
+    """
+    looking = report.stage in (Stage.WAITING, Stage.REFUSED)
+    question = Question(facts.placed, facts.constraints)
+    considered = _considered(question, nodes, policy, everywhere=looking)
+    fitting = [each.node for each in considered if each.fits]
+    changes: tuple[Change, ...] = ()
+    if looking and not fitting and not facts.errors:
+        changes = find_changes(question, nodes)
+    return PodStory(
+        pod=report,
+        summary=_summary(report, fitting, changes),
+        steps=tuple(_steps(facts, report)),
+        limits=tuple(_limits(facts, report, nodes)),
+        errors=facts.errors,
+        nodes=considered,
+        changes=changes,
+        gaps=tuple(gaps),
+    )
+
+
+def _considered(
+    question: Question, nodes: Sequence[Occupancy], policy: Policy, *, everywhere: bool
+) -> tuple[NodeVerdict, ...]:
+    pod = question.pod
+    verdicts = [
+        judge(question, each, policy, each.view_without({pod.uid}))
+        for each in nodes
+        if everywhere or each.view.node.name == pod.node
+    ]
+    return tuple(sorted(verdicts, key=lambda each: (not each.fits, each.for_good, each.node)))
+
+
+def _summary(report: PodReport, fitting: Sequence[str], changes: Sequence[Change]) -> str:
+    match report.stage:
+        case Stage.WAITING:
+            text = f"waits: {report.why}"
+        case Stage.REFUSED:
+            text = f"was refused on {report.node}: {report.why}"
+            if fitting:
+                text += f". A new pod would fit now on {name_some(fitting)}"
+        case Stage.STARTING:
+            text = f"is bound to {report.node} and not running yet"
+            text += f": {report.why}" if report.why else ""
+        case Stage.RUNNING:
+            text = f"runs on {report.node}" + (f": {report.why}" if report.why else "")
+        case Stage.SUCCEEDED:
+            text = f"has succeeded on {report.node}"
+        case Stage.FAILED:
+            text = f"has failed: {report.why}"
+    if changes:
+        text += f". Smallest change: {changes[0].text} (fits on {name_some(changes[0].nodes)})"
+    return text
+
+
+# --- the steps --------------------------------------------------------------------------
+
+
+def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
+    steps = [Step("created", facts.created, "created", _DONE), _admitted(facts)]
+    steps.append(_bound(facts, report))
+    if report.stage is not Stage.WAITING:
+        steps.append(_allocated(report))
+        steps.append(_started(facts, report))
+    if facts.ended:
+        ends = [each.finished for each in facts.containers if each.finished]
+        state = _DONE if report.stage is Stage.SUCCEEDED else _WRONG
+        steps.append(Step("ended", max(ends, default=""), report.why or "succeeded", state))
+    return steps
+
+
+def _admitted(facts: PodFacts) -> Step:
+    stamp, _ = facts.stamps.order
+    if not facts.stamps.admitted:
+        text = "no stamp of the webhook: the pod did not pass it"
+        return Step("admitted", "", text, _WRONG)
+    return Step("admitted", facts.stamps.admitted, f"by the webhook, stamp {stamp}", _DONE)
+
+
+def _bound(facts: PodFacts, report: PodReport) -> Step:
+    if not report.node:
+        reason, message = facts.unscheduled
+        text = ": ".join(filter(None, (facts.scheduler, reason, message)))
+        return Step("bound", "", text if message else f"{text} has not said anything yet", _MISSING)
+    text = f"to {report.node} by {facts.scheduler}"
+    chosen = [
+        f"{container.name}: {_cards_of([str(each) for each in indices])}"
+        for index, indices in facts.placed.chosen
+        for container in facts.placed.demand.containers
+        if container.kind.value == "container" and container.index == index
+    ]
+    if chosen:
+        text += f", which chose {', '.join(chosen)}"
+    _, stamp = facts.stamps.order
+    if not facts.stamps.bound:
+        text += "; no stamp: the binding did not pass the webhook"
+        return Step("bound", "", text, _WRONG)
+    return Step("bound", facts.stamps.bound, f"{text}, stamp {stamp}", _DONE)
+
+
+def _cards_of(indices: Sequence[str]) -> str:
+    return f"card {indices[0]}" if len(indices) == 1 else f"cards {', '.join(indices)}"
+
+
+def _allocated(report: PodReport) -> Step:
+    recorded = [each for each in report.containers if each.source is Source.RECORDED]
+    if not recorded:
+        text = "no record of the agent"
+        state = _WRONG if report.stage is Stage.REFUSED else _MISSING
+        return Step("allocated", "", text, state)
+    return Step("allocated", "", "; ".join(map(_got, report.containers)), _DONE)
+
+
+def _got(container: ContainerReport) -> str:
+    if not container.parts or container.source is None:
+        return f"{container.name}: nothing is recorded"
+    cards = _cards_of(
+        [part.uuid if part.index is None else str(part.index) for part in container.parts]
+    )
+    evidence = f", evidence {container.evidence}" if container.evidence else ""
+    return (
+        f"{container.name}: {container.cores} cores and {container.blocks} blocks of {cards}, "
+        f"{_BY.get(container.source, '')}{evidence}"
+    )
+
+
+def _started(facts: PodFacts, report: PodReport) -> Step:
+    started = [each.started for each in facts.containers if each.started]
+    if not started:
+        wrong = bool(report.why) or report.stage is Stage.REFUSED
+        return Step("started", "", report.why or "not yet", _WRONG if wrong else _MISSING)
+    return Step("started", min(started), report.why or "running", _WRONG if report.why else _DONE)
+
+
+# --- limits -----------------------------------------------------------------------------
+
+
+def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> list[str]:
+    block = next(
+        (each.facts.memory_block for each in nodes if each.view.node.name == report.node), 0
+    )
+    found = []
+    for container in facts.placed.demand.containers:
+        asked = container.demand
+        memory = f" and {asked.memory} blocks" if asked.memory else ""
+        if asked.memory and block:
+            memory += f" ({asked.memory * block / 2**30:g} GiB)"
+        if not asked.is_share:
+            hold = "" if asked.memory else ", no limit of memory"
+            found.append(f"{container.name}: {_whole(asked.cards)}{memory}{hold}")
+            continue
+        more = ""
+        if facts.core_limit is not None and facts.core_limit > asked.cores:
+            more = f", up to {facts.core_limit} while others leave them idle (vcuda-core-limit)"
+        found.append(f"{container.name}: {asked.cores} cores{memory} of one card{more}")
+    if found:
+        found.append("Containers are held to this only where the agent runs with --enforcement.")
+    return found
+
+
+def _whole(cards: int) -> str:
+    return "1 whole card" if cards == 1 else f"{cards} whole cards"

@@ -1,0 +1,151 @@
+"""Whether a pod fits on a node, and of each card why not: placing's answers, in detail. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from contract.demand import CORES_PER_CARD
+from contract.resource import Resource
+from placement.capacity import CardState, need_of, why_not
+from placement.cluster.fit import Refusal, check
+from placement.cluster.holdings import View, cards_of, plan_pod
+from placement.cluster.pods import Need, Pod, Shape
+from placement.errors import PlacementError
+from placement.scoring import Policy
+from view.model.constraints import Constraints
+from view.model.occupancy import Occupancy
+from view.model.reports import CardVerdict, NodeVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pod that looks for a node.
+
+    Attributes:
+        pod: the pod.
+        constraints: by what it chooses nodes besides GPUs.
+    """
+
+    pod: Pod
+    constraints: Constraints
+
+    @property
+    def key(self) -> tuple[Shape, Constraints]:
+        """What answers depend on; equal for equal pods."""
+        return self.pod.shape, self.constraints
+
+
+def why_not_on(
+    question: Question, occupancy: Occupancy, view: View | None = None
+) -> Refusal | None:
+    """Return why a pod does not fit on a node; ``None`` where it does.
+
+    Args:
+        question: the pod.
+        occupancy: the node.
+        view: the node as it would be, instead of as it is.
+    """
+    kept = question.constraints.keep_from(occupancy.facts.traits)
+    if kept:
+        return Refusal(kept, for_good=True)
+    answer = check(question.pod.shape, view or occupancy.view)
+    return answer if isinstance(answer, Refusal) else None
+
+
+def judge(
+    question: Question, occupancy: Occupancy, policy: Policy, view: View | None = None
+) -> NodeVerdict:
+    """Decide about a pod and a node, and about each of its cards.
+
+    Args:
+        question: the pod.
+        occupancy: the node.
+        policy: which card a share prefers.
+        view: the node as it would be, instead of as it is.
+    """
+    view = view or occupancy.view
+    refusal = why_not_on(question, occupancy, view)
+    return NodeVerdict(
+        view.node.name,
+        fits=refusal is None,
+        reason=refusal.reason if refusal else "",
+        for_good=refusal.for_good if refusal else False,
+        cards=_cards(question.pod, occupancy, view),
+        placing=_placing(question.pod, view, policy) if refusal is None else (),
+    )
+
+
+def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    try:
+        plan = plan_pod(pod, view.node, view.free, policy)
+    except PlacementError:
+        plan = None
+    if plan is None:
+        return ()
+    index = [card.index for card in view.node.cards]
+    cards = cards_of(plan, view.node)
+    return tuple((name, tuple(index[each] for each in on)) for name, on in cards.items())
+
+
+def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...]:
+    """Return a verdict on each card, for the container that finds the fewest."""
+    shape = pod.shape
+    if not shape.needs:
+        return ()
+    states = card_states(pod, occupancy, view)
+    reasons = [[_why_not(need, state) for state in states] for need in shape.needs]
+    spare = [row.count("") - need.cards for row, need in zip(reasons, shape.needs, strict=True)]
+    tightest = spare.index(min(spare))
+    name = pod.demand.containers[tightest].name
+    return tuple(
+        CardVerdict(card.index, card.uuid, card.model, *free, name, reason)
+        for card, free, reason in zip(view.node.cards, view.free, reasons[tightest], strict=True)
+    )
+
+
+def card_states(pod: Pod, occupancy: Occupancy, view: View) -> list[CardState]:
+    """Return the cards of a node as a pod finds them."""
+    return [
+        CardState(
+            card.uuid,
+            card.index,
+            {Resource.CORE: cores, Resource.MEMORY: blocks},
+            {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
+            "" if card.healthy else told.unhealthy,
+            pod.wishes.excludes(model=card.model, uuid=card.uuid),
+        )
+        for card, told, (cores, blocks) in zip(
+            view.node.cards, occupancy.facts.cards, view.free, strict=True
+        )
+    ]
+
+
+def _why_not(need: Need, state: CardState) -> str:
+    """Return why a card does not fit, with all that it lacks; empty where it fits."""
+    first = why_not(need_of(need.demand), state)
+    if not first or state.unhealthy or state.excluded:
+        return first
+    wanted = ((Resource.CORE, need.cores, "cores"), (Resource.MEMORY, need.blocks, "memory blocks"))
+    lacks = [
+        f"{state.free[resource]} of {count} {unit} free"
+        for resource, count, unit in wanted
+        if state.free[resource] < count
+    ]
+    return ", ".join(lacks)
+
+
+def summarize(reasons: Iterable[str]) -> str:
+    """Return equal reasons once, with how many nodes have each, the most frequent first."""
+    counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
+    return "; ".join(f"{reason} ({count_of(count, 'node')})" for reason, count in counted)
+
+
+def count_of(count: int, noun: str) -> str:
+    """Write a count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def name_some(names: Sequence[str], most: int = 3) -> str:
+    """Write some of several names, and how many there are besides."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -1,0 +1,70 @@
+"""Why a pod has no node yet, in one line. Pure."""
+
+from collections.abc import Sequence
+
+from placement.cluster.pods import Shape
+from view.model.constraints import Constraints
+from view.model.occupancy import Occupancy
+from view.model.pods import PodFacts
+from view.model.reports import Gap
+from view.model.verdicts import Question, name_some, summarize, why_not_on
+
+GATED = "SchedulingGated"
+
+
+class Waiting:
+    """Answers for one moment; equal pods are looked at once."""
+
+    def __init__(self, nodes: Sequence[Occupancy], gaps: Sequence[Gap]) -> None:
+        """Take the cluster as it is.
+
+        Args:
+            nodes: all nodes with GPUs.
+            gaps: what could not be read.
+        """
+        self._nodes = nodes
+        self._gaps = gaps
+        self._known: dict[tuple[Shape, Constraints], tuple[tuple[str, ...], str]] = {}
+
+    def why(self, facts: PodFacts, question: Question) -> str:
+        """Return why a pod that is bound to no node is not.
+
+        Args:
+            facts: the pod.
+            question: the same, as it looks for a node.
+        """
+        reason, message = facts.unscheduled
+        if facts.deleting:
+            return "it is being deleted"
+        if facts.errors:
+            return facts.errors[0]
+        if reason == GATED:
+            return f"{GATED}: {message}"
+        return self._by_nodes(question, facts.scheduler, message)
+
+    def answers(self, question: Question) -> tuple[tuple[str, ...], str]:
+        """Return the nodes where a pod fits, and why it does not on the others."""
+        found = self._known.get(question.key)
+        if found is None:
+            refusals = [(each.view.node.name, why_not_on(question, each)) for each in self._nodes]
+            found = (
+                tuple(name for name, refusal in refusals if refusal is None),
+                summarize(refusal.reason for _, refusal in refusals if refusal is not None),
+            )
+            self._known[question.key] = found
+        return found
+
+    def _by_nodes(self, question: Question, scheduler: str, message: str) -> str:
+        if not self._nodes:
+            return self._no_nodes()
+        nodes, reasons = self.answers(question)
+        if not nodes:
+            return reasons
+        said = f": {message}" if message else " has not said anything yet"
+        return f"cards are free for it on {name_some(nodes)}; {scheduler}{said}"
+
+    def _no_nodes(self) -> str:
+        for gap in self._gaps:
+            if gap.what == "nodes":
+                return f"nodes cannot be read: {gap.reason}"
+        return "no node of this cluster has GPUs"

@@ -138,6 +138,11 @@ class Names:
         """Node annotation: the card inventory, JSON."""
         return f"{self.domain}/gpu-cards"
 
+    @cached_property
+    def gpu_model(self) -> str:
+        """Node label: the model of its cards, or ``mixed``."""
+        return f"{self.domain}/gpu-model"
+
     def predicate_gpu_idx(self, index: int) -> str:
         """Return the annotation with the card indices of ``spec.containers[index]``."""
         return f"{self.predicate_gpu_idx_prefix}{index}"

@@ -118,6 +118,7 @@ class Agent:
             api=self._api,
             node=settings.node_name,
             annotation=settings.names.gpu_cards,
+            label=settings.names.gpu_model,
             look=self._survey,
             pace=inventory_pace,
             on_result=lambda result: self._metrics.inventory.labels(result).inc(),

@@ -1,4 +1,4 @@
-"""The node's cards as the node shows them: an annotation, kept up by a thread of its own."""
+"""The node's cards as the node shows them: an annotation and a label, kept up by a thread."""
 
 import logging
 import random
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.node_label import model_label
 from common.backoff import Backoff, Jitter, spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.resource import Resource
@@ -108,6 +109,7 @@ class InventoryWriter:
         api: NodeApi,
         node: str,
         annotation: str,
+        label: str,
         look: Callable[[], NodeCards | None],
         pace: InventoryPace | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -120,6 +122,7 @@ class InventoryWriter:
             api: where patches go.
             node: the node's name.
             annotation: the annotation's name.
+            label: the name of the label with the model of the cards.
             look: gives the inventory as it is now, ``None`` while it is not known.
             pace: how often.
             clock: seconds, monotonic.
@@ -129,6 +132,7 @@ class InventoryWriter:
         self._api = api
         self._node = node
         self._annotation = annotation
+        self._label = label
         self._look = look
         self._pace = pace or InventoryPace()
         self._clock = clock
@@ -137,6 +141,7 @@ class InventoryWriter:
         self._changed = threading.Condition()
         self._stopping = False
         self._told = False
+        self._model: str | None = None
 
     def poke(self) -> None:
         """Report that something may have changed."""
@@ -164,7 +169,7 @@ class InventoryWriter:
             elif written and now - at < pace.write and not _is_more(shown, found):
                 pause = min(pace.freed, at + pace.write - now)
                 self.poke()  # it is still to be written
-            elif self._write(text):
+            elif self._write(text, found):
                 written, at, shown = text, now, found
                 pause = min(pace.freed, pace.write)
                 retries.reset()
@@ -184,12 +189,14 @@ class InventoryWriter:
             self._told = False
             return not self._stopping
 
-    def _write(self, text: str) -> bool:
-        """Write the annotation; tell whether it is there."""
+    def _write(self, text: str, found: NodeCards | None) -> bool:
+        """Write annotation and label; tell whether they are there."""
+        metadata: Json = {"annotations": {self._annotation: text}}
+        if found is not None:  # else the same is written again
+            self._model = model_label(card.model for card in found.cards)
+        metadata["labels"] = {self._label: self._model}
         try:
-            self._api.patch_node(
-                self._node, {"metadata": {"annotations": {self._annotation: text}}}
-            )
+            self._api.patch_node(self._node, {"metadata": metadata})
         except (Rejected, Gone, Unavailable) as error:
             # The node may be registered later, and permissions come after the agent.
             log.warning("inventory waits", extra={"node": self._node, "reason": str(error)})

@@ -19,6 +19,7 @@ def test_every_name_lives_under_the_default_domain() -> None:
         "gpu_allocation": "gpu-allocation",
         "predicate_gpu_idx_prefix": "predicate-gpu-idx-",
         "gpu_cards": "gpu-cards",
+        "gpu_model": "gpu-model",
     }
     for name, value in expected.items():
         assert getattr(names, name) == f"tencent.com/{value}"
@@ -31,7 +32,7 @@ def test_one_setting_changes_the_domain_everywhere() -> None:
         for name in dir(Names)
         if not name.startswith("_") and isinstance(getattr(names, name), str) and name != "domain"
     ]
-    assert len(every) == 17
+    assert len(every) == 18
     assert names.wishes < set(every)
     assert all(each.startswith("gpu.example.org/") for each in every)
     assert names.predicate_gpu_idx(3) == "gpu.example.org/predicate-gpu-idx-3"

@@ -267,10 +267,23 @@ NODES = [
     ),
     Example("a token without a node", AGENT, _note(NAMES.gpu_cards, "{}"), "only its own node"),
     Example(
-        "the agent labels its node",
+        "the agent labels its node with the model of its cards",
+        AGENT,
+        {"metadata": {"labels": {NAMES.gpu_model: "NVIDIA-A30"}}},
+        node="n1",
+    ),
+    Example(
+        "the agent labels its node otherwise",
         AGENT,
         {"metadata": {"labels": {"a": "b"}}},
-        "only annotations",
+        "only gpu-model",
+        node="n1",
+    ),
+    Example(
+        "the agent adds a finalizer to its node",
+        AGENT,
+        {"metadata": {"finalizers": ["example.com/stay"]}},
+        "only annotations and a label",
         node="n1",
     ),
     Example(

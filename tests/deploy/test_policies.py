@@ -190,7 +190,7 @@ def _pod_annotations(names: Names) -> set[str]:
             found.add(value)
         elif isinstance(value, frozenset):
             found |= value
-    return found - {names.core, names.memory, names.gpu_cards}
+    return found - {names.core, names.memory, names.gpu_cards, names.gpu_model}
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda each: each["metadata"]["name"])

@@ -31,14 +31,16 @@ class FakeNodeApi:
         self.errors = list(errors)
         self.tries: list[float] = []
         self.written: list[NodeCards] = []
+        self.models: list[str | None] = []
 
     def patch_node(self, name: str, patch: Json) -> None:
         self.tries.append(time.monotonic())
         if self.errors:
             raise self.errors.pop(0)
         assert name == "n1"
-        (text,) = patch.pop("metadata").pop("annotations").values()
-        assert not patch
+        assert patch.keys() == {"metadata"}
+        (text,) = patch["metadata"]["annotations"].values()
+        self.models.append(patch["metadata"]["labels"][NAMES.gpu_model])
         self.written.append(decode_inventory(text))
 
 
@@ -74,6 +76,7 @@ def writer_to(
         api=api,
         node="n1",
         annotation=NAMES.gpu_cards,
+        label=NAMES.gpu_model,
         look=cards,
         pace=pace,
         on_result=([] if results is None else results).append,
@@ -118,6 +121,15 @@ def test_it_is_written_once_and_again_when_it_changes() -> None:
         cards.found = state(2)
         eventually(lambda: api.written == [state(1), state(2)], "what is new is written")
     assert results == ["written", "written"]
+
+
+def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
+    card = NodeCard("GPU-0", 0, "NVIDIA A30", 1, None, "", 100, 1)
+    api, cards = FakeNodeApi(), Cards(NodeCards(1, (card,)))
+    with writing(writer_to(api, cards)):
+        eventually(lambda: api.models == ["NVIDIA-A30"], "it is labelled")
+        cards.found = NodeCards(1)
+        eventually(lambda: api.models == ["NVIDIA-A30", None], "the label is removed")
 
 
 def test_nothing_is_written_while_nothing_is_known() -> None:

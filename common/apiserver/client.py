@@ -31,17 +31,21 @@ _SILENT_SECONDS = 120.0
 class Client:
     """A client of the API server. Safe to share between threads."""
 
-    def __init__(self, kubeconfig: Path | None, *, user_agent: str) -> None:
+    def __init__(
+        self, kubeconfig: Path | None, *, user_agent: str, context: str | None = None
+    ) -> None:
         """Read the credentials; nothing is asked yet.
 
         Args:
-            kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+            kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``; ``None`` for the
+                service account of the pod.
             user_agent: the program, which audit logs name.
+            context: of the kubeconfig; ``None`` for the current one.
 
         Raises:
             CredentialsError: neither can be used.
         """
-        self._rest = Rest(kubeconfig, user_agent=user_agent)
+        self._rest = Rest(kubeconfig, user_agent=user_agent, context=context)
         self._lock = threading.Lock()
         self._watching: set[Any] = set()
         self._closed = False
@@ -77,6 +81,24 @@ class Client:
         if not isinstance(decoded, dict):
             raise Unavailable("API server: answered with something that is no object")
         return decoded
+
+    def read_text(self, path: str, *, timeout: Timeout) -> str:
+        """Get what is no object, such as what a pod answers through the API server's proxy.
+
+        Args:
+            path: absolute, quoted.
+            timeout: how long to wait.
+
+        Raises:
+            Gone: 410.
+            Rejected: another 4xx but 429.
+            Unavailable: no usable answer in time.
+        """
+        response = self._request("GET", path, timeout=timeout)
+        try:
+            return str(response.data.decode())
+        except (*BROKEN, ValueError) as error:
+            raise Unavailable(f"API server: {error}") from error
 
     def list(
         self, path: str, query: Mapping[str, str], within: float | None = None

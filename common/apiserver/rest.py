@@ -6,7 +6,8 @@ and to build typed objects of every pod on every event costs more than all else 
 modules are named one by one, because the program defers their packages (``agent.__main__``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -37,12 +38,16 @@ _UNUSABLE = (ConfigException, OSError, ValueError, TypeError)
 class Rest:
     """A connection to the API server. Safe to share between threads."""
 
-    def __init__(self, kubeconfig: Path | None, *, user_agent: str) -> None:
+    def __init__(
+        self, kubeconfig: Path | None, *, user_agent: str, context: str | None = None
+    ) -> None:
         """Read the credentials; nothing is asked yet.
 
         Args:
-            kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+            kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``; ``None`` for the
+                service account of the pod.
             user_agent: the program, which audit logs name.
+            context: of the kubeconfig; ``None`` for the current one.
 
         Raises:
             CredentialsError: neither can be used.
@@ -52,7 +57,7 @@ class Rest:
         if kubeconfig is None:
             _load_service_account(self._configuration)
         else:
-            _load_kubeconfig(self._configuration, kubeconfig)
+            _load_kubeconfig(self._configuration, kubeconfig, context)
         self._configuration.retries = False
         self._client = RESTClientObject(self._configuration)
 
@@ -109,12 +114,37 @@ def _load_service_account(configuration: Configuration) -> None:
         raise _unusable("the pod's service account", error) from error
 
 
-def _load_kubeconfig(configuration: Configuration, path: Path) -> None:
+def _load_kubeconfig(configuration: Configuration, path: Path, context: str | None) -> None:
+    with _readable(path) as kube_config:
+        kube_config.load_kube_config(str(path), context, client_configuration=configuration)
+
+
+def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
+    """Return the namespace that a context of a kubeconfig names; ``default`` where it names none.
+
+    Args:
+        kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``.
+        context: its name; ``None`` for the current one.
+
+    Raises:
+        CredentialsError: the file cannot be used, or has no such context.
+    """
+    with _readable(kubeconfig) as kube_config:
+        contexts, current = kube_config.list_kube_config_contexts(str(kubeconfig))
+    for each in contexts if context is not None else [current]:
+        if context in (None, each["name"]):
+            return str(each["context"].get("namespace") or "default")
+    raise CredentialsError(f'context "{context}" does not exist')
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[Any]:
+    """Hand over the client's module; translate what it raises."""
     # Imports OAuth libraries and an HTTP client; no pod of the DaemonSet needs them.
     from kubernetes.config import kube_config  # noqa: PLC0415
 
     try:
-        kube_config.load_kube_config(str(path), client_configuration=configuration)
+        yield kube_config
     # Reached through the client: PyYAML is imported by the agent's cards file alone.
     except (*_UNUSABLE, kube_config.yaml.YAMLError) as error:  # type: ignore[attr-defined]
         raise _unusable(str(path), error) from error

@@ -12,8 +12,14 @@ from placement.cluster.nodes import Node, parse_node
 from view.model.constraints import NodeTraits, read_traits
 from view.model.reports import LinkReport
 
-_GPU_LABEL = ("nvidia.com/gpu.present", "true")
-"""What the agent's DaemonSet chooses nodes by (``deploy/base/agent/daemonset.yaml``)."""
+GPU_LABELS = (
+    "gpu-turnstile.io/gpus",
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+)
+"""By these, ``true``, the DaemonSet chooses nodes (``deploy/base/agent/daemonset.yaml``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +98,10 @@ def _inventory(obj: Mapping[str, Any], names: Names) -> NodeCards:
 
 def _is_for_gpus(obj: Mapping[str, Any], names: Names) -> bool:
     metadata, status = obj["metadata"], obj.get("status") or {}
-    label, value = _GPU_LABEL
+    labels = metadata.get("labels") or {}
     return (
         names.gpu_cards in (metadata.get("annotations") or {})
-        or (metadata.get("labels") or {}).get(label) == value
+        or any(labels.get(label) == "true" for label in GPU_LABELS)
         or any(names.core in (status.get(field) or {}) for field in ("capacity", "allocatable"))
     )
 

@@ -34,7 +34,7 @@ def tell_story(
     gaps: Sequence[Gap],
     policy: Policy,
 ) -> PodStory:
-    """Tell a pod's way.
+    """Return a pod's way.
 
     Args:
         facts: the pod.

@@ -1,0 +1,67 @@
+"""Credentials as ``kubectl`` finds them: flag, ``$KUBECONFIG``, home, or the pod's own account."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.apiserver.client import Client
+from common.apiserver.errors import CredentialsError
+from common.apiserver.rest import namespace_of
+
+USER_AGENT = "kubectl-gpu"
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client, and the namespace that is meant where none is named."""
+
+    client: Client
+    namespace: str
+
+
+def connect(
+    kubeconfig: str | None,
+    context: str | None,
+    environment: Mapping[str, str],
+    *,
+    user_agent: str = USER_AGENT,
+) -> Connection:
+    """Read credentials; nothing is asked yet.
+
+    Args:
+        kubeconfig: a file; ``None`` for the usual places.
+        context: its name; ``None`` for the current one.
+        environment: of the process.
+        user_agent: the program, which audit logs name.
+
+    Raises:
+        CredentialsError: there are none, or they cannot be used.
+    """
+    path = _kubeconfig(kubeconfig, environment)
+    if path is None:
+        if _IN_CLUSTER not in environment:
+            raise CredentialsError(
+                "no configuration has been provided: set KUBECONFIG or --kubeconfig"
+            )
+        return Connection(Client(None, user_agent=user_agent), _own_namespace(_NAMESPACE))
+    if kubeconfig and not path.exists():
+        raise CredentialsError(f"stat {kubeconfig}: no such file or directory")
+    namespace = namespace_of(path, context)
+    return Connection(Client(path, user_agent=user_agent, context=context), namespace)
+
+
+def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | None:
+    named = given or environment.get("KUBECONFIG")
+    if named:
+        return Path(named)
+    home = Path(environment.get("HOME", "/")) / ".kube" / "config"
+    return home if home.exists() else None
+
+
+def _own_namespace(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"

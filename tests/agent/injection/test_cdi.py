@@ -173,105 +173,66 @@ def test_what_nvidias_tool_writes_is_read() -> None:
     schema().validate(decode_yaml((DATA / "nvidia.yaml").read_text()))
 
 
-def test_the_hosts_names_are_taken_by_uuid() -> None:
-    assert names_on_host(TWO, [[nvidia()]]) == {
-        "GPU-0": "nvidia.com/gpu=GPU-0",
-        "GPU-1": "nvidia.com/gpu=GPU-1",
-    }
-
-
 def without(spec: Spec, *names: str) -> Spec:
     return replace(spec, devices=tuple(each for each in spec.devices if each.name not in names))
 
 
-def test_where_a_uuid_is_missing_all_are_named_by_index() -> None:
-    assert names_on_host(TWO, [[without(nvidia(), "GPU-1")]]) == {
-        "GPU-0": "nvidia.com/gpu=0",
-        "GPU-1": "nvidia.com/gpu=1",
-    }
-
-
-@pytest.mark.parametrize(
-    "specs",
-    [
-        [],
-        [[]],
-        [[without(nvidia(), "GPU-1", "1")]],
-        [[replace(nvidia(), kind="management.nvidia.com/gpu")]],
-    ],
-)
-def test_a_host_that_does_not_name_all_our_cards_does_not_do(specs: list[list[Spec]]) -> None:
-    assert names_on_host(TWO, specs) is None
-
-
-def device(name: str, *nodes: str) -> SpecDevice:
-    return SpecDevice(name, frozenset(nodes))
-
-
-def spec_of(*devices: SpecDevice, nodes: frozenset[str] = frozenset()) -> Spec:
-    return Spec("nvidia.com/gpu", devices, nodes)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        # made when what is card 1 now was card 0
-        spec_of(device("0", "/dev/nvidia1"), device("1", "/dev/nvidia0")),
-        spec_of(device("GPU-0", "/dev/nvidia1"), device("GPU-1", "/dev/nvidia0")),
-        spec_of(device("0", "/dev/nvidia0", "/dev/nvidia1"), device("1", "/dev/nvidia1")),
-        spec_of(device("0", "/dev/nvidia0"), device("1")),
-        spec_of(device("0", "/dev/nvidia10"), device("1", "/dev/nvidia1")),
-        spec_of(
-            device("0", "/dev/nvidia0"),
-            device("1", "/dev/nvidia1"),
-            nodes=frozenset({"/dev/nvidia1"}),
-        ),
-    ],
-)
-def test_a_spec_that_would_give_a_container_another_card_does_not_do(spec: Spec) -> None:
-    assert names_on_host(TWO, [[spec]]) is None
-
-
-def test_a_stale_uuid_does_not_keep_just_indices_from_being_used() -> None:
-    spec = spec_of(
-        device("GPU-0", "/dev/nvidia1"),
-        device("GPU-1", "/dev/nvidia1"),
-        device("0", "/dev/nvidia0"),
-        device("1", "/dev/nvidia1"),
+def spec_of(nodes: frozenset[str] = frozenset(), /, **devices: str) -> Spec:
+    """Devices by name (``_`` for ``-``), each with its nodes of ``/dev``, space-separated."""
+    made = (
+        SpecDevice(
+            name.strip("i").replace("_", "-"), frozenset(f"/dev/{each}" for each in paths.split())
+        )
+        for name, paths in devices.items()
     )
-    assert names_on_host(TWO, [[spec]]) == {
-        "GPU-0": "nvidia.com/gpu=0",
-        "GPU-1": "nvidia.com/gpu=1",
-    }
+    return Spec("nvidia.com/gpu", tuple(made), nodes)
+
+
+BY_UUID = {"GPU-0": "nvidia.com/gpu=GPU-0", "GPU-1": "nvidia.com/gpu=GPU-1"}
+BY_INDEX = {"GPU-0": "nvidia.com/gpu=0", "GPU-1": "nvidia.com/gpu=1"}
+JUST = spec_of(i0="nvidia0", i1="nvidia1")
+STALE = spec_of(i0="nvidia1", i1="nvidia0")  # made when what is card 1 now was card 0
+AGAIN = spec_of(i1="nvidia1")
+ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | None]] = {
+    "all by UUID": ([[nvidia()]], BY_UUID),
+    "a UUID is missing": ([[without(nvidia(), "GPU-1")]], BY_INDEX),
+    "no directory": ([], None),
+    "an empty directory": ([[]], None),
+    "a card is missing": ([[without(nvidia(), "GPU-1", "1")]], None),
+    "another kind": ([[replace(nvidia(), kind="management.nvidia.com/gpu")]], None),
+    "another card by index": ([[STALE]], None),
+    "another card by UUID": ([[spec_of(GPU_0="nvidia1", GPU_1="nvidia0")]], None),
+    "two cards under a name": ([[spec_of(i0="nvidia0 nvidia1", i1="nvidia1")]], None),
+    "no card under a name": ([[spec_of(i0="nvidia0", i1="")]], None),
+    "a name that begins alike": ([[spec_of(i0="nvidia10", i1="nvidia1")]], None),
+    "a card for everybody": ([[replace(JUST, nodes=frozenset({"/dev/nvidia1"}))]], None),
+    "stale UUIDs, just indices": (
+        [[spec_of(GPU_0="nvidia1", GPU_1="nvidia1", i0="nvidia0", i1="nvidia1")]],
+        BY_INDEX,
+    ),
+    "a later directory replaces": ([[STALE], [JUST]], BY_INDEX),
+    "a later directory spoils": ([[JUST], [STALE]], None),
+    "a name twice in one directory, which the runtime refuses": ([[JUST, AGAIN]], None),
+    "and one directory later": ([[JUST, AGAIN], [AGAIN]], BY_INDEX),
+}
+
+
+@pytest.mark.parametrize(("specs", "names"), ON_HOST.values(), ids=ON_HOST)
+def test_the_hosts_names_are_used_where_they_name_just_our_cards(
+    specs: list[list[Spec]], names: dict[str, str] | None
+) -> None:
+    assert names_on_host(TWO, specs) == names
 
 
 def test_a_drivers_own_root_may_stand_before_the_device_nodes() -> None:
-    root = "/run/nvidia/driver"
-    spec = spec_of(device("0", f"{root}/dev/nvidia0"), device("1", f"{root}/dev/nvidia1"))
-    assert names_on_host(TWO, [[spec]]) is not None
+    root = "/run/nvidia/driver/dev"
+    devices = tuple(SpecDevice(str(n), frozenset({f"{root}/nvidia{n}"})) for n in range(2))
+    assert names_on_host(TWO, [[Spec("nvidia.com/gpu", devices, frozenset())]]) == BY_INDEX
 
 
-def test_a_later_directory_replaces_what_an_earlier_one_says() -> None:
-    just = spec_of(device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"))
-    stale = spec_of(device("0", "/dev/nvidia1"), device("1", "/dev/nvidia0"))
-    assert names_on_host(TWO, [[stale], [just]]) is not None
-    assert names_on_host(TWO, [[just], [stale]]) is None
-
-
-def test_a_name_that_stands_twice_in_one_directory_is_none() -> None:
-    """The runtime refuses it."""
-    just = spec_of(device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"))
-    again = spec_of(device("1", "/dev/nvidia1"))
-    assert names_on_host(TWO, [[just, again]]) is None
-    assert names_on_host(TWO, [[just, again], [again]]) is not None
-
-
-def test_a_node_without_cards_names_none() -> None:
+def test_a_node_without_cards_names_none_and_another_kind_can_be_looked_for() -> None:
     assert names_on_host(Inventory(()), [[nvidia()]]) is None
-
-
-def test_another_kind_can_be_looked_for() -> None:
-    spec = Spec("acme.com/gpu", (device("GPU-0", "/dev/nvidia0"),), frozenset())
+    spec = replace(spec_of(GPU_0="nvidia0"), kind="acme.com/gpu")
     one = Inventory((card(0),))
     assert names_on_host(one, [[spec]], kind="acme.com/gpu") == {"GPU-0": "acme.com/gpu=GPU-0"}
 

@@ -112,16 +112,6 @@ def test_what_vanished_or_was_changed_is_written_anew(
     assert stat.S_IMODE(host.file.path.stat().st_mode) == 0o644
 
 
-def test_other_cards_and_other_control_devices_are_written(host: Host) -> None:
-    host.file.refresh(TWO)
-    host.common = shared_by_all(control_devices=["/dev/nvidiactl", "/dev/nvidia-uvm"])
-    host.file.refresh(TWO)
-    assert content(host) == spec_document(TWO, host.common)
-    one = Inventory((card(1),))
-    assert host.file.refresh(one) == {"GPU-1": OURS["GPU-1"]}
-    assert content(host) == spec_document(one, host.common)
-
-
 def test_a_node_without_cards_has_no_spec(host: Host) -> None:
     assert host.file.refresh(Inventory(())) == {}
     assert not host.dynamic.exists()

@@ -130,19 +130,6 @@ def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
     assert content(dir_a) == before[0]
 
 
-def test_what_another_process_says_of_itself_is_of_no_use(
-    site: Site, dir_a: Path, dir_b: Path
-) -> None:
-    child = site.child(dir_a)
-    (site.proc / str(child.pid)).mkdir()
-    for cgroup in (
-        "/system.slice/sshd.service",  # a process of the host
-        f"/kubepods/pod{UID_B}/{ID_B}/kubepods/pod{UID_A}/{ID_A}",  # named like another's inside
-    ):
-        (site.proc / str(child.pid) / "cgroup").write_text(f"0::{cgroup}\n")
-        assert child.register(pod_uid=UID_A, container_id=ID_A) == "PERMISSION_DENIED"
-
-
 @pytest.mark.parametrize(
     ("name", "target"),
     [
@@ -217,14 +204,6 @@ def test_the_same_name_with_another_uid_gets_nothing_of_its_predecessor(
     os.close(mounted)
 
 
-_DIES = """
-import os, socket, sys
-c = socket.socket(socket.AF_UNIX)
-c.connect(sys.argv[1])
-c.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
-os._exit(0)
-"""
-
 _HANDS_ON = """
 import os, socket, sys, time
 c = socket.socket(socket.AF_UNIX)
@@ -240,16 +219,6 @@ try:
 except OSError:
     pass
 """
-
-
-def test_peers_that_die_at_once_stop_nobody(site: Site, dir_a: Path) -> None:
-    processes = [
-        subprocess.Popen([sys.executable, "-S", "-c", _DIES, str(dir_a / "vcuda.sock")])
-        for _ in range(8)
-    ]
-    for process in processes:
-        process.wait(20)
-    served(site, dir_a)
 
 
 def test_a_connection_handed_on_by_a_process_that_ended_is_worth_nothing(
@@ -398,13 +367,6 @@ def test_two_containers_that_race_each_find_their_own(site: Site, dir_a: Path, d
             assert decode((dir_b / "vcuda.config").read_bytes()).pod_uid == UID_B
             assert decode_pids((dir_a / "pids.config").read_bytes()) == (ME,)
             assert decode_pids((dir_b / "pids.config").read_bytes()) == (second.pid,)
-
-
-def test_many_processes_of_one_container_register_at_once(site: Site, dir_a: Path) -> None:
-    with ThreadPoolExecutor(24) as pool:
-        list(pool.map(lambda _: site.register(dir_a, container_name="main"), range(48)))
-    assert site.results == ["registered"] * 48
-    served(site, dir_a)
 
 
 def test_places_that_change_hands_while_their_holders_register(site: Site, dir_a: Path) -> None:

@@ -74,17 +74,6 @@ def test_a_start_makes_good_a_disk_that_was_wiped(site: Site) -> None:
     site.register(ticket_dir)
 
 
-def test_a_container_that_starts_again_finds_its_files(site: Site) -> None:
-    site.run()
-    site.put(ID_A, POD_A, ME)
-    ticket_dir = site.admit(entitlement())
-    site.register(ticket_dir, container_name="main")
-    site.vcuda.start(IDS_A, entitlement())
-    assert (ticket_dir / "pids.config").read_bytes() == b""
-    site.register(ticket_dir, container_name="main")
-    assert (ticket_dir / "pids.config").read_bytes() != b""
-
-
 def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
     site.vcuda.start(IDS_A, None)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,8 @@ import pytest
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
-from agent.enforcement.vcuda.claims import Claims, Forbidden
-from agent.enforcement.vcuda.identification import Peer
 from agent.enforcement.vcuda.manager import VirtualManager
-from agent.enforcement.vcuda.ports import Hardware
-from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError
-from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerState
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -27,12 +21,10 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     ID_A2,
     IDS_A,
-    IDS_B,
     POD_A,
     POD_B,
     UID_A,
     UID_B,
-    FakeRuntime,
     Site,
     entitlement,
     limits,
@@ -64,14 +56,6 @@ def test_registering_by_name_lists_the_processes_where_the_limits_are(
         assert limits(folder) == CONFIG
         assert pids(folder) == (5, 7, ME)
     assert site.results == ["registered"]
-
-
-def test_registering_by_id_fills_the_folder_of_that_id(site: Site, ticket_dir: Path) -> None:
-    site.register(ticket_dir, pod_uid=UID_A, container_id=ID_A)
-    assert limits(ticket_dir / ID_A) == CONFIG
-    assert pids(ticket_dir / ID_A) == (5, 7, ME)
-    assert pids(ticket_dir) == ()
-    assert not (ticket_dir / "main").exists()
 
 
 def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: Path) -> None:
@@ -157,21 +141,6 @@ def _of_another_pod(site: Site) -> None:
     site.entitled[UID_B, "main"] = entitlement(POD_B)
 
 
-def _with_a_bad_name(site: Site) -> None:
-    site.run(ID_A, POD_A, "..")
-    site.put(ID_A, POD_A, ME)
-    site.entitled[UID_A, ".."] = entitlement(name="..")
-
-
-def _ended(site: Site) -> None:
-    """The list of processes is empty: the directory is there, and nobody in it."""
-    shutil.rmtree(site.mount / "kubepods.slice")
-    _in_cgroups(site, f"0::/kubepods/pod{UID_A}/{ID_A}\n")
-    path = site.mount / "kubepods" / f"pod{UID_A}" / ID_A
-    path.mkdir(parents=True)
-    (path / "cgroup.procs").write_text("")
-
-
 REFUSED: dict[str, Callable[[Site], object]] = {
     "in no container": lambda site: _in_cgroups(site, "0::/user.slice\n"),
     "in two containers": lambda site: _in_cgroups(
@@ -197,13 +166,6 @@ def test_a_process_that_is_not_proven_to_be_of_the_container_is_refused(
     arrange(site)
     assert _code(site, ticket_dir) == DENIED
     assert not (ticket_dir / ID_A).exists()
-
-
-def test_the_holder_of_another_ticket_is_refused(site: Site, ticket_dir: Path) -> None:
-    other = site.admit(entitlement(POD_B, core_ids=IDS_B))
-    assert _code(site, other) == DENIED
-    assert not (other / ID_A).exists()
-    site.register(ticket_dir)
 
 
 def test_a_runtime_that_does_not_answer_is_told_without_its_path(
@@ -282,59 +244,6 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
 
 
 # --- alone ----------------------------------------------------------------------------------
-
-
-class Processes:
-    """Whatever the test says."""
-
-    def __init__(self, container: ContainerCgroup | None, problem: Exception | None = None) -> None:
-        self.container = container
-        self.problem = problem
-
-    def container_of(self, pid: int, /) -> ContainerCgroup | None:
-        return self.container
-
-    def pids_of(self, ref: ContainerCgroup, /) -> tuple[int, ...]:
-        if self.problem is not None:
-            raise self.problem
-        return (1,)
-
-
-class Nobody:
-    def __init__(self, peer: Peer | None) -> None:
-        self._peer = peer
-
-    def peer(self, address: str) -> Peer | None:
-        return self._peer
-
-
-def _manager(
-    folder: Path, peer: Peer | None, processes: Processes, runtime: FakeRuntime | None = None
-) -> VirtualManager:
-    return VirtualManager(
-        dirs=TicketDirs(folder),
-        peers=Nobody(peer),
-        processes=processes,
-        runtime=runtime or FakeRuntime(),
-        entitled=lambda _uid, _name: None,
-        hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
-        patience=0,
-    )
-
-
-def test_a_connection_that_is_not_the_relays_is_refused(folder: Path) -> None:
-    with pytest.raises(Forbidden, match="nobody is known"):
-        _manager(folder, None, Processes(None)).register("unix:", Claims())
-
-
-def test_only_an_id_of_64_hexadecimal_digits_ever_becomes_a_path(folder: Path) -> None:
-    made = TicketDirs(folder).make(IDS_A, POD_A)
-    ticket_dir = TicketSocket(made.digest, TicketDirs(folder).open(made.digest))
-    peer = Peer(ticket_dir, 1, ContainerCgroup("../../x", None, ()))
-    with pytest.raises(Forbidden, match="64 hexadecimal digits"):
-        _manager(folder, peer, Processes(peer.container)).register("x", Claims())
-    ticket_dir.close()
-    assert list(made.files.iterdir()) == []
 
 
 def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(

@@ -1,6 +1,5 @@
 """Lists of processes that stay true, and go with their containers."""
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -267,23 +266,6 @@ def test_what_cannot_be_removed_is_removed_the_next_time(
     assert (alone.ticket.files / ID_A).exists()
     alone.registrations.refresh(lambda _container: True)
     assert [each.name for each in alone.ticket.files.iterdir()] == ["vcuda.config"]
-
-
-def test_without_descriptors_it_is_tried_the_next_time(
-    alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    alone.add(ID_A, 7)
-    alone.processes.of[ID_A] = (7, 8)
-
-    def fails(_folder: int) -> int:
-        raise OSError(errno.EMFILE, "too many")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "dup", fails)
-        alone.registrations.refresh(lambda _container: False)
-    assert "processes not listed" in caplog.messages
-    alone.registrations.refresh(lambda _container: False)
-    assert pids(alone.ticket.files) == (7, 8)
 
 
 def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> None:

@@ -3,11 +3,12 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import socket
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -75,6 +76,59 @@ def test_a_call_on_a_connection_that_is_read_no_more_stays_in_the_kernel(
         borrowed = socket.socket(fileno=os.dup(left))
         assert borrowed.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         borrowed.close()
+
+
+class Tasks:
+    """The threads of a process, as ``/proc`` shows them at each look; a look takes no time."""
+
+    def __init__(self, folder: Path, *looks: Mapping[int, str]) -> None:
+        self.folder, self.looks, self.looked, self.now = folder, looks, -1, 0.0
+        self.sleep(0)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.looked += 1
+        shutil.rmtree(self.folder, ignore_errors=True)
+        states = self.looks[min(self.looked, len(self.looks) - 1)]
+        for thread, state in {**states, threading.get_native_id(): "R"}.items():
+            (self.folder / str(thread)).mkdir(parents=True)
+            if state:  # else it has just ended
+                (self.folder / str(thread) / "stat").write_text(f"{thread} (a) R) {state} 1 2\n")
+
+
+RUNS, SLEEPS = {1: "S", 2: "R"}, {1: "S", 2: "S"}
+
+
+@pytest.mark.parametrize(
+    ("looks", "needed"),
+    [
+        ([SLEEPS], 2),
+        ([{1: "D", 2: ""}], 2),
+        ([RUNS, SLEEPS], 3),
+        ([RUNS, SLEEPS, RUNS, SLEEPS], 5),  # one look may have come between two calls
+    ],
+)
+def test_reading_has_stopped_once_two_looks_find_every_other_thread_asleep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: list[Mapping[int, str]], needed: int
+) -> None:
+    tasks = Tasks(tmp_path / "task", *looks)
+    monkeypatch.setattr("agent.handover.connections._TASKS", tasks.folder)
+    monkeypatch.setattr("agent.handover.connections.time", tasks)
+    stop_reading([])
+    assert tasks.looked == needed
+
+
+def test_a_thread_that_never_sleeps_holds_a_handover_up_for_half_a_second_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = Tasks(tmp_path / "task", RUNS)
+    monkeypatch.setattr("agent.handover.connections._TASKS", tasks.folder)
+    monkeypatch.setattr("agent.handover.connections.time", tasks)
+    stop_reading([])
+    assert tasks.now == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_held_connection_stays_open_until_the_other_side_speaks() -> None:

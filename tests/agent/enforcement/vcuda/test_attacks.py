@@ -23,6 +23,7 @@ from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.config import decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
 from tests.agent.builders import BLOCK
+from tests.agent.enforcement.vcuda.client import stub
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     ID_A2,
@@ -35,7 +36,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     UID_B,
     Site,
     entitlement,
-    stub,
 )
 from tests.agent.fakes import eventually
 

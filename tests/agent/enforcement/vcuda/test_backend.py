@@ -25,6 +25,7 @@ from agent.enforcement.vcuda.relay import Relay
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import Cgroups
 from tests.agent.builders import BLOCK, MEMORY, ids
+from tests.agent.enforcement.vcuda.client import stub
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     IDS_A,
@@ -34,7 +35,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     FakeRuntime,
     Site,
     entitlement,
-    stub,
 )
 from tests.agent.fakes import eventually
 

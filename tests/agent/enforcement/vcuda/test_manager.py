@@ -12,6 +12,8 @@ import pytest
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.vcuda.api import vcuda_pb2 as api
+from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.errors import EnforcementError
 from agent.runtime.cri import ContainerState
@@ -143,19 +145,11 @@ def _of_another_pod(site: Site) -> None:
 
 REFUSED: dict[str, Callable[[Site], object]] = {
     "in no container": lambda site: _in_cgroups(site, "0::/user.slice\n"),
-    "in two containers": lambda site: _in_cgroups(
-        site, f"2:cpu:/kubepods/pod{UID_A}/{ID_A}\n1:memory:/kubepods/pod{UID_A}/{ID_A2}\n"
-    ),
     "not known to the runtime": lambda site: site.runtime.containers.clear(),
     "of another pod, says the runtime": _of_another_pod,
-    "with a name that is no DNS label": _with_a_bad_name,
-    "of another pod, says the ledger": lambda site: site.entitled.update(
-        {(UID_A, "main"): entitlement(POD_B)}
-    ),
     "another one, says the ledger": lambda site: site.entitled.update(
         {(UID_A, "main"): entitlement(name="other")}
     ),
-    "ended": _ended,
 }
 
 
@@ -243,7 +237,14 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site.register(ticket_dir)
 
 
-# --- alone ----------------------------------------------------------------------------------
+def test_a_connection_that_is_not_the_relays_is_refused(site: Site, ticket_dir: Path) -> None:
+    (server,) = (site.state / "vcuda").glob("server-*.sock")
+    with (
+        grpc.insecure_channel(f"unix:{server}") as channel,
+        pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"),
+    ):
+        rpc.VCUDAServiceStub(channel).RegisterVDevice(api.VDeviceRequest(), timeout=20)
+    assert site.results == ["refused"]
 
 
 def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(

@@ -8,7 +8,8 @@ import pytest
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.claims import Claims, NotYet
 from agent.enforcement.vcuda.server import VcudaServer
-from tests.agent.enforcement.vcuda.vcuda_site import Site, stub
+from tests.agent.enforcement.vcuda.client import stub
+from tests.agent.enforcement.vcuda.vcuda_site import Site
 
 
 def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:

@@ -3,17 +3,13 @@
 A process of the test is put into a container by what the fake ``/proc`` says of its cgroup.
 """
 
-import contextlib
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-
-import grpc
 
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
@@ -21,7 +17,6 @@ from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
-from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
@@ -30,6 +25,7 @@ from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo, ContainerState
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
+from tests.agent.enforcement.vcuda.client import stub
 
 UID_A = "aaaaaaaa-0000-4000-8000-000000000001"
 UID_B = "bbbbbbbb-0000-4000-8000-000000000002"
@@ -205,29 +201,11 @@ class Site:
         return child
 
 
-@contextlib.contextmanager
-def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
-    """A client as gpu-client is one: it names the socket as its authority."""
-    options = (
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_http_proxy", 0),
-        ("grpc.default_authority", "/etc/vcuda/vcuda.sock"),
-    )
-    folder = os.open(ticket_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with grpc.insecure_channel(
-            f"unix:/proc/self/fd/{folder}/vcuda.sock", options=options
-        ) as channel:
-            yield rpc.VCUDAServiceStub(channel)
-    finally:
-        os.close(folder)
-
-
 _CHILD = """
 import json, sys
 from pathlib import Path
 import grpc
-from tests.agent.enforcement.vcuda.vcuda_site import stub
+from tests.agent.enforcement.vcuda.client import stub
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 for line in sys.stdin:
     claims = json.loads(line)

@@ -1,0 +1,147 @@
+"""What containers and cards use, out of the agents' gauges. Pure.
+
+``gpu_turnstile_agent_container_*`` has the labels ``namespace``, ``pod``, ``container`` and
+``card``; ``gpu_turnstile_agent_card_*`` has ``card``. Held is by allocation; used is measured, and
+absent where it cannot be.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+PREFIX = "gpu_turnstile_agent_"
+STANDING_BY = f"{PREFIX}standing_by"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """One container on one or several cards.
+
+    Attributes:
+        namespace: of the pod.
+        pod: its name.
+        container: its name.
+        cards: UUIDs.
+        cores_held: hundredths of a card.
+        memory_held: bytes.
+        cores_used: hundredths of a card; ``None`` where not measured.
+        memory_used: bytes; ``None`` where not measured.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    cards: tuple[str, ...]
+    cores_held: float
+    memory_held: float
+    cores_used: float | None
+    memory_used: float | None
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything of it is."""
+        return self.cores_used is not None or self.memory_used is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """One card; amounts as in :class:`ContainerUse`."""
+
+    uuid: str
+    cores_held: float
+    cores_free: float
+    memory_held: float
+    memory_free: float
+    cores_used: float | None
+    memory_used: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """One node, by its agent.
+
+    Attributes:
+        node: its name.
+        problem: why nothing is known; empty where its agent has answered.
+        measured: whether the agent measures use.
+        cards: by UUID.
+        containers: by namespace, pod and container.
+    """
+
+    node: str
+    problem: str = ""
+    measured: bool = False
+    cards: tuple[CardUse, ...] = ()
+    containers: tuple[ContainerUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def read_use(node: str, samples: Iterable[Sample]) -> NodeUse | None:
+    """Read an agent's gauges; ``None`` for an agent that stands by while another serves.
+
+    Args:
+        node: where it runs.
+        samples: of all its metrics.
+    """
+    cards: dict[str, dict[str, float]] = {}
+    containers: dict[tuple[str, str, str], dict[str, dict[str, float]]] = {}
+    for sample in samples:
+        if sample.name == STANDING_BY and sample.value:
+            return None
+        what, _, field = sample.name.removeprefix(PREFIX).partition("_")
+        labels, card = sample.labels, sample.labels.get("card", "")
+        if field not in _FIELDS or not sample.name.startswith(PREFIX):
+            continue
+        if what == "card":
+            cards.setdefault(card, {})[field] = sample.value
+        elif what == "container":
+            key = (labels.get("namespace", ""), labels.get("pod", ""), labels.get("container", ""))
+            containers.setdefault(key, {}).setdefault(card, {})[field] = sample.value
+    found = tuple(_container(key, each) for key, each in sorted(containers.items()))
+    on = tuple(_card(uuid, fields) for uuid, fields in sorted(cards.items()))
+    measured = any(each.cores_used is not None or each.memory_used is not None for each in on)
+    return NodeUse(node, "", measured or any(each.measured for each in found), on, found)
+
+
+_FIELDS = frozenset(
+    {
+        *("cores_held", "cores_free", "cores_used"),
+        *("memory_held_bytes", "memory_free_bytes", "memory_used_bytes"),
+    }
+)
+
+
+def _card(uuid: str, fields: Mapping[str, float]) -> CardUse:
+    return CardUse(
+        uuid,
+        fields.get("cores_held", 0),
+        fields.get("cores_free", 0),
+        fields.get("memory_held_bytes", 0),
+        fields.get("memory_free_bytes", 0),
+        fields.get("cores_used"),
+        fields.get("memory_used_bytes"),
+    )
+
+
+def _container(
+    key: tuple[str, str, str], by_card: Mapping[str, Mapping[str, float]]
+) -> ContainerUse:
+    def total(field: str) -> float | None:
+        values = [each[field] for each in by_card.values() if field in each]
+        return sum(values) if values else None
+
+    return ContainerUse(
+        *key,
+        tuple(sorted(filter(None, by_card))),
+        total("cores_held") or 0,
+        total("memory_held_bytes") or 0,
+        total("cores_used"),
+        total("memory_used_bytes"),
+    )

@@ -1,0 +1,327 @@
+"""``kubectl gpu``: the command line."""
+
+import functools
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from common.apiserver.client import object_path
+from common.apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
+from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.collections import NODES
+from view.cluster.live import LiveCluster
+from view.model.reports import ClusterReport, PodReport
+from view.model.usage import ContainerUse, NodeUse
+from view.terminal.completion import complete_namespace, complete_node, complete_pod
+from view.terminal.documents import read_manifests
+from view.terminal.faults import CommandError, in_words, not_found
+from view.terminal.fitting import show_fits
+from view.terminal.layout import Page
+from view.terminal.nodes import show_nodes
+from view.terminal.pods import show_pods
+from view.terminal.session import Options, Session
+from view.terminal.story import show_story
+from view.terminal.top import show_use
+
+_MOST_ASKED = 20
+"""Agents that ``pods`` asks for what they measure; ``top`` asks all."""
+
+_POD_PREFIXES = ("pods/", "pod/", "po/")
+_PROGRAM = "kubectl gpu"
+
+
+_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def options(
+    *, watch: bool = False, formats: Sequence[str] = ("wide", "json", "yaml")
+) -> _Decorator:
+    """Add what every command can be told; a command is handed a session made of it."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        @click.pass_context
+        def run(context: click.Context, /, **given: Any) -> None:
+            own = Options(**{name: given.pop(name, None) for name in Options.__slots__})
+            outer = context.parent.obj if context.parent is not None else None
+            context.obj = own.over(outer) if outer is not None else own
+            if context.invoked_subcommand is None:
+                command(Session(context.obj), **given)
+
+        added = [
+            click.option("--kubeconfig", help="Path to the kubeconfig file to use."),
+            click.option("--context", help="The name of the kubeconfig context to use."),
+            click.option(
+                "-n",
+                "--namespace",
+                help="Namespace of the pods that are meant.",
+                shell_complete=complete_namespace,
+            ),
+            click.option("-o", "--output", type=click.Choice(formats), help="Output format."),
+            click.option("--color/--no-color", default=None, help="Use colors or not."),
+            click.option(
+                "--domain",
+                envvar="GPU_TURNSTILE_DOMAIN",
+                help="Domain of resources and annotations.  [default: tencent.com]",
+            ),
+            click.option(
+                "--policy",
+                type=click.Choice(["binpack", "spread"]),
+                help="Which card a share prefers; the same as the agents'.  [default: binpack]",
+            ),
+        ]
+        if watch:
+            added.append(
+                click.option(
+                    "-w", "--watch", is_flag=True, default=None, help="Show changes as they come."
+                )
+            )
+        for option in reversed(added):
+            run = option(run)
+        return run
+
+    return decorate
+
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(invoke_without_command=True, context_settings=_SETTINGS)
+@click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
+@options(watch=True)
+def cli(session: Session) -> None:
+    """Show GPUs: which are free, who holds what, and why a pod waits.
+
+    Without a command: all nodes and their cards. Nothing is ever changed. Cores are hundredths of
+    a card.
+    """
+    _nodes(session, ())
+
+
+@cli.command()
+@click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_node)
+@options(watch=True)
+def nodes(session: Session, names: tuple[str, ...]) -> None:
+    """Show nodes and their cards."""
+    _nodes(session, names)
+
+
+def _nodes(session: Session, names: tuple[str, ...]) -> None:
+    cluster = session.load()
+    known = {each.name for each in cluster.report().nodes}
+    for name in names:
+        if name not in known:
+            raise (
+                not_found("nodes", name)
+                if not _exists("nodes", "", name, session)
+                else (CommandError(f'error: node "{name}" has no GPUs'))
+            )
+
+    def picture() -> tuple[Page, Callable[[], Any]]:
+        report = cluster.report()
+        page = show_nodes(report, names=names, wide=session.wide)
+        return page, lambda: _only(report, names)
+
+    session.show_all(cluster, picture)
+
+
+def _only(report: ClusterReport, names: tuple[str, ...]) -> Any:
+    if not names:
+        return report
+    return {
+        "nodes": [each for each in report.nodes if each.name in names],
+        "gaps": report.gaps,
+    }
+
+
+@cli.command()
+@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+@click.option(
+    "--use/--no-use",
+    default=None,
+    help=f"Ask the agents what containers use.  [default: of up to {_MOST_ASKED} nodes]",
+)
+@options(watch=True)
+def pods(session: Session, *, all_namespaces: bool, use: bool | None) -> None:
+    """Show pods that ask for GPUs: what they asked for and what they got."""
+    cluster = session.load()
+    with in_words():
+        only = None if all_namespaces else session.namespace
+
+    def picture() -> tuple[Page, Callable[[], Any]]:
+        report = cluster.report()
+        shown = [each for each in report.pods if only in (None, each.namespace)]
+        measured = _measured(session, shown, use=use)
+        uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
+        page = show_pods(
+            shown,
+            datetime.now(UTC),
+            namespaces=all_namespaces,
+            wide=session.wide,
+            uses=uses,
+        )
+        return page, lambda: {"pods": shown, "uses": measured, "gaps": report.gaps}
+
+    session.show_all(cluster, picture)
+
+
+def _measured(
+    session: Session, shown: Sequence[PodReport], *, use: bool | None
+) -> list[ContainerUse] | None:
+    """Return what agents measure of pods; ``None`` where that is not to be had."""
+    running = {each.node for each in shown if each.node and each.phase == "Running"}
+    if use is False or not running or (use is None and len(running) > _MOST_ASKED):
+        return None
+    wanted = {(each.namespace, each.name) for each in shown}
+    try:
+        found = read_uses(session.connection.client, nodes=sorted(running))
+    except (Rejected, Gone, Unavailable) as error:
+        if use:
+            with in_words():
+                raise error
+        return None
+    return [
+        each for node in found for each in node.containers if (each.namespace, each.pod) in wanted
+    ]
+
+
+@cli.command()
+@click.argument("pod", shell_complete=complete_pod)
+@options(watch=True)
+def explain(session: Session, pod: str) -> None:
+    """Explain one pod: its way, its cards, and what it waits for.
+
+    For a pod that does not run: which cards lack what, and the smallest change that would let it
+    run.
+    """
+    for prefix in _POD_PREFIXES:
+        pod = pod.removeprefix(prefix)
+    cluster = session.load()
+    namespace = session.namespace
+    with in_words():
+        cluster.load_events_of(namespace, pod)
+    if cluster.explain(namespace, pod) is None:
+        if not _exists("pods", namespace, pod, session):
+            raise not_found("pods", pod)
+        core = session.names.core
+        raise CommandError(
+            f'error: pod "{pod}" asks for no GPU: no container has {core} in its limits'
+        )
+
+    def picture() -> tuple[Page, Callable[[], Any]]:
+        story = cluster.explain(namespace, pod)
+        if story is None:
+            raise not_found("pods", pod)
+        return show_story(story, wide=session.wide), lambda: story
+
+    session.show_all(cluster, picture)
+
+
+@cli.command()
+@click.option(
+    "-f",
+    "--filename",
+    type=click.File("r", encoding="utf-8"),
+    multiple=True,
+    required=True,
+    help="A manifest of a pod or a workload; - for standard input.",
+)
+@options()
+def fit(session: Session, filename: Sequence[Any]) -> None:
+    """Tell whether and where a pod would fit, and change nothing.
+
+    The exit code is 0 where all manifests fit, 1 where one does not, 2 or more for an error.
+    """
+    try:
+        with in_words(2):
+            manifests = [each for file in filename for each in read_manifests(file.read())]
+        if not manifests:
+            raise CommandError("error: no objects passed to fit", 2)
+        cluster = session.load()
+        with in_words(2):
+            reports = [cluster.fit(each) for each in manifests]
+    except UnicodeDecodeError as error:
+        raise CommandError(f"error: {error}", 2) from error
+    except CommandError as error:
+        error.code = 2
+        raise
+    session.show(show_fits(reports, wide=session.wide), lambda: {"fits": reports})
+    sys.exit(0 if all(each.fits for each in reports) else 1)
+
+
+@cli.command()
+@click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_node)
+@click.option(
+    "--agent-namespace", default=AGENT_NAMESPACE, show_default=True, help="Where the agents are."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(1),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two questions, with --watch.",
+)
+@options(watch=True)
+def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval: float) -> None:
+    """Show what cards and containers use of what they hold, by their agents.
+
+    Asks every agent through the API server's proxy. With --namespace, containers of that
+    namespace alone.
+    """
+    cluster = session.load((NODES,))
+    if not session.options.watch:
+        found = _uses(session, agent_namespace, names)
+        session.show(_use_page(session, cluster, found), lambda: {"nodes": found})
+        return
+    with session.screen.redrawing() as redraw:
+        while True:
+            redraw(_use_page(session, cluster, _uses(session, agent_namespace, names)))
+            time.sleep(interval)
+
+
+def _uses(session: Session, namespace: str, names: tuple[str, ...]) -> tuple[NodeUse, ...]:
+    with in_words():
+        return read_uses(session.connection.client, namespace, names or None)
+
+
+def _use_page(session: Session, cluster: LiveCluster, found: Sequence[NodeUse]) -> Page:
+    cards = {
+        card.uuid: (node.name, card.index, card.model)
+        for node in cluster.report().nodes
+        for card in node.cards
+    }
+    return show_use(found, cards, namespace=session.options.namespace)
+
+
+def _exists(resource: str, namespace: str, name: str, session: Session) -> bool:
+    """Return whether there is such an object; ``True`` where that may not be asked."""
+    path = object_path(resource, namespace, name) if namespace else f"/api/v1/{resource}/{name}"
+    with in_words():
+        try:
+            session.connection.client.call("GET", path, timeout=5.0)
+        except Rejected as error:
+            return error.status != 404
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; ends the process."""
+    quiet = logging.getLogger("common")  # its words are for servers
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    try:
+        cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.code if isinstance(error, CommandError) else error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        with suppress(OSError):
+            sys.stdout.flush()
+        sys.exit(130)

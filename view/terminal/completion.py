@@ -1,0 +1,82 @@
+"""Completion of names, and ``kubectl_complete-gpu``, which ``kubectl`` calls for its plugins.
+
+``kubectl`` runs the program with the words after ``kubectl gpu``, the one to be completed last. It
+expects one candidate a line, then a colon and what the shell is to do (cobra's
+``ShellCompDirective``): 4, no file names.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete
+
+from common.apiserver.client import Json, object_path
+from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.errors import Unavailable
+from contract.demand import asks_for_gpus
+from contract.names import DEFAULT_DOMAIN, Names
+from view.cluster.connection import Connection, connect
+
+_SECONDS = 2.0
+_NO_FILES, _FILES = ":4", ":0"
+
+
+def complete_pod(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Complete the name of a pod that asks for GPUs."""
+    names = Names(context.params.get("domain") or DEFAULT_DOMAIN)
+    namespace = context.params.get("namespace")
+    return _listed(
+        context,
+        begun,
+        lambda connection: object_path("pods", namespace or connection.namespace),
+        lambda obj: asks_for_gpus(obj.get("spec"), names),
+    )
+
+
+def complete_node(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Complete the name of a node with GPUs."""
+    names = Names(context.params.get("domain") or DEFAULT_DOMAIN)
+    return _listed(
+        context,
+        begun,
+        lambda _: "/api/v1/nodes",
+        lambda obj: names.gpu_cards in (obj["metadata"].get("annotations") or {}),
+    )
+
+
+def complete_namespace(
+    context: click.Context, _: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Complete a namespace."""
+    return _listed(context, begun, lambda _: "/api/v1/namespaces", lambda _: True)
+
+
+def _listed(
+    context: click.Context,
+    begun: str,
+    path: Callable[[Connection], str],
+    wanted: Callable[[Json], bool],
+) -> list[CompletionItem]:
+    try:
+        params = context.params
+        connection = connect(params.get("kubeconfig"), params.get("context"), os.environ)
+        objects, _, _ = connection.client.list(path(connection), {}, _SECONDS)
+    except (CredentialsError, Gone, Rejected, Unavailable):
+        return []
+    named = (each["metadata"]["name"] for each in objects if wanted(each))
+    return [CompletionItem(name) for name in sorted(named) if name.startswith(begun)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print what ``kubectl gpu`` could go on with."""
+    from view.terminal.commands import cli  # noqa: PLC0415 -- which imports this module
+
+    words = list(sys.argv[1:] if arguments is None else arguments) or [""]
+    complete = ShellComplete(cli, {}, "kubectl gpu", "_KUBECTL_GPU_COMPLETE")
+    found = complete.get_completions(words[:-1], words[-1])
+    for item in found:
+        if item.type == "plain":
+            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(_FILES if any(item.type == "file" for item in found) else _NO_FILES)

@@ -1,0 +1,81 @@
+"""Errors as ``kubectl`` words them."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.errors import Unavailable
+from contract.errors import InvalidName
+from view.model.errors import InvalidManifest
+from view.terminal.layout import safe
+
+_REASONS = {
+    400: "BadRequest",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+}
+_ADDRESS = re.compile(r"host='(?P<host>[^']*)', port=(?P<port>\d+)")
+
+
+class CommandError(click.ClickException):
+    """What a command ends with: one line on standard error, and an exit code."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        """Keep the line as it is, made safe to print."""
+        super().__init__(safe(text))
+        self.code = code
+
+    def show(self, file: object = None) -> None:  # noqa: ARG002 -- click's signature
+        """Print it, without a prefix of click's."""
+        click.echo(self.message, err=True)
+
+
+def not_found(kind: str, name: str) -> CommandError:
+    """Return what is said where there is no such object."""
+    return CommandError(f'Error from server (NotFound): {kind} "{name}" not found')
+
+
+@contextmanager
+def in_words(code: int = 1) -> Iterator[None]:
+    """Translate what reading a cluster may end with.
+
+    Args:
+        code: the exit code.
+
+    Raises:
+        CommandError: instead of any of it.
+    """
+    try:
+        yield
+    except (CredentialsError, InvalidManifest, InvalidName) as error:
+        raise CommandError(f"error: {error}", code) from error
+    except Rejected as error:
+        raise CommandError(_rejected(error), code) from error
+    except Gone as error:
+        raise CommandError(f"Error from server (Expired): {error}", code) from error
+    except Unavailable as error:
+        raise CommandError(_unavailable(str(error)), code) from error
+
+
+def _rejected(error: Rejected) -> str:
+    if error.status == 401:
+        return "error: You must be logged in to the server (Unauthorized)"
+    reason = _REASONS.get(error.status)
+    return f"Error from server ({reason}): {error}" if reason else f"Error from server: {error}"
+
+
+def _unavailable(text: str) -> str:
+    found = _ADDRESS.search(text)
+    if "Connection refused" in text and found:
+        where = f"{found['host']}:{found['port']}"
+        return (
+            f"The connection to the server {where} was refused - did you specify the right host "
+            "or port?"
+        )
+    return f"Unable to connect to the server: {text.removeprefix('API server: ')}"

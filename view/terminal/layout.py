@@ -1,0 +1,99 @@
+"""What is to be shown, as plain values: lines, and grids with columns. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+GOOD, BAD, WARN, DIM, BOLD, PLAIN = "green", "red", "yellow", "dim", "bold", ""
+"""Styles of a cell."""
+
+_FULL, _EMPTY = "\u2588", "\u2591"
+_BAR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A piece of text in one style; safe to print."""
+
+    text: str
+    style: str = PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a grid.
+
+    Attributes:
+        name: its heading.
+        drop: the higher, the sooner it is left out of a narrow terminal; 0 stays.
+        wraps: whether long text goes on in the next line; other columns are as wide as their text.
+    """
+
+    name: str
+    drop: int = 0
+    wraps: bool = False
+
+
+Row: TypeAlias = Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table without lines, as ``kubectl get`` prints it."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text; indented lines hang under the one above them."""
+
+    cells: tuple[Cell, ...] = ()
+    indent: int = 0
+
+
+Page: TypeAlias = Sequence[Grid | Line]
+
+
+def safe(text: str) -> str:
+    """Return text of which no character steers a terminal or hides others.
+
+    Control and format characters are written as Python escapes them; line ends become spaces.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_safe, text.replace("\r\n", " ").replace("\n", " ").replace("\t", " ")))
+
+
+def _safe(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+def cell(text: object, style: str = PLAIN) -> Cell:
+    """Make a cell of any text."""
+    return Cell(safe(str(text)), style)
+
+
+def line(text: object, style: str = PLAIN, *, indent: int = 0) -> Line:
+    """Make a line of any text."""
+    return Line((cell(text, style),), indent)
+
+
+def bar(held: int, total: int) -> str:
+    """Draw how much is held; a little is never drawn as nothing, nor nearly all as all."""
+    if total <= 0:
+        return _EMPTY * _BAR
+    full = round(_BAR * held / total)
+    if held > 0:
+        full = max(full, 1)
+    if held < total:
+        full = min(full, _BAR - 1)
+    return _FULL * full + _EMPTY * (_BAR - full)
+
+
+def level(held: int, total: int) -> str:
+    """Return the style of a bar: full cards stand out."""
+    if not total or not held:
+        return DIM
+    return WARN if held >= total else GOOD

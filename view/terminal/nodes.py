@@ -1,0 +1,205 @@
+"""``kubectl gpu``: nodes and their cards, and below them what waits or was refused. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
+from view.terminal.layout import (
+    BAD,
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Page,
+    Row,
+    bar,
+    cell,
+    level,
+    line,
+)
+from view.terminal.words import ask_of, by_name, cut, gaps_in_words, holder_of, short_model
+
+MOST_WITH_CARDS = 40
+"""Of more nodes than these, cards are shown only where nodes are named."""
+
+_MOST_PODS = 10
+_MOST_HOLDERS = 4
+_LONGEST_WHY = 400
+_GIB = 2**30
+
+_COLUMNS = (
+    Column("NODE/CARD"),
+    Column("MODEL", drop=2),
+    Column("HEALTH"),
+    Column("CORES"),
+    Column("", drop=4),
+    Column("BLOCKS"),
+    Column("", drop=3),
+    Column("FITS / HELD BY", wraps=True),
+)
+
+
+def show_nodes(
+    report: ClusterReport,
+    *,
+    names: Sequence[str] = (),
+    wide: bool = False,
+    cards: bool | None = None,
+) -> Page:
+    """Lay the cluster out.
+
+    Args:
+        report: the cluster.
+        names: only these nodes, and no pods below; all where it is empty.
+        wide: with UUIDs, memory in GiB, NUMA nodes, evidence, all holders and links.
+        cards: whether each card has a row; ``None`` for as long as there are not too many nodes.
+    """
+    nodes = [each for each in report.nodes if not names or each.name in names]
+    if cards is None:
+        cards = bool(names) or wide or len(nodes) <= MOST_WITH_CARDS
+    rows: list[Row] = []
+    for node in nodes:
+        rows.append(_node_row(node, wide=wide))
+        rows += [_card_row(node, card, wide=wide) for card in node.cards if cards]
+    page: list[Grid | Line] = []
+    if rows:
+        page.append(Grid(_COLUMNS, tuple(rows)))
+        if not cards:
+            page.append(line("Cards of a node: kubectl gpu nodes NAME", DIM))
+    elif not any(gap.what == "nodes" for gap in report.gaps):
+        page.append(line("No node has GPUs: no agent has written an inventory of cards."))
+    if wide:
+        page += _links(nodes)
+    if not names:
+        page += _below(report)
+    return [*page, *gaps_in_words(report.gaps)]
+
+
+def _node_row(node: NodeReport, *, wide: bool) -> Row:
+    ok = not node.problem
+    return (
+        cell(node.name, BOLD),
+        cell(_models(node), BOLD),
+        cell("ok", GOOD) if ok else cell("none", BAD),
+        *_amounts(node.cores_held, node.cores, node.blocks_held, node.blocks),
+        _fits(node, wide=wide),
+    )
+
+
+def _models(node: NodeReport) -> str:
+    counted = Counter(short_model(card.model) for card in node.cards)
+    return ", ".join(f"{count}x {model}" for model, count in sorted(counted.items()))
+
+
+def _fits(node: NodeReport, *, wide: bool) -> Cell:
+    if node.problem:
+        return cell("; ".join((node.problem, *node.notes)), BAD)
+    share, parts = node.largest_share, []
+    if node.whole_cards:
+        parts.append(f"{node.whole_cards} whole card{'s' * (node.whole_cards > 1)}")
+    if share is not None:
+        parts.append(f"a share of {share.cores} cores + {share.blocks} blocks")
+    fits = f"fits {' or '.join(parts)}" if parts else "full"
+    if wide and node.memory_block:
+        held, total = (each * node.memory_block / _GIB for each in (node.blocks_held, node.blocks))
+        fits += f"; {held:g} of {total:g} GiB held"
+    return cell("; ".join((fits, *node.notes)), WARN if node.notes or not parts else BOLD)
+
+
+def _card_row(node: NodeReport, card: CardReport, *, wide: bool) -> Row:
+    model = short_model(card.model)
+    if wide:
+        numa = "" if card.numa is None else f" numa {card.numa}"
+        model = f"{model} {card.memory / _GIB:g}GiB{numa} {card.uuid}"
+    holders = _held_by(card, wide=wide)
+    if card.unhealthy:
+        holders = cell("; ".join(filter(None, (card.unhealthy, holders.text))), BAD)
+    last = card is node.cards[-1]
+    return (
+        cell(f"{'└' if last else '├'} {card.index}"),
+        cell(model),
+        cell("ok", GOOD) if not card.unhealthy else cell("ill", BAD),
+        *_amounts(card.cores_held, card.cores, card.blocks_held, card.blocks),
+        holders,
+    )
+
+
+def _held_by(card: CardReport, *, wide: bool) -> Cell:
+    shown = card.holders if wide else card.holders[:_MOST_HOLDERS]
+    texts = [holder_of(each, evidence=wide).text for each in shown]
+    if len(shown) < len(card.holders):
+        texts.append(f"{len(card.holders) - len(shown)} more")
+    return cell(", ".join(texts), BAD if card.overbooked else "")
+
+
+def _amounts(cores_held: int, cores: int, blocks_held: int, blocks: int) -> tuple[Cell, ...]:
+    return (
+        cell(f"{cores_held}/{cores}"),
+        cell(bar(cores_held, cores), level(cores_held, cores)),
+        cell(f"{blocks_held}/{blocks}"),
+        cell(bar(blocks_held, blocks), level(blocks_held, blocks)),
+    )
+
+
+def _links(nodes: Sequence[NodeReport]) -> list[Line]:
+    lines = []
+    for node in nodes:
+        pairs = [f"{link.cards[0]}-{link.cards[1]} {link.kind}" for link in node.links]
+        if pairs:
+            lines.append(line(f"{node.name}: links {', '.join(pairs)}", DIM))
+    return lines
+
+
+# --- what waits or was refused -----------------------------------------------------------
+
+
+def _below(report: ClusterReport) -> list[Grid | Line]:
+    waiting = [pod for pod in report.pods if pod.stage is Stage.WAITING]
+    refused = [pod for pod in report.pods if pod.stage is Stage.REFUSED]
+    stuck = [pod for pod in report.pods if pod.stage is Stage.STARTING and pod.why]
+    page = [
+        *_pods("Waiting", sorted(waiting, key=lambda pod: pod.created), "WHY"),
+        *_pods("Bound, and not starting", stuck, "WHY"),
+        *_pods(
+            "Refused by a node",
+            sorted(refused, key=lambda pod: pod.created, reverse=True),
+            "WHY, AT THAT TIME",
+        ),
+    ]
+    if report.denied:
+        rows = tuple(
+            (
+                cell(f"{each.kind} {each.namespace}/{each.name}"),
+                cell(cut(each.message, _LONGEST_WHY)),
+            )
+            for each in report.denied[:_MOST_PODS]
+        )
+        page += [line(""), line("Pods that cannot be created", BOLD)]
+        page.append(Grid((Column("WORKLOAD"), Column("WHY", wraps=True)), rows))
+    if waiting or refused:
+        first = (waiting or refused)[0]
+        hint = f"kubectl gpu explain {first.name} -n {first.namespace}"
+        page += [line(""), line(f"More, and what would help: {hint}", DIM)]
+    return page
+
+
+def _pods(title: str, pods: Sequence[PodReport], why: str) -> list[Grid | Line]:
+    if not pods:
+        return []
+    rows = tuple(
+        (
+            cell(by_name(pod)),
+            cell(ask_of(pod.containers)),
+            cell(cut(pod.why, _LONGEST_WHY)),
+        )
+        for pod in pods[:_MOST_PODS]
+    )
+    heading = f"{title}: {len(pods)} pod{'s' * (len(pods) > 1)}"
+    if len(pods) > len(rows):
+        heading += f", {len(rows)} of them"
+    columns = (Column("POD"), Column("ASKS FOR", drop=1), Column(why, wraps=True))
+    return [line(""), line(heading, BOLD), Grid(columns, rows)]

@@ -1,0 +1,153 @@
+"""Draws pages. The only module that knows ``rich``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from view.terminal.layout import Column, Grid, Line, Page
+
+_UNLIMITED = 100_000
+"""Columns where output goes to a file or another program: nothing is cut there."""
+
+_LEAST_WRAPPED = 24
+_GAP = 3
+_STYLES = {"good": "green"}
+
+
+class Screen:
+    """Where pages are drawn."""
+
+    def __init__(self, out: TextIO, *, color: bool = True, width: int | None = None) -> None:
+        """Choose how to draw.
+
+        Args:
+            out: where to.
+            color: whether styles are used where *out* is a terminal.
+            width: columns; ``None`` for those of the terminal.
+        """
+        self._out = out
+        self._color = color and out.isatty()
+        self._given = width
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks at it."""
+        return self._out.isatty()
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        if self._given is not None:
+            return self._given
+        return Console(file=self._out).width if self.is_terminal else _UNLIMITED
+
+    def show(self, page: Page) -> None:
+        """Print a page."""
+        self._out.write(self.draw(page))
+        self._out.flush()
+
+    def draw(self, page: Page) -> str:
+        """Return a page as text, with its styles if there are any."""
+        buffer, width = StringIO(), self.width
+        console = Console(
+            file=buffer,
+            width=width,
+            force_terminal=self._color,
+            color_system="standard" if self._color else None,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+        for part in page:
+            if isinstance(part, Line):
+                console.print(_text_of(part, width), soft_wrap=width == _UNLIMITED)
+            elif part.rows:
+                console.print(_table_of(part, width))
+        lines = (each.rstrip() for each in buffer.getvalue().splitlines())
+        return "".join(f"{each}\n" for each in lines)
+
+    @contextmanager
+    def redrawing(self) -> Iterator[Callable[[Page], None]]:
+        """Hand over a function that draws one page in the place of another.
+
+        Where nobody looks, pages follow each other, with an empty line between them.
+        """
+        if not self.is_terminal:
+            first = True
+
+            def append(page: Page) -> None:
+                nonlocal first
+                if not first:
+                    self._out.write("\n")
+                first = False
+                self.show(page)
+
+            yield append
+            return
+        console = Console(file=self._out, markup=False, highlight=False, emoji=False)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+
+            def redraw(page: Page) -> None:
+                rows = self.draw(page).split("\n")[: console.height]
+                live.update(Text.from_ansi("\n".join(rows)), refresh=True)
+
+            yield redraw
+
+
+def _text_of(line: Line, width: int) -> Text:
+    text = Text(" " * line.indent if width == _UNLIMITED else "")
+    for each in line.cells:
+        text.append(each.text, style=each.style)
+    if width == _UNLIMITED or not line.indent:
+        return text
+    # Lines that go on hang under their first one.
+    console = Console(width=max(width - line.indent, _LEAST_WRAPPED), file=StringIO())
+    wrapped = text.wrap(console, max(width - line.indent, _LEAST_WRAPPED))
+    return Text("\n").join(Text(" " * line.indent) + each for each in wrapped)
+
+
+def _table_of(grid: Grid, width: int) -> Table:
+    kept = _fitting(grid, width)
+    table = Table(
+        box=None, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold"
+    )
+    for at in kept:
+        column = grid.columns[at]
+        table.add_column(
+            Text(column.name),
+            no_wrap=not column.wraps,
+            overflow="fold" if column.wraps else "ellipsis",
+            min_width=None if column.wraps else _width(grid, at),
+        )
+    for row in grid.rows:
+        table.add_row(*(Text(row[at].text, style=row[at].style) for at in kept))
+    return table
+
+
+def _fitting(grid: Grid, width: int) -> list[int]:
+    """Choose columns that fit into a width: those to be dropped first go first."""
+    kept = list(range(len(grid.columns)))
+    while sum(_least(grid, at) + _GAP for at in kept) - _GAP > width:
+        droppable = [at for at in kept if grid.columns[at].drop]
+        if not droppable:
+            break
+        kept.remove(max(droppable, key=lambda at: (grid.columns[at].drop, at)))
+    return kept
+
+
+def _least(grid: Grid, at: int) -> int:
+    natural = _width(grid, at)
+    column: Column = grid.columns[at]
+    return min(natural, _LEAST_WRAPPED) if column.wraps else natural
+
+
+def _width(grid: Grid, at: int) -> int:
+    texts = (row[at].text for row in grid.rows)
+    return max(len(grid.columns[at].name), *(Text(each).cell_len for each in texts))

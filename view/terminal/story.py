@@ -1,0 +1,153 @@
+"""``kubectl gpu explain``: one pod's way, and for one that does not run what would help. Pure."""
+
+from collections.abc import Sequence
+
+from view.model.reports import Change, NodeVerdict, PodStory, Stage
+from view.model.verdicts import name_some
+from view.terminal.layout import (
+    BAD,
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Page,
+    Row,
+    cell,
+    line,
+)
+from view.terminal.words import STAGES, ask_of, by_name, gaps_in_words, short_model
+
+_MARKS = {
+    "done": cell("\u2713", GOOD),
+    "missing": cell("\u2026", WARN),
+    "wrong": cell("\u2717", BAD),
+}
+_MOST_NODES = 8
+_MOST_CHANGES = 6
+_MOST_EVENTS = 8
+
+
+def show_story(story: PodStory, *, wide: bool = False) -> Page:
+    """Lay a pod's way out.
+
+    Args:
+        story: the pod's.
+        wide: all nodes, Events and changes.
+    """
+    pod = story.pod
+    page: list[Grid | Line] = [
+        Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
+        line(f"asks for {ask_of(pod.containers)}" + _wishes(story)),
+    ]
+    page += [line(f"wrong: {each}", BAD, indent=2) for each in story.errors]
+    if story.changes:
+        page += [line(""), line("What would let it run, the smallest first", BOLD)]
+        page += show_changes(story.changes, most=None if wide else _MOST_CHANGES)
+    page += [line(""), line("Its way", BOLD)]
+    rows: list[Row] = [
+        (_MARKS[step.state], cell(step.name), cell(step.at, DIM), cell(step.text))
+        for step in story.steps
+    ]
+    columns = (Column(""), Column("STEP"), Column("WHEN", drop=1), Column("WHAT", wraps=True))
+    page.append(Grid(columns, tuple(rows)))
+    if story.limits:
+        page += [line(""), line("Limits", BOLD), *(line(each, indent=2) for each in story.limits)]
+    if story.nodes:
+        page += [line(""), line(_heading(story), BOLD)]
+        page += show_verdicts(story.nodes, most=None if wide else _MOST_NODES)
+    page += _events(story, wide=wide)
+    return [*page, *gaps_in_words(story.gaps)]
+
+
+def _wishes(story: PodStory) -> str:
+    wishes = [f"{key}={value}" for key, value in story.pod.wishes]
+    return f", wishes {', '.join(wishes)}" if wishes else ""
+
+
+def _heading(story: PodStory) -> str:
+    if story.pod.stage in (Stage.WAITING, Stage.REFUSED):
+        return "Cards considered now"
+    return "Cards of its node, as if it had none yet"
+
+
+def show_changes(changes: Sequence[Change], *, most: int | None) -> list[Line]:
+    """Lay changes out, each with where the pod would fit then."""
+    lines = []
+    for change in changes[:most]:
+        who = "" if change.by == "author" else " (needs an admin)"
+        where = f" \u2192 fits on {name_some(change.nodes)}"
+        lines.append(Line((cell(f"- {change.text}"), cell(where, GOOD), cell(who, DIM)), indent=2))
+    if len(changes) > len(lines):
+        lines.append(line(f"and {len(changes) - len(lines)} more: -o wide", DIM, indent=2))
+    return lines
+
+
+def show_verdicts(nodes: Sequence[NodeVerdict], *, most: int | None) -> list[Grid | Line]:
+    """Lay nodes out, with what each card lacks."""
+    rows: list[Row] = []
+    for verdict in nodes[:most]:
+        rows.append((cell(verdict.node, BOLD), _answer(verdict), _placing(verdict)))
+        if not verdict.fits:
+            rows += [
+                (
+                    cell(f"  card {card.index}"),
+                    cell("would do" if not card.why_not else "no", "" if card.why_not else GOOD),
+                    cell(
+                        f"{short_model(card.model)}: {card.why_not}"
+                        if card.why_not
+                        else f"{short_model(card.model)}: {card.cores_free} cores and "
+                        f"{card.blocks_free} blocks free",
+                        DIM,
+                    ),
+                )
+                for card in verdict.cards
+            ]
+    page: list[Grid | Line] = []
+    if rows:
+        columns = (Column("NODE"), Column("FITS"), Column("WHY", wraps=True))
+        page.append(Grid(columns, tuple(rows)))
+    if len(nodes) > len(nodes[:most]):
+        fitting = sum(each.fits for each in nodes)
+        rest = f"{len(nodes)} nodes in all, {fitting} of them fit; all of them: -o wide"
+        page.append(line(rest, DIM))
+    return page
+
+
+def _answer(verdict: NodeVerdict) -> Cell:
+    return cell("yes", GOOD) if verdict.fits else cell("no", BAD)
+
+
+def _placing(verdict: NodeVerdict) -> Cell:
+    if not verdict.fits:
+        return cell(verdict.reason)
+    parts = [
+        f"{name} on card{'s' * (len(cards) > 1)} {', '.join(map(str, cards))}"
+        for name, cards in verdict.placing
+    ]
+    return cell("; ".join(parts))
+
+
+def _events(story: PodStory, *, wide: bool) -> list[Grid | Line]:
+    events = story.pod.events if wide else story.pod.events[:_MOST_EVENTS]
+    if not events:
+        return []
+    rows = tuple(
+        (
+            cell(each.at, DIM),
+            cell(each.reason, BAD if each.warning else ""),
+            cell(each.source),
+            cell(each.message + (f" ({each.count} times)" if each.count > 1 else "")),
+        )
+        for each in events
+    )
+    columns = (
+        Column("WHEN", drop=1),
+        Column("EVENT"),
+        Column("FROM", drop=2),
+        Column("MESSAGE", wraps=True),
+    )
+    return [line(""), Grid(columns, rows)]

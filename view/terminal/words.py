@@ -1,0 +1,106 @@
+"""How amounts, ages and holders are written in a terminal. Pure."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from view.model.reports import ContainerReport, Gap, Holder, PodReport, Source, Stage
+from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
+
+STAGES = {
+    Stage.WAITING: WARN,
+    Stage.STARTING: WARN,
+    Stage.RUNNING: GOOD,
+    Stage.REFUSED: BAD,
+    Stage.SUCCEEDED: DIM,
+    Stage.FAILED: BAD,
+}
+
+HOW = {
+    Source.RECORDED: "",
+    Source.CHOSEN: "chosen",
+    Source.SIMULATED: "expected",
+    Source.UNSEEN: "",
+}
+"""How surely it is known that a container holds a card; nothing is said where it is recorded."""
+
+_PREFIXES = ("NVIDIA ", "Tesla ", "GeForce ")
+
+
+def short_model(model: str) -> str:
+    """Return a product name without its maker."""
+    for prefix in _PREFIXES:
+        model = model.removeprefix(prefix)
+    return model
+
+
+def ask_of(containers: Iterable[ContainerReport]) -> str:
+    """Write what a pod asks for: cores and memory blocks of each container."""
+    return ", ".join(amount(each.cores, each.blocks) for each in containers)
+
+
+def amount(cores: int, blocks: int) -> str:
+    """Write cores and memory blocks."""
+    asked = f"{cores} cores"
+    return f"{asked} + {blocks} blocks" if blocks else asked
+
+
+def cards_of(container: ContainerReport) -> str:
+    """Write the cards that a container has got: their indices, or else their UUIDs."""
+    return ",".join(
+        part.uuid if part.index is None else str(part.index) for part in container.parts
+    )
+
+
+def evidence_of(container: ContainerReport) -> str:
+    """Write how it is known which cards a container has."""
+    if container.source is None:
+        return ""
+    return container.evidence or HOW[container.source] or container.source.value
+
+
+def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
+    """Write who holds how much of a card."""
+    much = f"{holder.cores}+{holder.blocks}"
+    if holder.source is Source.UNSEEN:
+        return cell(f"not visible to you {much}", DIM)
+    how = HOW[holder.source] or (holder.evidence if evidence else "")
+    text = f"{holder.namespace}/{holder.pod}/{holder.container} {much}"
+    return cell(f"{text} ({how})" if how else text, PLAIN)
+
+
+def age(created: str, now: datetime) -> str:
+    """Write how long ago something was, as ``kubectl`` does."""
+    try:
+        seconds = int((now - datetime.fromisoformat(created)).total_seconds())
+    except (ValueError, TypeError):
+        return "<unknown>"
+    seconds = max(seconds, 0)
+    for least, unit in ((172_800, 86_400), (10_800, 3600), (120, 60)):
+        if seconds >= least:
+            return f"{seconds // unit}{ {86_400: 'd', 3600: 'h', 60: 'm'}[unit] }"
+    return f"{seconds}s"
+
+
+def cut(text: str, most: int) -> str:
+    """Return text that is not longer than so many characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def gaps_in_words(gaps: Sequence[Gap]) -> list[Line]:
+    """Return what could not be read, and what that means for what is shown."""
+    lines = []
+    for gap in gaps:
+        seen = f"only those of namespace {gap.namespace} were read" if gap.namespace else ""
+        means = {
+            "nodes": "no card is known",
+            "pods": "what others hold is known from the agents' last word",
+            "events": "reasons may be missing",
+        }.get(gap.what, "")
+        text = ", ".join(filter(None, (seen, means)))
+        lines.append(line(f"You may not read all {gap.what}: {text} ({gap.reason})", WARN))
+    return lines
+
+
+def by_name(pod: PodReport) -> str:
+    """Write a pod with its namespace."""
+    return f"{pod.namespace}/{pod.name}"

@@ -11,6 +11,7 @@ from agent.allocator.allocate_call import AllocateCall
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
 from agent.allocator.free_places import free_places
+from agent.allocator.holdings import Holdings, read_holdings
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
@@ -216,6 +217,12 @@ class Allocator:
         with self.state as state:
             hidden = self._resolver.update().hidden
             return free_places(state.ledger, self._table, resource, hidden=hidden)
+
+    def holdings(self) -> Holdings:
+        """Return who holds what of each card, and what is free."""
+        with self.state as state:
+            moment = read_holdings(state, self._resolver.update(), self._table)
+        return moment.count()
 
     # --- enforcing -------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ until then the agent lives, says why it is not ready, and keeps looking.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,6 +41,7 @@ from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
+from agent.observability.series import Series, card_series
 from agent.settings import Settings
 from contract.inventory import NodeCards
 from contract.resource import Resource
@@ -138,6 +139,7 @@ class Agent:
         self._metrics.cards_age.set_function(lambda: self._watch.age)
         self._metrics.registered.set_function(lambda: self._registered)
         self._metrics.pending.set_function(self.pending)
+        self._metrics.read_series = self._series
         self._metrics.standing_by.set_function(lambda: self._succession.standing_by)
         self._threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
@@ -370,6 +372,13 @@ class Agent:
         word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
         message = f"container {ref.container}: {reason}"
         self._tell(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
+
+    def _series(self) -> Iterable[Series]:
+        """Return what is held of each card; nothing while another agent serves."""
+        session = self._session
+        if session is None or not session.serving.loaded or session.serving.paused:
+            return card_series()
+        return card_series(session.allocator.holdings())
 
     # --- pages -------------------------------------------------------------------------
 

@@ -1,16 +1,48 @@
 """The agent's Prometheus metrics. The only importer of ``prometheus_client`` here."""
 
+from collections.abc import Callable, Iterable, Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from agent.observability.series import Series, card_series
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Snapshot(Collector):
+    """Gauges that are read anew for each scrape: what is gone is in none of them."""
+
+    def __init__(self, read: Callable[[], Iterable[Series]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for each in self._read():
+            family = GaugeMetricFamily(each.name, each.help, labels=each.labels)
+            for labels, value in each.samples.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def render_series(series: Iterable[Series]) -> bytes:
+    """Write *series* alone in the text format."""
+    registry = CollectorRegistry()
+    registry.register(_Snapshot(lambda: series))
+    return generate_latest(registry)
 
 
 class Metrics:
     """Every metric of one agent, in a registry of its own."""
 
-    content_type = "text/plain; version=0.0.4; charset=utf-8"
+    content_type = CONTENT_TYPE
 
     def __init__(self) -> None:
         """Make the metrics, all at zero."""
         self.registry = CollectorRegistry()
+        self.read_series: Callable[[], Iterable[Series]] = card_series
+        """Gives what containers hold and use of cards, as it is now."""
+        self.registry.register(_Snapshot(self._series))
         prefix = "gpu_turnstile_agent_"
         self.decisions = Counter(
             f"{prefix}decisions",
@@ -135,6 +167,9 @@ class Metrics:
             ["result"],
             registry=self.registry,
         )
+
+    def _series(self) -> Iterable[Series]:
+        return self.read_series()
 
     def render(self) -> bytes:
         """Write all metrics in the text format."""

@@ -87,7 +87,9 @@ def test_what_is_scraped_is_there() -> None:
     pods = find(scrapes, "PodMonitor", "gpu-turnstile-agent")["spec"]
     assert selects(pods["selector"], agent["metadata"]["labels"])
     ports = [each["name"] for each in agent["spec"]["containers"][0]["ports"]]
-    assert pods["podMetricsEndpoints"][0]["port"] in ports
+    (scrape,) = pods["podMetricsEndpoints"]
+    assert scrape["port"] in ports
+    assert scrape["honorLabels"]  # gauges of containers have labels that Prometheus sets as well
 
 
 def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_by() -> None:

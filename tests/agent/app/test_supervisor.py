@@ -175,6 +175,9 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         'decisions_total{call="prestart",evidence="record"} 2.0',
         written,
         "patches_pending 0.0",
+        'container_cores_held{card="GPU-0",container="c0",namespace="default",pod="a"} 30.0',
+        'card_cores_free{card="GPU-0"} 70.0',
+        'card_cores_free{card="GPU-1"} 100.0',
     ):
         assert f"gpu_turnstile_agent_{line}\n" in metrics
 

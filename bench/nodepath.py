@@ -9,6 +9,7 @@ equally noisy to both.
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -53,13 +54,21 @@ def run(
     for count in cards:
         for living in live:
             load = Load(count, living, containers + 1)
-            times, asked, size, lists = measure(load, seed=seed)
-            fetched += asked
-            mine, bare = (1000 * median(times[each]["container"]) for each in ("ours", "bare"))
+            found = measure(load, seed=seed)
+            fetched += found.fetched
+            mine, bare = (1000 * median(each["container"]) for each in found.times.values())
             ours[count, living], ratios[count, living] = mine, mine / bare
-            rows.append((count, load.settled, mine, bare, mine / bare, size // 1024, lists))
+            cpu = (1000 * each for each in found.cpu.values())
+            rows.append(
+                (count, load.settled, mine, bare, mine / bare, *cpu, found.list_kib, found.lists)
+            )
             calls += [
-                (count, load.settled, call, *(1000 * median(times[p][call]) for p in times))
+                (
+                    count,
+                    load.settled,
+                    call,
+                    *(1000 * median(of[call]) for of in found.times.values()),
+                )
                 for call in _CALLS
             ]
     goals = [Goal("API calls on the path, all containers", 0, fetched)]
@@ -73,9 +82,15 @@ def run(
         (
             Table(
                 f"Node path: milliseconds a container (six calls), median of {containers}",
-                ("cards", "live", "ours", "bare", "ratio", "List KiB", "Lists a container"),
+                (
+                    *("cards", "live", "ours", "bare", "ratio", "ours CPU", "bare CPU"),
+                    *("List KiB", "Lists a container"),
+                ),
                 rows,
-                ("A card has 100 cores: no more than 75 containers live on one here.",),
+                (
+                    "A card has 100 cores: no more than 75 containers live on one here.",
+                    "CPU is that of the plugin's process.",
+                ),
             ),
             Table(
                 "The same by call, milliseconds", ("cards", "live", "call", "ours", "bare"), calls
@@ -85,13 +100,27 @@ def run(
     )
 
 
-def measure(load: Load, *, seed: int) -> tuple[dict[str, Times], int, int, float]:
-    """Measure one load.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one load took, by plugin: ours, then the bare one.
 
-    Returns:
-        Seconds by plugin and call, API calls on the path, bytes of a ``List`` answer, and
-        ``List`` calls a container.
+    Attributes:
+        times: seconds, by call.
+        cpu: CPU seconds of the plugin's process for one container.
+        fetched: API calls on the path.
+        list_kib: size of a ``List`` answer.
+        lists: ``List`` calls for one container.
     """
+
+    times: dict[str, Times]
+    cpu: dict[str, float]
+    fetched: int
+    list_kib: int
+    lists: float
+
+
+def measure(load: Load, *, seed: int) -> Measured:
+    """Measure one load."""
     random = Random(seed)  # noqa: S311 -- an order is to be repeatable
     times: dict[str, Times] = {name: defaultdict(list) for name in ("ours", "bare")}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp") as made:
@@ -115,8 +144,15 @@ def measure(load: Load, *, seed: int) -> tuple[dict[str, Times], int, int, float
                 lists = (record.asked - before) / len(arriving)
                 size = record.size
             finally:
-                fetched = sum(plugin.stop()[0] for plugin in plugins)
-    return times, fetched, size, lists
+                ended = {plugin.name: plugin.stop() for plugin in plugins}
+    served = len(arriving) + 1
+    return Measured(
+        times,
+        {name: cpu / served for name, (_, cpu) in ended.items()},
+        sum(fetched for fetched, _ in ended.values()),
+        size // 1024,
+        lists,
+    )
 
 
 def _admit(

@@ -53,6 +53,8 @@ class Wishes:
 
     def excludes(self, *, model: str, uuid: str) -> str:
         """Return the annotation that rules a card out; empty when none does."""
+        if not self.rules_out_cards:
+            return ""
         name = model.lower()
         if self.use_uuids and uuid not in self.use_uuids:
             return "use-gpu-uuid"

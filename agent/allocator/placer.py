@@ -1,8 +1,9 @@
 """Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId
@@ -193,7 +194,7 @@ def pick(
     resource: Resource,
     cards: Sequence[str],
     *,
-    free: Mapping[str, Sequence[Ticket]],
+    free: Mapping[str, Iterable[Ticket]],
     must: Sequence[Ticket] = (),
 ) -> list[Ticket]:
     """Choose the places on the chosen cards, lowest first.
@@ -219,8 +220,8 @@ def pick(
     taken = set(must)
     for card in cards:
         room = max(quota[card] - sum(ticket.card == card for ticket in must), 0)
-        fresh = [ticket for ticket in free.get(card, ()) if ticket not in taken]
-        chosen += fresh[:room]
+        fresh = (ticket for ticket in free.get(card, ()) if ticket not in taken)
+        chosen += islice(fresh, room)
     chosen = chosen[:size] if len(must) <= size else list(must)
     if len(chosen) < size:
         raise PlacementError(

@@ -51,7 +51,8 @@ def holder(
         for container in entry.containers
         if container.held.get(resource) == ids
     }
-    entries = [entry for entry in snapshot.pods if entry.key in keys] if keys else []
+    names = {name for _, name in keys}
+    entries = [entry for entry in snapshot.pods if entry.name in names and entry.key in keys]
     for each in match_entries(entries, views_of, owners):
         for container in each.listed.containers:
             if container.held.get(resource) == ids:

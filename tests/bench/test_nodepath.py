@@ -6,15 +6,15 @@ from contract.resource import Resource
 
 
 def test_both_plugins_are_measured_and_the_api_is_never_asked() -> None:
-    times, fetched, size, lists = nodepath.measure(Load(1, 3, 3), seed=1)
-    assert times.keys() == {"ours", "bare"}
-    for measured in times.values():
+    found = nodepath.measure(Load(1, 3, 3), seed=1)
+    assert list(found.times) == list(found.cpu) == ["ours", "bare"]
+    for measured in found.times.values():
         assert len(measured["container"]) == 2
         assert all(len(measured[call]) == 4 for call in ("GetPreferredAllocation", "Allocate"))
         assert len(measured["PreStartContainer"]) == 4
-    assert fetched == 0
-    assert size > 0
-    assert lists <= 3
+    assert found.fetched == 0
+    assert found.list_kib > 0
+    assert found.lists <= 3
 
 
 def test_live_containers_leave_room_for_those_that_arrive() -> None:

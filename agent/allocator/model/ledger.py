@@ -305,7 +305,8 @@ class Ledger:
                 self.give_way(ref, resource, ids)
                 kind = self._kinds.get(ref, ContainerKind.MAIN)
                 self.assign(ref, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
-        self._known = {pod for pod in self._known if pod in live or pod in self._by_pod} | listed
+        gone = self._known.difference(live, self._by_pod)
+        self._known = (self._known - gone) | listed
         self._listed = listed
         return corrections
 
@@ -464,10 +465,8 @@ class Ledger:
         listed: AbstractSet[PodId],
         settled: AbstractSet[PodId],
     ) -> None:
-        unsettled = [
-            ref for pod, refs in self._by_pod.items() if pod not in settled for ref in refs
-        ]
-        for ref in unsettled:
+        unsettled = self._by_pod.keys() - settled
+        for ref in [ref for pod in unsettled for ref in self._by_pod[pod]]:
             for resource in tuple(self._holdings.get(ref, ())):
                 held = self._holdings[ref][resource]
                 if self._kinds[ref] is ContainerKind.INIT or ref.pod not in listed:

@@ -64,7 +64,8 @@ class Offers:
         """Apply that a call was answered, after which a checkpoint may be written."""
         current = ledger.places()
         self._previous |= current
-        ended = [ref for ref in self._checkpoint if ref not in current]
+        left = set(self._checkpoint).difference(current)  # nearly always none of hundreds
+        ended = [ref for ref in self._checkpoint if ref in left] if left else []
         recent = ended[-_MOST_ENDED:]
         self._checkpoint = {**{ref: self._checkpoint[ref] for ref in recent}, **current}
 
@@ -112,9 +113,9 @@ class Offers:
         current, gone = ledger.places(), ledger.all_no_longer_listed()
         if gone:
             current = {ref: places for ref, places in current.items() if ref.pod not in gone}
-        self._released |= {
-            ref: places for ref, places in self._previous.items() if ref not in current
-        }
+        left = set(self._previous).difference(current)
+        if left:
+            self._released |= {ref: places for ref, places in self._previous.items() if ref in left}
         self._previous = current
         held = _all_of(resource, current) if self._released else _NOTHING
         for ref, places in tuple(self._released.items()):

@@ -53,7 +53,10 @@ class ListedPod:
         )
 
     def _held_by(self, container: str) -> Mapping[Resource, frozenset[str]]:
-        return next((each.held for each in self.containers if each.name == container), {})
+        for each in self.containers:
+            if each.name == container:
+                return each.held
+        return {}
 
     def held(self, container: str, resource: Resource) -> frozenset[str]:
         """Return the IDs of *resource* that *container* holds."""

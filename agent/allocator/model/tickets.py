@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,12 +94,9 @@ class DeviceTable:
     def _by_card(self) -> Mapping[Resource, Mapping[str, frozenset[str]]]:
         return {
             resource: {
-                card.uuid: frozenset(
-                    str(Ticket(card.uuid, place)) for place in range(self.places(resource, card))
-                )
-                for card in self.inventory.cards
+                uuid: frozenset(name for name, _ in places) for uuid, places in cards.items()
             }
-            for resource in Resource
+            for resource, cards in self._on_card.items()
         }
 
     @cached_property
@@ -114,18 +111,20 @@ class DeviceTable:
         return self._cards[resource]
 
     @cached_property
-    def _on_card(self) -> Mapping[Resource, Mapping[str, tuple[tuple[str, Ticket], ...]]]:
-        return {
-            resource: {
-                uuid: tuple((str(each), each) for each in self.read(resource, device_ids))
-                for uuid, device_ids in self._by_card[resource].items()
-            }
-            for resource in Resource
+    def _on_card(self) -> Mapping[Resource, Mapping[str, Sequence[tuple[str, Ticket]]]]:
+        found: dict[Resource, dict[str, list[tuple[str, Ticket]]]] = {
+            resource: {card.uuid: [] for card in self.inventory.cards} for resource in Resource
         }
+        for resource, tickets in self._tickets.items():
+            for name, ticket in tickets.items():
+                found[resource][ticket.card].append((name, ticket))
+        return found
 
-    def among(self, resource: Resource, card: str, device_ids: AbstractSet[str]) -> list[Ticket]:
-        """Return the tickets of *card* that are among *device_ids*, by place."""
-        return [each for name, each in self._on_card[resource][card] if name in device_ids]
+    def among(
+        self, resource: Resource, card: str, device_ids: AbstractSet[str]
+    ) -> Iterator[Ticket]:
+        """Walk the tickets of *card* that are among *device_ids*, by place."""
+        return (each for name, each in self._on_card[resource][card] if name in device_ids)
 
     def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
         """Map every card's UUID to its device IDs of *resource*: to count with, in sets."""

@@ -8,12 +8,15 @@ got (K21), this is what tells them from the one that is asking.
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 
 from agent.allocator.model.ledger_copy import Knowledge
 from agent.allocator.model.pod_view import Key, PodId
 from agent.allocator.model.podresources import MatchedPod, Snapshot
 from agent.allocator.resolver.pod_index import Observation
 from agent.allocator.resolver.resolve import AdmissionHistory, lacks
+
+_key_of = attrgetter("namespace", "name")  # as ListedPod.key, of hundreds
 
 
 class Admissions:
@@ -69,7 +72,7 @@ class Admissions:
         keys = self._last_keys
         if keys is None:
             before = self._last_snapshot
-            keys = frozenset(each.key for each in before.pods) if before else frozenset()
+            keys = frozenset(map(_key_of, before.pods)) if before else frozenset()
             self._last_keys = keys
         return frozenset(each.pod for each in listed if each.listed.key not in keys)
 
@@ -80,12 +83,13 @@ class Admissions:
             pods: the listed ones.
             live: the pods that the API shows bound here and not finished.
         """
+        there = pods | live
         self._rejected &= pods
         self._admission_over &= pods
-        self._answered &= pods | live
-        self._there_at_start &= pods | live
+        self._answered &= there
+        self._there_at_start &= there
         # A UID cannot come back, and a pod without one is known by its name alone.
-        self._refused = {each for each in self._refused if each in pods or each in live}
+        self._refused &= there
 
     def guessed_wrongly(self, pod: PodId) -> None:
         """Record that a pod was answered instead of another.

@@ -3,7 +3,7 @@
 The kubelet and the API are asked without the lock; what they answer is read under it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from functools import partial
@@ -12,6 +12,7 @@ from agent.allocator.model.pod_view import Key
 from agent.allocator.model.podresources import MatchedPod, Snapshot
 from agent.allocator.model.ports import DecisionLog, RecordSource
 from agent.allocator.resolver.call_context import CallContext
+from agent.allocator.resolver.pod_index import Observation
 from agent.allocator.resolver.pod_lookup import PodReader
 from agent.allocator.resolver.resolve import Ask, is_annotated, lacks
 from agent.allocator.resolver.resolver import Resolver
@@ -19,6 +20,9 @@ from agent.errors import ResolutionError, Unavailable
 from contract.resource import Resource
 
 _MOST_FETCHES = 6
+
+_Step = tuple[Callable[[Observation], list[Key]], bool]
+"""Lists the pods to be read, and whether to read them though they were read a moment ago."""
 
 WITNESS_WITHIN = 1.0
 """Seconds a preferred call or ``Allocate`` waits for the kubelet's record."""
@@ -74,15 +78,18 @@ class Observer:
             return CallContext(None, offered, named)
         deadline = self._reader.deadline(WITNESS_WITHIN)
         # A pod that has left the API is read anew each time: its name may have come back.
-        steps: list[tuple[Callable[[Snapshot], list[Key]], bool]] = [(self._unknown, False)]
+        steps: list[_Step] = [(self._unknown, False)]
         if ask is not None:
-            unexplained = partial(self._unexplained, ask)
+            unexplained = partial(self._unexplained, ask, snapshot)
             steps.insert(0, (self._returned, True))
             steps += [(self._unidentified, True), (self._doubtful, True), (unexplained, True)]
         read: set[Key] = set()
-        for step, again in steps:
+        coming = iter(steps)
+        while True:
             with self._lock:
-                names = [each for each in step(snapshot) if each not in read][:_MOST_FETCHES]
+                names, again = self._next_to_read(coming, snapshot, read)
+            if not names:
+                break
             read.update(names)
             missing = self._reader.read(names, deadline=deadline, again=again)
             if missing is None:
@@ -90,6 +97,17 @@ class Observer:
             with self._lock:
                 self._pod_index.alone(missing, snapshot)
         return CallContext(snapshot, offered, named)
+
+    def _next_to_read(
+        self, steps: Iterator[_Step], snapshot: Snapshot, read: AbstractSet[Key]
+    ) -> tuple[list[Key], bool]:
+        """Return what the first step that names any pods wants read, and whether again."""
+        observation = self._resolver.observe(snapshot)
+        for step, again in steps:
+            names = [each for each in step(observation) if each not in read]
+            if names:
+                return names[:_MOST_FETCHES], again
+        return [], False
 
     def look_again(self, context: CallContext, ask: Ask) -> None:
         """Read once more who may be meant, before a call is refused that nobody can be making.
@@ -108,18 +126,16 @@ class Observer:
         # The watch may not have told of the pod yet.
         self._reader.refresh(within=WITNESS_WITHIN)
 
-    def _unknown(self, snapshot: Snapshot) -> list[Key]:
+    def _unknown(self, observation: Observation) -> list[Key]:
         """List the listed pods of which the API has told nothing, newcomers first."""
-        observation = self._resolver.observe(snapshot)
         fresh = {pod.key for pod in self._admissions.newcomers(observation.moving)}
         return sorted(self._pod_index.unknown(observation), key=lambda key: (key not in fresh, key))
 
-    def _returned(self, snapshot: Snapshot) -> list[Key]:
+    def _returned(self, observation: Observation) -> list[Key]:
         """List the pods of which the API has told nothing, only of another of the same name.
 
         The watch may be behind, and what was read a moment ago was read of the other.
         """
-        observation = self._resolver.observe(snapshot)
         strangers = {
             each.listed.key
             for each in observation.moving
@@ -128,19 +144,18 @@ class Observer:
         }
         return sorted(key for key in strangers if self._pod_index.views_of(key))
 
-    def _unidentified(self, snapshot: Snapshot) -> list[Key]:
+    def _unidentified(self, observation: Observation) -> list[Key]:
         """List the pods that have left the API and lack something: another may have the name."""
-        moving = self._resolver.observe(snapshot).moving
+        moving = observation.moving
         return sorted({each.listed.key for each in moving if not each.identified and lacks(each)})
 
-    def _doubtful(self, snapshot: Snapshot) -> list[Key]:
+    def _doubtful(self, observation: Observation) -> list[Key]:
         """List the pods that may not be what the API has told of them, newest first.
 
         Only one pod can be waiting (fact K3). Where ``List`` keeps rejected ones (K8) there may
         be more, for as long as the API has not told how they ended. And a pod that was served
         and shows nothing of it has been replaced by another of the same name.
         """
-        observation = self._resolver.observe(snapshot)
         waiting = sorted(
             (each.view.position, each.pod, self._was_served(each))
             for each in observation.moving
@@ -153,14 +168,13 @@ class Observer:
         others = [pod.key for _, pod, _ in reversed(waiting)] if len(waiting) > 1 else []
         return list(dict.fromkeys(replaced + others))
 
-    def _unexplained(self, ask: Ask, snapshot: Snapshot) -> list[Key]:
+    def _unexplained(self, ask: Ask, snapshot: Snapshot, observation: Observation) -> list[Key]:
         """List the pods that may be meant, where nobody who is still to be served asks for this.
 
         A pod that the kubelet has just begun to list is asking (K1, K3). If by what the API has
         told it cannot be, its name may have come back with other sizes. One that holds
         something and lacks the rest may have been rejected before a newer pod was listed (K21).
         """
-        observation = self._resolver.observe(snapshot)
         try:
             found = self._resolver.resolve_listed(ask, observation)
         except ResolutionError:

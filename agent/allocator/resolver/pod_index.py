@@ -35,17 +35,12 @@ class Observation:
     Attributes:
         moving: the pods in motion, identified, sorted by pod.
         resting: the pods at rest.
+        pods: all listed pods.
     """
 
     moving: tuple[MatchedPod, ...]
     resting: AbstractSet[PodId]
-
-    @property
-    def pods(self) -> set[PodId]:
-        """All listed pods."""
-        pods = set(self.resting)
-        pods.update(each.pod for each in self.moving)
-        return pods
+    pods: AbstractSet[PodId]
 
 
 class PodIndex:
@@ -156,11 +151,8 @@ class PodIndex:
         Ordinary init containers are never listed (K4), and a kubelet that has just restarted
         does not list the pods that it has not come to (K11).
         """
-        return [
-            view
-            for pod, view in self._annotated.items()
-            if pod in self._with_init or pod not in self._entry_of
-        ]
+        found = set(self._annotated).difference(self._entry_of) | self._with_init
+        return [view for pod, view in self._annotated.items() if pod in found] if found else []
 
     # --- what the kubelet tells ---------------------------------------------------------
 
@@ -234,8 +226,10 @@ class PodIndex:
         if self._departed:
             found = self._recall(found, self._alone[1] if self._alone[0] is snapshot else ())
             self._let_go(found)
-        observation = Observation(found, self._entry_of.keys())
+        # Sets of a dict and of sets take the hashes along: a node has hundreds of pods.
+        resting = frozenset(self._entry_of)
         self._moving = {each.pod for each in found}
+        observation = Observation(found, resting, resting | self._moving)
         self._last = (snapshot, observation)
         return observation
 

@@ -62,6 +62,7 @@ class Resolver:
         self._last = LastAnswer(ledger, pod_index, decision_log)
         # Pods that were found to be asking while another of their name was listed as well.
         self._told_apart: set[PodId] = set()
+        self._told: Observation | None = None  # in which no pods are confused
 
     def update(self) -> PodIndex:
         """Apply what the API has told."""
@@ -114,8 +115,11 @@ class Resolver:
         self.update()
         self.pod_index.invalidate(self.ledger.take_changed())
         observation = self.pod_index.observe(snapshot, self.ledger.owners)
+        if observation is self._told:  # asked again, and nothing has happened since
+            return observation
         confused = self._confused(observation)
         if confused is None:
+            self._told = observation
             return observation
         self.ledger.hand_over(*confused)
         self.pod_index.invalidate({*confused, *self.ledger.take_changed()})

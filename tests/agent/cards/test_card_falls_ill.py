@@ -240,30 +240,14 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
         assert stage.run("a", 30, 8) == uuid(0)
 
 
-@pytest.mark.parametrize(
-    ("block", "reason"),
-    [
-        (100 << 30, rf"{100 << 30}: larger than card {uuid(0)} \({80 << 30} bytes\)\n"),
-        (1 << 20, r"1Mi: .* use [0-9]+Mi or more\n"),
-    ],
-)
 def test_a_memory_block_that_does_not_suit_the_cards_is_told_and_nothing_is_served(
-    node: Node, launch: Launch, block: int, reason: str
+    node: Node, launch: Launch
 ) -> None:
-    with launch(memory_block=block) as stage:
+    """Why it does not suit them is in ``test_supervisor``."""
+    with launch(memory_block=1 << 20) as stage:
         eventually(lambda: "memory-block" in stage.page("/readyz")[1], "it says why")
         status, told = stage.page("/readyz")
         assert status == 503
-        assert re.fullmatch(f"memory-block: Invalid value: {reason}", told)
+        assert re.fullmatch(r"memory-block: Invalid value: 1Mi: .* use [0-9]+Mi or more\n", told)
         assert stage.page("/healthz") == (200, "ok\n")
         assert stage.offered() == ("0", "0")
-
-
-def test_a_stop_while_there_are_no_cards_ends_it_at_once(
-    node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unload(monkeypatch)
-    with launch() as stage:
-        eventually(lambda: stage.page("/readyz")[0] == 503, "it runs")
-        stage.agent.stop()  # which waits some seconds and goes on without those that hang
-        assert not any(thread.is_alive() for thread in stage.agent._threads)

@@ -34,15 +34,6 @@ def _refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_cards_file_is_loaded(tmp_path: Path) -> None:
-    inventory = load_inventory(_write(tmp_path, TEXT))
-    assert [(card.uuid, card.memory) for card in inventory.cards] == [
-        ("GPU-a", 24 << 30),
-        ("GPU-b", 24 << 30),
-    ]
-    assert [link.kind for link in inventory.links] == ["NV4"]
-
-
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
     assert _refusal(path) == (

@@ -17,7 +17,7 @@ from agent.cards.health import (
     after_probe,
     xid_fault,
 )
-from agent.cards.xids import APPLICATION_XIDS, RESET_XIDS
+from agent.cards.xids import APPLICATION_XIDS
 from tests.agent.builders import patient
 
 RULES = Rules(quiet=300)
@@ -89,10 +89,6 @@ def test_the_first_fault_is_told_until_a_graver_one_comes() -> None:
 )
 def test_some_faults_need_a_reset(fault: Fault, needed: bool) -> None:
     assert fault.needs_reset is needed
-
-
-def test_no_error_of_an_application_needs_a_reset() -> None:
-    assert not APPLICATION_XIDS & RESET_XIDS
 
 
 # --- recovery -------------------------------------------------------------------------
@@ -204,18 +200,6 @@ _rules = st.builds(Rules, quiet=st.sampled_from([0.0, 50.0, 300.0]))
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[float, Happening]]:
     return [(at, draw(_faults | _probes)) for at in draw(_times)]
-
-
-@settings(patient, max_examples=60)
-@given(stories(), _rules)
-def test_the_machine_is_total_and_deterministic(
-    told: Sequence[tuple[float, Happening]], rules: Rules
-) -> None:
-    health = story(*told, rules=rules)
-    assert health == story(*told, rules=rules)
-    assert health.healthy == (health.reason == "")
-    if health.healthy:
-        assert health == CardHealth(uncorrectable=health.uncorrectable)
 
 
 @patient

@@ -328,11 +328,6 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
         assert len(session.discover().inventory.cards) == 2
 
 
-def test_a_session_that_breaks_off_is_closed(library: ctypes.CDLL, node: Node) -> None:
-    with pytest.raises(RuntimeError), NvmlSource().open():
-        raise RuntimeError
-
-
 # --- events ---------------------------------------------------------------------------
 
 

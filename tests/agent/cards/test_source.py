@@ -2,11 +2,10 @@ from pathlib import Path
 
 from agent.cards.health import Probe
 from agent.cards.inventory import CardFault, Discovery
-from agent.cards.nvml import NvmlSource
 from agent.cards.source import StaticSource, look, none_served, open_source
 from tests.agent.builders import device_table
 from tests.agent.fakes import write_cards
-from tests.agent.nvml_node import Node, uuid
+from tests.agent.nvml_node import Node
 
 
 def test_a_cards_file_stands_in_for_nvml(tmp_path: Path) -> None:
@@ -23,11 +22,6 @@ def test_the_cards_of_a_file_are_always_healthy() -> None:
         assert not session.watching
         assert session.wait(0) is None
         assert session.probe("GPU-0") == Probe()
-
-
-def test_without_a_file_nvml_is_asked(node: Node) -> None:
-    assert isinstance(open_source(None), NvmlSource)
-    assert [card.uuid for card in look(None).inventory.cards] == [uuid(0), uuid(1)]
 
 
 def test_a_node_without_a_card_to_serve_says_why(node: Node) -> None:

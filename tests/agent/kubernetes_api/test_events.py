@@ -369,13 +369,6 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told.api.stored) == 3
 
 
-def test_it_stops_promptly_while_the_api_is_away() -> None:
-    told = Told(*[Unavailable("away")] * 99)
-    with told.running():  # asserts it
-        told.tell(REFUSED)
-        eventually(lambda: told.results, "it works")
-
-
 # --- any history ----------------------------------------------------------------------
 
 _numbers = st.integers(0, 2)

@@ -263,9 +263,3 @@ def test_a_node_carries_it_and_an_outage_is_waited_out(
     annotations = admin.get(NODE)["metadata"]["annotations"]
     assert decode_inventory(annotations[NAMES.gpu_cards]) == state(7)
     assert annotations["kept"] == "yes"
-
-
-def test_it_stops_at_once_though_its_pace_is_slow() -> None:
-    api, cards = FakeNodeApi(), Cards(state(1))
-    with writing(writer_to(api, cards, InventoryPace())):  # asserts it
-        eventually(lambda: api.written, "it is written")

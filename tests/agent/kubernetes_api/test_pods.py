@@ -200,14 +200,6 @@ def test_an_outage_passes_and_what_is_known_stays(
         eventually(lambda: known(cache) == {"a", "b"}, "the watch goes on")
 
 
-def test_it_stops_promptly_in_the_middle_of_an_outage(
-    api: Api, server: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.set_outage(Outage.REFUSED)
-    with watching(cache_of(api), api):
-        eventually(lambda: caplog.text.count("no pods") >= 2, "it waits to try again")
-
-
 # --- with scripts ---------------------------------------------------------------------
 
 

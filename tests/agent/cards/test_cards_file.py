@@ -131,7 +131,7 @@ _reasons = st.builds(
 )
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=20)
 @given(inventories(most=2), st.text(), st.lists(_reasons, max_size=2))
 def test_a_written_file_reads_back_to_the_equal_inventory_whatever_texts_are_in_it(
     inventory: Inventory, driver: str, faults: list[CardFault]

@@ -3,7 +3,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.health import (
@@ -258,7 +258,7 @@ def test_a_card_comes_back_only_by_a_clean_probe_after_the_quiet_time_and_a_need
             assert health.healthy  # nothing but a fault makes unhealthy
 
 
-@settings(patient, max_examples=60)
+@patient
 @given(stories(), _rules)
 def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
     told: Sequence[tuple[float, Happening]], rules: Rules
@@ -269,7 +269,7 @@ def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
     assert well.healthy
 
 
-@settings(patient, max_examples=60)
+@patient
 @given(stories(), _faults, _faults, _rules)
 def test_the_order_of_faults_of_one_moment_changes_only_what_is_told(
     told: Sequence[tuple[float, Happening]], one: Fault, other: Fault, rules: Rules

@@ -75,7 +75,7 @@ def test_a_node_without_cards_has_no_matrix() -> None:
     assert describe(Discovery(Inventory(()))) == ("  uuid  model  memory  bus id  NUMA  device\n")
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=20)
 @given(inventories(most=3))
 def test_no_text_of_a_card_breaks_the_lines(inventory: Inventory) -> None:
     text = describe(Discovery(inventory))

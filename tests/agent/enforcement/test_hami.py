@@ -134,7 +134,7 @@ def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     assert len(core.plus(held).mounts) == 3
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=20)
 @given(st.integers(1, 8), st.integers(1, 40))
 def test_limits_stand_in_the_order_of_the_containers_cards(
     tmp_path_factory: pytest.TempPathFactory, cards: int, blocks: int

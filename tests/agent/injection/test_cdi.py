@@ -103,7 +103,7 @@ def test_the_lowest_version_that_knows_a_name_is_asked_for() -> None:
     assert spec_document(digit, COMMON)["cdiVersion"] == "0.5.0"
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=20)
 @given(inventories(most=3))
 def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
     inventory: Inventory,

@@ -118,10 +118,9 @@ def test_what_cannot_be_removed_now_is_left_for_later(
     assert not ticket_dir.exists()
 
 
-def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(site: Site) -> None:
-    site.run()
-    site.put(ID_A, POD_A, ME)
-    ticket_dir = site.admit(entitlement())
+def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
+    site: Site, ticket_dir: Path
+) -> None:
     leftover = site.state / "tickets" / f".new-{'0' * 20}"
 
     def between() -> None:
@@ -296,10 +295,8 @@ def test_who_stays_is_taken_where_the_runtime_does_not_tell(
 
 def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_socket(
     site: Site,
+    ticket_dir: Path,
 ) -> None:
-    site.run()
-    ticket_dir = site.admit(entitlement())
-    site.put(ID_A, POD_A, ME)
     site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
     site.register(ticket_dir)
     assert (ticket_dir / ID_A / "vcuda.config").exists()
@@ -341,10 +338,9 @@ def handing_over(site: Site) -> Iterator[Vcuda]:
     successor.close()
 
 
-def test_containers_register_with_the_successor_while_the_old_agent_is_there(site: Site) -> None:
-    site.run()
-    site.put(ID_A, POD_A, ME)
-    ticket_dir = site.admit(entitlement())
+def test_containers_register_with_the_successor_while_the_old_agent_is_there(
+    site: Site, ticket_dir: Path
+) -> None:
     old = site.vcuda
     with handing_over(site) as successor:
         old.close()  # whoever still reached it would be turned away now
@@ -353,10 +349,7 @@ def test_containers_register_with_the_successor_while_the_old_agent_is_there(sit
         site.vcuda = successor
 
 
-def test_a_peer_of_the_old_agent_is_served_by_it_to_the_end(site: Site) -> None:
-    site.run()
-    site.put(ID_A, POD_A, ME)
-    ticket_dir = site.admit(entitlement())
+def test_a_peer_of_the_old_agent_is_served_by_it_to_the_end(site: Site, ticket_dir: Path) -> None:
     with stub(ticket_dir) as client:
         client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
         with handing_over(site):

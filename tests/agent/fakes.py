@@ -26,16 +26,19 @@ from agent.allocator.model.podresources import ListedContainer, ListedPod, Snaps
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Unavailable
+from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
 from agent.kubelet.api import podresources_pb2 as lister_pb
 from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
+from agent.settings import Settings
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
 from contract.names import Names
 from contract.resource import Resource, count_of
-from placement.cards import Card, Inventory
+from placement.cards import Inventory
 from placement.scoring import Policy
 from tests.agent.builders import BLOCK, CORE, MEMORY
+from tests.agent.builders import card as make_card
 from tests.agent.builders import container as make_container
 
 NAMES = Names()
@@ -69,25 +72,27 @@ def short_dir() -> Iterator[Path]:
 
 
 def make_table(cards: int = 2, *, blocks: int = 32) -> DeviceTable:
-    """A node with ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each."""
-    return DeviceTable(
-        Inventory(
-            tuple(
-                Card(
-                    uuid=f"GPU-{index}",
-                    index=index,
-                    minor=index,
-                    model="Fake",
-                    memory=blocks * BLOCK,
-                    numa=index % 2 if index < 2 else None,
-                    bus_id="",
-                    device=f"/dev/nvidia{index}",
-                )
-                for index in range(cards)
-            )
-        ),
-        BLOCK,
+    """A node with ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each, on two NUMA nodes."""
+    made = (replace(make_card(n, blocks=blocks), numa=n if n < 2 else None) for n in range(cards))
+    return DeviceTable(Inventory(tuple(made)), BLOCK)
+
+
+def make_settings(folder: Path, **changes: Any) -> Settings:
+    """Settings of an agent on node ``n1`` that listens on any free port."""
+    settings = Settings(
+        node_name="n1",
+        kubeconfig=None,
+        plugin_dir=folder / "p",
+        pod_resources_socket=folder / "r.sock",
+        cards=None,
+        memory_block=BLOCK,
+        names=NAMES,
+        policy=Policy.BINPACK,
+        inject=Injection.NODES,
+        http_host="127.0.0.1",
+        http_port=0,
     )
+    return replace(settings, **changes)
 
 
 def asks(

@@ -6,7 +6,7 @@ import pytest
 
 from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
-from agent.injection.inject import DriverFiles, Injection
+from agent.injection.inject import DriverFiles
 from agent.settings import (
     Settings,
     parse_application_xids,
@@ -15,22 +15,9 @@ from agent.settings import (
     parse_period,
 )
 from contract.errors import quote
-from contract.names import Names
-from placement.scoring import Policy
+from tests.agent.fakes import make_settings
 
-SETTINGS = Settings(
-    node_name="node1",
-    kubeconfig=None,
-    plugin_dir=Path("/var/lib/kubelet/device-plugins"),
-    pod_resources_socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-    cards=Path("/etc/gpu-turnstile/cards.yaml"),
-    memory_block=256 << 20,
-    names=Names(),
-    policy=Policy.BINPACK,
-    inject=Injection.NODES,
-    http_host="127.0.0.1",
-    http_port=9400,
-)
+SETTINGS = make_settings(Path("/var/lib/kubelet"))
 
 
 def test_a_node_without_a_name_is_refused() -> None:

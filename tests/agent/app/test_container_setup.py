@@ -19,11 +19,9 @@ from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
-from contract.names import Names
 from placement.cards import Inventory
-from placement.scoring import Policy
 from tests.agent.builders import BLOCK, CORE, MEMORY
-from tests.agent.fakes import make_table, short_dir
+from tests.agent.fakes import make_settings, make_table, short_dir
 
 TABLE = make_table(2)
 CARDS = Inventory(
@@ -39,18 +37,8 @@ ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (Share("GPU-1", 4),)))
 
 
 def settings(root: Path) -> Settings:
-    return Settings(
-        node_name="node1",
-        kubeconfig=None,
-        plugin_dir=Path("plugins"),
-        pod_resources_socket=root / "podres.sock",
-        cards=root / "cards.yaml",
-        memory_block=BLOCK,
-        names=Names(),
-        policy=Policy.BINPACK,
-        inject=Injection.NODES,
-        http_host="127.0.0.1",
-        http_port=0,
+    return make_settings(
+        root,
         state_dir=root / "state",
         cri_socket=root / "cri.sock",
         cdi_dir=root / "cdi",

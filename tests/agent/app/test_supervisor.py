@@ -19,13 +19,11 @@ from agent.app.supervisor import Agent
 from agent.cards.inventory import Discovery
 from agent.cards.source import StaticSource
 from agent.errors import SettingsError
-from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
 from contract.inventory import decode_inventory
-from placement.scoring import Policy
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
@@ -36,6 +34,7 @@ from tests.agent.fakes import (
     FakeKubelet,
     eventually,
     make_manifest,
+    make_settings,
     plugin,
     write_cards,
 )
@@ -51,18 +50,12 @@ def kubelet(folder: Path) -> Iterator[FakeKubelet]:
 
 @pytest.fixture
 def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings:
-    return Settings(
-        node_name="n1",
+    return make_settings(
+        tmp_path,
         kubeconfig=kubeconfig,
         plugin_dir=kubelet.plugin_dir,
         pod_resources_socket=kubelet.pod_resources,
         cards=write_cards(tmp_path / "cards.yaml"),
-        memory_block=BLOCK,
-        names=NAMES,
-        policy=Policy.BINPACK,
-        inject=Injection.NODES,
-        http_host="127.0.0.1",
-        http_port=0,
     )
 
 

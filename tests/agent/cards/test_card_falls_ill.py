@@ -22,13 +22,11 @@ from agent.injection.inject import Injection
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
 from contract.inventory import NodeCard, decode_inventory
-from placement.scoring import Policy
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
-from tests.agent.builders import BLOCK
-from tests.agent.fakes import NAMES, eventually, make_manifest
+from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
 from tests.agent.nvml_node import Node, load, unload, uuid
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -118,19 +116,8 @@ def kubelet(folder: Path, server: ApiServer, admin: ApiClient) -> Iterator[Kubel
 
 @pytest.fixture
 def settings(folder: Path, kubeconfig: Path) -> Settings:
-    return Settings(
-        node_name="n1",
-        kubeconfig=kubeconfig,
-        plugin_dir=folder / "p",
-        pod_resources_socket=folder / "r.sock",
-        cards=None,
-        memory_block=BLOCK,
-        names=NAMES,
-        policy=Policy.BINPACK,
-        inject=Injection.ENVVAR,
-        http_host="127.0.0.1",
-        http_port=0,
-        recovery_quiet=QUIET,
+    return make_settings(
+        folder, kubeconfig=kubeconfig, inject=Injection.ENVVAR, recovery_quiet=QUIET
     )
 
 

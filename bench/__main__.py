@@ -16,7 +16,7 @@ from bench.report import Report
 from bench.result import Result, this_machine
 from bench.servers import ServerFailed
 from bench.wrk import WrkFailed
-from simulator.cluster import ClusterError
+from simulator.errors import ClusterError
 from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {

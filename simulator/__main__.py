@@ -1,4 +1,9 @@
-"""``python -m simulator``: the simulated node's parts, each a process, and the demo."""
+"""``python -m simulator``: the simulated node's parts, each a process, and the demo.
+
+Each process loads its own part alone: they are started by the dozen.
+"""
+
+# ruff: noqa: PLC0415
 
 import signal
 import sys
@@ -10,15 +15,9 @@ import click
 
 from common.logs import configure
 from contract.errors import ContractError
-from simulator.api.server import Settings as ApiSettings
-from simulator.api.server import run_apiserver
 from simulator.client import ApiClient
-from simulator.cluster import ClusterError
-from simulator.demo import run_demo
-from simulator.kubelet.process import run_kubelet
+from simulator.errors import ClusterError
 from simulator.manifests import read_manifests
-from simulator.scheduler.configuration import parse_configuration
-from simulator.scheduler.process import run_scheduler
 
 _CONTEXT = {
     "show_default": True,
@@ -53,10 +52,12 @@ def _log() -> None:
 @_option("--seed", type=int, default=0, help="Of UIDs and generated names.")
 def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: int) -> None:
     """Serve the Kubernetes API from memory, on 127.0.0.1."""
+    from simulator.api.server import Settings, run_apiserver
+
     _log()
     objects = read_manifests(manifests) if manifests else []
     run_apiserver(
-        ApiSettings(port=port, seed=seed),
+        Settings(port=port, seed=seed),
         manifests=objects,
         kubeconfig=kubeconfig,
         announce=lambda url: click.echo(f"serving {url}"),
@@ -70,6 +71,9 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
 @_option("--config", type=_PATH, help="A KubeSchedulerConfiguration with extenders.")
 def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None:
     """Bind pods to nodes that have room, concurrently and not in order."""
+    from simulator.scheduler.configuration import parse_configuration
+    from simulator.scheduler.process import run_scheduler
+
     _log()
     settings = None
     if config:
@@ -90,6 +94,8 @@ def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None
 @_option("--seed", type=int, default=0, help="Of every random choice.")
 def kubelet(plugin_wait: float, **settings: Any) -> None:
     """Admit and run pods as a kubelet does, without running anything."""
+    from simulator.kubelet.process import run_kubelet
+
     _log()
     run_kubelet(**settings, plugin_wait_s=plugin_wait)
 
@@ -101,6 +107,8 @@ def kubelet(plugin_wait: float, **settings: Any) -> None:
 @_option("--examples", type=_PATH, help="A folder of manifests.  [default: deploy/examples]")
 def demo(seed: int, pods: int, clients: int, examples: Path | None) -> None:
     """Run everything as real processes, submit the examples and a burst, and tell who was right."""
+    from simulator.demo import run_demo
+
     # A closed terminal or a cancelled job ends the demo as Ctrl-C does: nothing stays behind.
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda number, _frame: sys.exit(128 + number))

@@ -17,12 +17,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from certs import store
+from certs.issue import issue
+from certs.names import parse_subject
 from contract.names import Names
 from simulator.client import ApiClient, ApiError
+from simulator.errors import ClusterError
 from simulator.manifests import Json, write_yaml
 from simulator.webhooks import validating_configuration, webhook_configuration
 
@@ -30,10 +35,6 @@ NODE = "simulated-node"
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 _CHECKOUT = Path(__file__).parents[1]
-
-
-class ClusterError(Exception):
-    """A process did not come up, or has died; the message ends with its log."""
 
 
 class Cluster:
@@ -162,7 +163,7 @@ class Cluster:
                     raise ClusterError(f"{name} has died: {self._tail(name)}")
             if time.monotonic() > deadline:
                 raise ClusterError(f"{what}: not within {within:g} s")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def allocatable(self) -> dict[str, str]:
         """Return what the node offers of our resources."""
@@ -191,10 +192,8 @@ class Cluster:
         for name in ("kubelet", "plugins"):
             (self.root / name).mkdir()
         write_yaml(self.root / "cards.yaml", self._cards)
-        issue = f"certs issue --out {self.root / 'certs'} --dns localhost --ip 127.0.0.1"
-        subprocess.run(  # noqa: S603 -- our own program
-            [sys.executable, "-m", *issue.split()], check=True, stdout=subprocess.DEVNULL
-        )
+        subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
+        store.write(self.root / "certs", issue(subject, now=datetime.now(UTC)))
         ca = (self.root / "certs" / "ca.crt").read_bytes()
         makers = (webhook_configuration, validating_configuration)
         made = (json.dumps(make(self.webhook_url, ca, self._names)) for make in makers)

@@ -15,10 +15,12 @@ from tests.rbac.manifests import DEPLOY, Manifest, read
 from tests.rbac.recording import Recording
 
 # Machines that run tests are noisy: how long an example takes says nothing about the code.
-settings.register_profile(
-    "noisy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("noisy-machine")
+NOISY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("all", NOISY)
+settings.register_profile("fast", NOISY, max_examples=25)
+settings.load_profile("all")
+FAST = "not slow"
+"""The mark expression of ``make test-fast``."""
 
 
 TESTS = Path(__file__).parent
@@ -29,20 +31,30 @@ UNMEASURED = (
     *(TESTS / each for each in ("bench", "deploy", "e2e", "handover")),
     *(TESTS / each for each in ("image", "runtime", "simulator", "situations")),
 )
-SLOW = (*UNMEASURED, TESTS / "rbac", TESTS / "webhook" / "server")
+SLOW = (
+    *(*UNMEASURED, TESTS / "rbac", TESTS / "webhook" / "server"),
+    *(TESTS / "scheduler" / "test_server.py", TESTS / "webhook" / "test_metrics.py"),
+)
 SLOW_FIXTURES = {"folder", "kubelet", "server"}
 """Sockets: ``folder`` is the one with a path short enough for them."""
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return how many tests run side by side: they wait for a third of their time."""
-    return max(2, (os.cpu_count() or 1) * 3 // 2)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many tests run side by side: slow ones wait for a third of their time."""
+    cores = os.cpu_count() or 1
+    return max(2, cores if config.option.markexpr == FAST else cores * 3 // 2)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples of each property where ``make test`` follows."""
+    if config.option.markexpr == FAST:
+        settings.load_profile("fast")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import what ``make test-fast`` leaves out."""
-    left_out = collection_path in SLOW and config.option.markexpr == "not slow"
+    left_out = collection_path in SLOW and config.option.markexpr == FAST
     return True if left_out else None
 
 
@@ -61,8 +73,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def _in(folders: Sequence[Path]) -> tuple[str, ...]:
-    return tuple(f"{each}{os.sep}" for each in folders)
+def _in(places: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(str(each) if each.suffix else f"{each}{os.sep}" for each in places)
 
 
 def pytest_collection_finish() -> None:

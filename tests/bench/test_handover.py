@@ -8,14 +8,6 @@ from bench import handover
 from bench.handover import Outcome
 
 
-def test_a_kill_beside_a_standby_leaves_one_gap() -> None:
-    outcome = handover.measure("kill_beside_standby", 1, 2.0)
-    assert outcome.ended == 1
-    assert outcome.pods >= 5
-    (gap,) = outcome.gaps
-    assert gap > 0
-
-
 @pytest.mark.parametrize("lost", [0, 2])
 def test_every_way_to_end_is_measured_and_no_pod_may_fail_in_a_handover(
     monkeypatch: pytest.MonkeyPatch, lost: int

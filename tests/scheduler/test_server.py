@@ -166,9 +166,15 @@ def schedule(replica: Replica, pod: Json, nodes: list[str]) -> str:
 def test_a_pod_is_bound_with_cards_that_the_agent_reads(
     server: ApiServer, admin: ApiClient, tmp_path: Path
 ) -> None:
+    """Whoever connects and says nothing holds nobody up."""
     server.apply(make_node("one-1", 3), make_node("one-2", 1))
-    slice_options = ("--lease", "one", "--endpoint-slice", "slice", "--address", "10.0.0.7")
-    with running(server, tmp_path, "one", *slice_options) as replica:
+    options = ("--lease", "one", "--endpoint-slice", "slice", "--address", "10.0.0.7")
+    with (
+        running(server, tmp_path, "one", *options, "--threads", "4") as replica,
+        contextlib.ExitStack() as silent,
+    ):
+        for _ in range(8):
+            silent.enter_context(socket.create_connection(("127.0.0.1", replica.port)))
         replica.wait(replica.binds)
         pod = create(server, admin, "one-a", (30, 4), (200, 8))
         assert schedule(replica, pod, ["one-1", "one-2"]) == ""
@@ -194,7 +200,7 @@ def test_a_pod_is_bound_with_cards_that_the_agent_reads(
 def test_a_killed_leader_costs_no_pod_and_no_card_twice(
     server: ApiServer, admin: ApiClient, tmp_path: Path
 ) -> None:
-    nodes = [f"two-{number}" for number in range(5)]
+    nodes = [f"two-{number}" for number in range(3)]
     server.apply(*(make_node(name, 4) for name in nodes))
     options = ("--lease", "two")
     with (
@@ -203,7 +209,7 @@ def test_a_killed_leader_costs_no_pod_and_no_card_twice(
     ):
         first.wait(lambda: first.binds() or second.binds())
         leader, other = (first, second) if first.binds() else (second, first)
-        pods = [create(server, admin, f"two-p{number}", (40, 4)) for number in range(40)]
+        pods = [create(server, admin, f"two-p{number}", (40, 4)) for number in range(24)]
         refused = other.ask(
             "/bind", {"PodName": "x", "PodNamespace": "x", "PodUID": "x", "Node": "x"}
         )
@@ -223,14 +229,14 @@ def test_a_killed_leader_costs_no_pod_and_no_card_twice(
                         if not error or "the pod is bound to" in error:
                             return
                 assert time.monotonic() < deadline, other.log.read_text()[-4000:]
-                time.sleep(0.1)
+                time.sleep(0.5)
 
         with ThreadPoolExecutor(8) as pool:
             done = pool.map(work, pods)
-            leader.wait(lambda: _bound(admin, "two-p") >= 10)
+            leader.wait(lambda: _bound(admin, "two-p") >= 6)
             leader.kill()
-            assert len(list(done)) == 40
-        assert _bound(admin, "two-p") == 40
+            assert len(list(done)) == 24
+        assert _bound(admin, "two-p") == 24
         assert _overfull(admin, "two-p", 40) == {}
         assert other.binds()
 
@@ -279,31 +285,3 @@ def test_only_clients_with_a_certificate_are_answered_and_a_new_pair_is_served(
         for name in ("tls.key", "tls.crt", "ca.crt"):
             shutil.copy(renewed / name, tls / name)
         replica.wait(lambda: replica.answers("/readyz", "ok"))
-
-
-def test_a_client_that_says_nothing_holds_nobody_up(server: ApiServer, tmp_path: Path) -> None:
-    with running(server, tmp_path, "four", "--lease", "", "--threads", "4") as replica:
-        silent = [socket.create_connection(("127.0.0.1", replica.port)) for _ in range(8)]
-        try:
-            assert replica.ask("/healthz") == (200, "ok\n")
-        finally:
-            for each in silent:
-                each.close()
-
-
-def test_credentials_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
-    certificates(tmp_path / "tls")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "scheduler", "--kubeconfig", "/none"),
-            *("--cert", str(tmp_path / "tls/tls.crt"), "--key", str(tmp_path / "tls/tls.key")),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("scheduler: error: --kubeconfig: cannot use /none: ")
-    assert done.stderr.count("\n") == 1

@@ -211,7 +211,7 @@ class _Search:
         fewest = len(found[0][1]) if found else 0
         for each, pods, _ in found[:_MOST_OF_A_KIND]:
             if len(pods) == fewest:
-                text = "free " + " and ".join(_naming(held, each) for held in pods)
+                text = "end " + " and ".join(_naming(held, each) for held in pods)
                 yield _Ranked(Change("free-pods", text, "admin", (each.view.node.name,)), 0)
 
     def _ways_to_free(self, occupancy: Occupancy) -> tuple[Occupancy, tuple[Held, ...], int] | None:
@@ -271,4 +271,4 @@ def _naming(held: Held, occupancy: Occupancy) -> str:
     noun = "card" if len(on) == 1 else "cards"
     cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))
     where = f"{noun} {', '.join(map(str, on))} of {occupancy.view.node.name}"
-    return f"pod {held.pod} on {where} ({cores} cores, {blocks} blocks)"
+    return f"pod {held.pod} on {where} (frees {cores} cores, {blocks} blocks)"

@@ -49,10 +49,10 @@ def fit_manifest(
     Raises:
         InvalidManifest: it is neither, or its pods ask for no GPU.
     """
-    kind, pod, replicas = _pod_of(manifest)
-    metadata = manifest.get("metadata") or {}
+    kind, pod, replicas = _pod_of(manifest, names)
+    metadata = _mapping(manifest.get("metadata"))
     facts = read_pod(pod, names)
-    name = metadata.get("name") or metadata.get("generateName") or ""
+    name = _text(metadata.get("name")) or _text(metadata.get("generateName"))
     if facts is None:
         raise InvalidManifest(
             f'{kind} "{name}" asks for no GPU: no container has {names.core} in its limits'
@@ -62,7 +62,7 @@ def fit_manifest(
     fitting = [verdict.node for verdict in verdicts if verdict.fits and not facts.errors]
     return FitReport(
         kind=kind,
-        namespace=metadata.get("namespace") or "",
+        namespace=_text(metadata.get("namespace")),
         name=name,
         fits=bool(fitting),
         replicas=replicas,
@@ -79,7 +79,7 @@ def _fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
     return not verdict.fits, verdict.for_good, verdict.node
 
 
-def _pod_of(manifest: Mapping[str, Any]) -> tuple[str, dict[str, Any], int]:
+def _pod_of(manifest: Mapping[str, Any], names: Names) -> tuple[str, dict[str, Any], int]:
     """Return the kind, the pod as it would be created, and how many of it."""
     kind = manifest.get("kind")
     if kind == "Pod":
@@ -93,18 +93,25 @@ def _pod_of(manifest: Mapping[str, Any]) -> tuple[str, dict[str, Any], int]:
         raise InvalidManifest(f"kind: Unsupported value: {kind!r}: supported values: {known}")
     if not isinstance(pod, Mapping) or not isinstance(pod.get("spec"), Mapping):
         raise InvalidManifest(f"{kind}: no pod spec in it")
-    spec = manifest.get("spec") or {}
-    asked = spec.get("parallelism" if kind == "Job" else "replicas", 1)
+    asked = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
     replicas = asked if kind != "Pod" and isinstance(asked, int) else 1
-    outer, inner = manifest.get("metadata"), pod.get("metadata")
-    metadata = {**(outer if isinstance(outer, Mapping) else {})}
-    if kind != "Pod":
-        metadata["annotations"] = (inner if isinstance(inner, Mapping) else {}).get("annotations")
-    annotations = metadata.get("annotations")
-    metadata["annotations"] = annotations if isinstance(annotations, Mapping) else {}
+    annotations = {
+        key: value
+        for key, value in _mapping(_mapping(pod.get("metadata")).get("annotations")).items()
+        # The webhook refuses a wish that is no text; the API server all others.
+        if isinstance(key, str) and (isinstance(value, str) or key in names.wishes)
+    }
     # Where it is to be is what is asked; what a running pod has got says nothing of a new one.
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    return str(kind), {"metadata": metadata, "spec": spec}, replicas
+    return kind, {"metadata": {"annotations": annotations}, "spec": spec}, replicas
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _count(

@@ -102,21 +102,22 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         notes.append(f"the node is not ready: {facts.not_ready}")
     if facts.traits.cordoned:
         notes.append("the node is cordoned: no new pod is put on it")
-    if occupancy.view.node.problem is Problem.NONE:
-        notes += [note for card in cards if (note := _note_on(card))]
+    over = [card.index for card in cards if card.overbooked]
+    if over:
+        notes.append(f"{_cards_in_words(over)}: pods hold, or will ask for, more than there is")
+    less = [
+        card.index
+        for card in cards
+        if card.reported_cores_free < card.cores_free
+        or card.reported_blocks_free < card.blocks_free
+    ]
+    if less and occupancy.view.node.problem is Problem.NONE:
+        notes.append(
+            f"{_cards_in_words(less)}: the agent counts less free than the pods in the API leave: "
+            "one has just ended, or was deleted by force and still runs"
+        )
     return notes
 
 
-def _note_on(card: CardReport) -> str:
-    if card.overbooked:
-        return f"card {card.index}: pods hold, or will ask for, more than it has"
-    less = card.reported_cores_free < card.cores_free or (
-        card.reported_blocks_free < card.blocks_free
-    )
-    if not less:
-        return ""
-    return (
-        f"card {card.index}: the agent counts {card.reported_cores_free} cores and "
-        f"{card.reported_blocks_free} blocks free, the pods in the API leave {card.cores_free} and "
-        f"{card.blocks_free}: a pod may have ended just now, or was deleted by force and still runs"
-    )
+def _cards_in_words(indices: list[int]) -> str:
+    return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"

@@ -391,6 +391,7 @@ class PodStory:
         errors: what is wrong with the request itself, as the webhook would say it.
         nodes: cards considered: of its own node, or of all nodes while it waits.
         changes: what would let it run, the smallest first; only for one that does not.
+        cards: those that it holds, with all their holders.
         gaps: what could not be read.
     """
 
@@ -401,6 +402,7 @@ class PodStory:
     errors: tuple[str, ...]
     nodes: tuple[NodeVerdict, ...]
     changes: tuple[Change, ...]
+    cards: tuple[CardReport, ...]
     gaps: tuple[Gap, ...]
 
 

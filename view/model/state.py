@@ -165,7 +165,9 @@ class ClusterState:
             return None
         nodes = self._for_gpus()
         report = self._report_pod(facts, Waiting(nodes, self._gaps))
-        return tell_story(facts, report, nodes, self._gaps, self._policy)
+        node = facts.placed.node
+        where = self._report_node(node) if node in self._nodes else None
+        return tell_story(facts, report, nodes, gaps=self._gaps, policy=self._policy, node=where)
 
     def fit(self, manifest: Mapping[str, Any]) -> FitReport:
         """Return whether and where a pod would fit that is not created yet.

@@ -7,9 +7,11 @@ from view.model.changes import find_changes
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
 from view.model.reports import (
+    CardReport,
     Change,
     ContainerReport,
     Gap,
+    NodeReport,
     NodeVerdict,
     PodReport,
     PodStory,
@@ -27,12 +29,14 @@ _BY = {
 }
 
 
-def tell_story(
+def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keyword
     facts: PodFacts,
     report: PodReport,
     nodes: Sequence[Occupancy],
+    *,
     gaps: Sequence[Gap],
     policy: Policy,
+    node: NodeReport | None,
 ) -> PodStory:
     """Return a pod's way.
 
@@ -42,6 +46,7 @@ def tell_story(
         nodes: all nodes with GPUs.
         gaps: what could not be read.
         policy: which card a share prefers.
+        node: where it is bound, if that node is known.
     """
     looking = report.stage in (Stage.WAITING, Stage.REFUSED)
     question = Question(facts.placed, facts.constraints)
@@ -58,8 +63,17 @@ def tell_story(
         errors=facts.errors,
         nodes=considered,
         changes=changes,
+        cards=_cards(report, node),
         gaps=tuple(gaps),
     )
+
+
+def _cards(report: PodReport, node: NodeReport | None) -> tuple[CardReport, ...]:
+    held = {part.uuid for container in report.containers for part in container.parts}
+    ended = report.stage in (Stage.SUCCEEDED, Stage.FAILED, Stage.REFUSED)
+    if node is None or ended:
+        return ()
+    return tuple(card for card in node.cards if card.uuid in held)
 
 
 def _considered(
@@ -104,7 +118,8 @@ def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
     steps.append(_bound(facts, report))
     if report.stage is not Stage.WAITING:
         steps.append(_allocated(report))
-        steps.append(_started(facts, report))
+        if report.stage is not Stage.REFUSED:
+            steps.append(_started(facts, report))
     if facts.ended:
         ends = [each.finished for each in facts.containers if each.finished]
         state = _DONE if report.stage is Stage.SUCCEEDED else _WRONG
@@ -170,8 +185,8 @@ def _got(container: ContainerReport) -> str:
 def _started(facts: PodFacts, report: PodReport) -> Step:
     started = [each.started for each in facts.containers if each.started]
     if not started:
-        wrong = bool(report.why) or report.stage is Stage.REFUSED
-        return Step("started", "", report.why or "not yet", _WRONG if wrong else _MISSING)
+        state = _WRONG if report.why else _MISSING
+        return Step("started", "", report.why or "not yet", state)
     return Step("started", min(started), report.why or "running", _WRONG if report.why else _DONE)
 
 

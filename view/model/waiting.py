@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from placement.cluster.fit import Refusal
+from placement.cluster.nodes import Problem
 from placement.cluster.pods import Shape
 from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
 from view.model.reports import Gap
-from view.model.verdicts import Question, name_some, summarize, why_not_on
+from view.model.verdicts import Question, count_of, name_some, summarize, why_not_on
 
 GATED = "SchedulingGated"
 
@@ -49,10 +51,18 @@ class Waiting:
             refusals = [(each.view.node.name, why_not_on(question, each)) for each in self._nodes]
             found = (
                 tuple(name for name, refusal in refusals if refusal is None),
-                summarize(refusal.reason for _, refusal in refusals if refusal is not None),
+                self._in_words([refusal for _, refusal in refusals if refusal is not None]),
             )
             self._known[question.key] = found
         return found
+
+    def _in_words(self, refusals: Sequence[Refusal]) -> str:
+        """Return the reasons; nodes that serve no GPU pod at all are counted as one."""
+        problems = {problem.value for problem in Problem}
+        others = [each.reason for each in refusals if each.reason not in problems]
+        unserved = len(refusals) - len(others)
+        served = f"{count_of(unserved, 'node')} without a working agent" if unserved else ""
+        return "; ".join(filter(None, (summarize(others), served)))
 
     def _by_nodes(self, question: Question, scheduler: str, message: str) -> str:
         if not self._nodes:

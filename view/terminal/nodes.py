@@ -64,7 +64,9 @@ def show_nodes(
     rows: list[Row] = []
     for node in nodes:
         rows.append(_node_row(node, wide=wide))
-        rows += [_card_row(node, card, wide=wide) for card in node.cards if cards]
+        for card in node.cards if cards else ():
+            mark = "\u2514" if card is node.cards[-1] else "\u251c"
+            rows.append(_card_row(card, mark=mark, wide=wide))
     page: list[Grid | Line] = []
     if rows:
         page.append(Grid(_COLUMNS, tuple(rows)))
@@ -84,7 +86,7 @@ def _node_row(node: NodeReport, *, wide: bool) -> Row:
     return (
         cell(node.name, BOLD),
         cell(_models(node), BOLD),
-        cell("ok", GOOD) if ok else cell("none", BAD),
+        cell("ok", GOOD) if ok else cell("not served", BAD),
         *_amounts(node.cores_held, node.cores, node.blocks_held, node.blocks),
         _fits(node, wide=wide),
     )
@@ -110,17 +112,25 @@ def _fits(node: NodeReport, *, wide: bool) -> Cell:
     return cell("; ".join((fits, *node.notes)), WARN if node.notes or not parts else BOLD)
 
 
-def _card_row(node: NodeReport, card: CardReport, *, wide: bool) -> Row:
+def show_cards(cards: Sequence[CardReport]) -> Grid:
+    """Lay out some cards of one node, with all their holders."""
+    columns = (Column("CARD"), *_COLUMNS[1:-1], Column("HELD BY", wraps=True))
+    rows = tuple(
+        (cell(card.index), *_card_row(card, mark="", wide=False, most=None)[1:]) for card in cards
+    )
+    return Grid(columns, rows)
+
+
+def _card_row(card: CardReport, *, mark: str, wide: bool, most: int | None = _MOST_HOLDERS) -> Row:
     model = short_model(card.model)
     if wide:
         numa = "" if card.numa is None else f" numa {card.numa}"
         model = f"{model} {card.memory / _GIB:g}GiB{numa} {card.uuid}"
-    holders = _held_by(card, wide=wide)
+    holders = _held_by(card, wide=wide, most=None if wide else most)
     if card.unhealthy:
         holders = cell("; ".join(filter(None, (card.unhealthy, holders.text))), BAD)
-    last = card is node.cards[-1]
     return (
-        cell(f"{'└' if last else '├'} {card.index}"),
+        cell(f"{mark} {card.index}"),
         cell(model),
         cell("ok", GOOD) if not card.unhealthy else cell("ill", BAD),
         *_amounts(card.cores_held, card.cores, card.blocks_held, card.blocks),
@@ -128,8 +138,8 @@ def _card_row(node: NodeReport, card: CardReport, *, wide: bool) -> Row:
     )
 
 
-def _held_by(card: CardReport, *, wide: bool) -> Cell:
-    shown = card.holders if wide else card.holders[:_MOST_HOLDERS]
+def _held_by(card: CardReport, *, wide: bool, most: int | None) -> Cell:
+    shown = card.holders[:most]
     texts = [holder_of(each, evidence=wide).text for each in shown]
     if len(shown) < len(card.holders):
         texts.append(f"{len(card.holders) - len(shown)} more")

@@ -19,6 +19,7 @@ from view.terminal.layout import (
     cell,
     line,
 )
+from view.terminal.nodes import show_cards
 from view.terminal.words import STAGES, ask_of, by_name, gaps_in_words, short_model
 
 _MARKS = {
@@ -56,7 +57,9 @@ def show_story(story: PodStory, *, wide: bool = False) -> Page:
     page.append(Grid(columns, tuple(rows)))
     if story.limits:
         page += [line(""), line("Limits", BOLD), *(line(each, indent=2) for each in story.limits)]
-    if story.nodes:
+    if story.cards:
+        page += [line(""), line(f"Its cards on {pod.node}", BOLD), show_cards(story.cards)]
+    if story.nodes and not story.cards:
         page += [line(""), line(_heading(story), BOLD)]
         page += show_verdicts(story.nodes, most=None if wide else _MOST_NODES)
     page += _events(story, wide=wide)

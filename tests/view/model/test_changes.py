@@ -1,0 +1,167 @@
+"""The smallest change that would let a pod run: which are offered, in which order."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.agent.builders import patient
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.view import scenes
+from tests.view.model.test_state import state_of
+from view.model.reports import FitReport
+
+
+def fit(nodes: list[Json], held: list[Json], *limits: tuple[int, int], **pod: Any) -> FitReport:
+    return state_of(nodes, held).fit(make_pod("new", *limits, **pod))
+
+
+def texts(found: FitReport, by: str = "author") -> list[str]:
+    assert not found.fits
+    return [each.text for each in found.changes if each.by == by]
+
+
+def on(card: int, limit: tuple[int, int], name: str = "") -> Json:
+    return scenes.running(name or f"on{card}", limit, "n1", card)
+
+
+TAINTED = {**make_node("n2", 1), "spec": {"taints": [{"key": "team", "effect": "NoSchedule"}]}}
+CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "limits", "expected"),
+    [
+        (1, [on(0, (60, 4))], [(50, 4)], ["ask for 40 cores instead of 50"]),
+        (1, [on(0, (10, 30))], [(50, 4)], ["ask for 2 memory blocks instead of 4"]),
+        (
+            1,
+            [on(0, (60, 30))],
+            [(50, 4)],
+            ["ask for 40 cores instead of 50 and 2 memory blocks instead of 4"],
+        ),
+        (1, [on(0, (60, 4))], [(100, 8)], ["ask for 40 cores instead of 100"]),
+        (
+            1,
+            [on(0, (60, 4))],
+            [(100, 0)],
+            ["ask for 40 cores instead of 100 and 28 memory blocks instead of whole cards"],
+        ),
+        (
+            2,
+            [on(0, (60, 4))],
+            [(200, 9)],
+            ["ask for 100 cores instead of 200 and 5 memory blocks instead of 9"],
+        ),
+        (
+            1,
+            [],
+            [(60, 4), (60, 4)],
+            [
+                "ask for 40 cores instead of 60 in container c0",
+                "ask for 40 cores instead of 60 in container c1",
+            ],
+        ),
+        (1, [on(0, (99, 32))], [(50, 4)], []),
+    ],
+)
+def test_an_author_is_told_how_much_less_would_fit(
+    cards: int, held: list[Json], limits: list[tuple[int, int]], expected: list[str]
+) -> None:
+    assert texts(fit([make_node("n1", cards)], held, *limits)) == expected
+
+
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        ({NAMES.use_gpu_type: "h100"}, ["drop the annotation use-gpu-type"]),
+        (
+            {NAMES.use_gpu_type: "h100", NAMES.nouse_gpu_uuid: "GPU-n1-0"},
+            ["drop the annotations use-gpu-type and nouse-gpu-uuid"],
+        ),
+    ],
+)
+def test_a_wish_is_dropped_and_several_only_together(
+    wishes: dict[str, str], expected: list[str]
+) -> None:
+    assert texts(fit([make_node("n1", 1)], [], (30, 4), annotations=wishes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "held", "asked", "expected"),
+    [
+        (
+            [make_node("n1", 2)],
+            [on(0, (60, 4)), on(1, (50, 4), "small"), on(1, (45, 4), "other")],
+            (55, 4),
+            "end pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)",
+        ),
+        (
+            [make_node("n1", 1)],
+            [on(0, (45, 4), "a"), on(0, (45, 4), "b"), on(0, (1, 1), "c")],
+            (90, 4),
+            (
+                "end pod default/a on card 0 of n1 (frees 45 cores, 4 blocks) and pod default/b on "
+                "card 0 of n1 (frees 45 cores, 4 blocks)"
+            ),
+        ),
+        ([make_node("n1", 1, sick=[0])], [], (60, 4), "mend card 0 of n1: Xid 79"),
+        (
+            [make_node("n1", 1, allocatable="0")],
+            [],
+            (60, 4),
+            "open a node that has cards for it: its agent is not connected to the kubelet",
+        ),
+        ([CORDONED], [], (60, 4), "open a node that has cards for it: the node is cordoned"),
+        (
+            [TAINTED],
+            [],
+            (60, 4),
+            "open a node that has cards for it: taint team:NoSchedule is not tolerated",
+        ),
+    ],
+)
+def test_an_admin_is_told_what_would_make_room(
+    nodes: list[Json], held: list[Json], asked: tuple[int, int], expected: str
+) -> None:
+    assert texts(fit(nodes, held, asked), "admin") == [expected]
+
+
+def test_what_gives_up_less_is_told_first() -> None:
+    wish = {NAMES.use_gpu_type: "a100"}
+    nodes = [make_node("n1", 1), make_node("n2", 1, models=["Tesla T4"])]
+    little = fit(nodes, [on(0, (50, 4))], (60, 4), annotations=wish)
+    much = fit(nodes, [on(0, (90, 4))], (60, 4), annotations=wish)
+    assert [each.kind for each in little.changes][:2] == ["ask-less", "drop-wish"]
+    assert [each.kind for each in much.changes][:2] == ["drop-wish", "ask-less"]
+
+
+def test_a_request_that_fits_no_card_at_all_has_no_change() -> None:
+    assert fit([make_node("n1", 1)], [], (150, 4)).changes == ()
+
+
+_LESS = re.compile(r"ask for (?:(\d+) cores instead of \d+)?(?: and )?(?:(\d+) memory)?")
+
+
+@patient
+@given(
+    st.lists(st.tuples(st.integers(1, 99), st.integers(1, 15)), min_size=1, max_size=3),
+    st.tuples(st.integers(1, 100), st.integers(1, 20)),
+)
+def test_what_is_offered_fits_and_one_more_of_it_does_not(
+    held: list[tuple[int, int]], asked: tuple[int, int]
+) -> None:
+    node = make_node("n1", len(held), blocks=16)
+    state = state_of([node], [on(card, limit) for card, limit in enumerate(held)])
+    for change in state.fit(make_pod("new", asked)).changes:
+        found = _LESS.match(change.text)
+        if change.kind != "ask-less" or found is None:
+            continue
+        cores, blocks = (int(got or old) for got, old in zip(found.groups(), asked, strict=True))
+        assert state.fit(make_pod("less", (cores, blocks))).fits
+        if found[1] and not found[2] and cores < 99:
+            assert not state.fit(make_pod("more", (cores + 1, blocks))).fits
+        if found[2] and not found[1]:
+            assert not state.fit(make_pod("more", (cores, blocks + 1))).fits

@@ -1,0 +1,343 @@
+"""What the model says of a whole cluster: tables, and placing and arithmetic as the oracles."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.demand import CORES_PER_CARD
+from placement.cluster.fit import Fit, check
+from placement.cluster.nodes import parse_node
+from placement.cluster.pods import parse_pod
+from placement.cluster.room import Room
+from placement.scoring import Policy
+from tests.agent.builders import patient
+from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
+from tests.view import scenes
+from view.model.encoding import to_json
+from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Source, Stage
+from view.model.state import ClusterState
+
+ALL_PODS = Gap("pods", "default", "pods is forbidden")
+
+
+def state_of(nodes: Sequence[Json], pods: Sequence[Json] = (), *gaps: Gap) -> ClusterState:
+    state = ClusterState(NAMES)
+    for node in nodes:
+        state.put_node(node)
+    for pod in pods:
+        state.put_pod(pod)
+    state.set_gaps(gaps)
+    return state
+
+
+def scene() -> ClusterState:
+    state = state_of(scenes.nodes(), scenes.pods())
+    for event in scenes.events():
+        state.put_event(event)
+    return state
+
+
+def node_in(report: ClusterReport, name: str) -> NodeReport:
+    return next(each for each in report.nodes if each.name == name)
+
+
+def pod_in(report: ClusterReport, name: str) -> PodReport:
+    return next(each for each in report.pods if each.name == name)
+
+
+def test_every_card_says_who_holds_what_of_it_and_how_that_is_known() -> None:
+    card = node_in(scene().report(), "n2").cards[0]
+    assert [(each.pod, each.cores, each.blocks, each.source) for each in card.holders] == [
+        ("bound", 10, 2, Source.SIMULATED),
+        ("hinted", 20, 4, Source.CHOSEN),
+        ("infer", 30, 4, Source.RECORDED),
+    ]
+    assert card.holders[2].evidence == "witness"
+    assert (card.cores_held, card.cores_free, card.blocks_held, card.blocks_free) == (
+        60,
+        40,
+        10,
+        22,
+    )
+
+
+def test_a_node_says_what_fits_on_it_and_why_nothing_does() -> None:
+    report = scene().report()
+    one, two, silent, bare = report.nodes  # the fifth has nothing to do with GPUs
+    assert (one.largest_share, one.whole_cards, one.pods) == (
+        two.largest_share and one.largest_share,
+        0,
+        2,
+    )
+    assert one.largest_share is not None
+    assert (one.largest_share.card, one.largest_share.cores, one.largest_share.blocks) == (
+        0,
+        40,
+        16,
+    )
+    assert two.cards[1].unhealthy == "Xid 79"
+    assert (two.cores, two.blocks) == (100, 32)  # sums are of healthy cards
+    assert silent.problem.startswith("the agent is not connected")
+    assert (silent.largest_share, silent.whole_cards) == (None, 0)
+    assert bare.problem.startswith("no inventory of cards")
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "why"),
+    [
+        ("train", Stage.RUNNING, ""),
+        ("hinted", Stage.STARTING, ""),
+        (
+            "big",
+            Stage.WAITING,
+            "no card has 60 cores and 8 blocks free (2 nodes); 2 nodes without a working agent",
+        ),
+        ("picky", Stage.WAITING, "no card of type h100 (2 nodes); 2 nodes without a working agent"),
+        ("late", Stage.REFUSED, "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40"),
+    ],
+)
+def test_a_pod_says_how_far_it_has_come_and_why_not_further(
+    name: str, stage: Stage, why: str
+) -> None:
+    pod = pod_in(scene().report(), name)
+    assert (pod.stage, pod.why) == (stage, why)
+
+
+def _status(pod: Json, **status: Any) -> Json:
+    return {**pod, "status": {**pod["status"], **status}}
+
+
+def _crashing(reason: str) -> Json:
+    state = {"waiting": {"reason": reason, "message": "back-off"}}
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    return _status(pod, containerStatuses=[{"name": "c0", "state": state}])
+
+
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gate"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "stage", "why"),
+    [
+        (_crashing("CrashLoopBackOff"), Stage.RUNNING, "c0: CrashLoopBackOff: back-off"),
+        (_crashing("ContainerCreating"), Stage.RUNNING, ""),
+        (make_pod("a", (30, 4), node="n1", phase="Succeeded"), Stage.SUCCEEDED, ""),
+        (
+            _status(make_pod("a", (30, 4), phase="Failed"), reason="Evicted", message="disk"),
+            Stage.FAILED,
+            "Evicted: disk",
+        ),
+        (
+            _status(make_pod("a", (30, 4), phase="Failed"), reason="OutOftencent.com/vcuda-core"),
+            Stage.REFUSED,
+            "OutOftencent.com/vcuda-core",
+        ),
+        (
+            _status(make_pod("a", (30, 4)), conditions=[GATED]),
+            Stage.WAITING,
+            "SchedulingGated: gate",
+        ),
+        (
+            make_pod("a", (30, 4)),
+            Stage.WAITING,
+            "cards are free for it on n1; default-scheduler has not said anything yet",
+        ),
+        (
+            scenes.waiting("a", (30, 4), message="0/1 nodes"),
+            Stage.WAITING,
+            "cards are free for it on n1; default-scheduler: 0/1 nodes",
+        ),
+    ],
+)
+def test_what_keeps_a_pod_is_told_in_one_line(pod: Json, stage: Stage, why: str) -> None:
+    report = state_of([make_node("n1", 1)], [pod]).report()
+    assert (report.pods[0].stage, report.pods[0].why) == (stage, why)
+
+
+def test_a_request_that_is_wrong_is_why_its_pod_waits() -> None:
+    report = state_of([make_node("n1", 1)], [make_pod("a", (150, 4))]).report()
+    assert report.pods[0].why.startswith(
+        "spec.containers[0].resources.limits[tencent.com/vcuda-core]"
+    )
+
+
+def test_without_nodes_it_is_told_whether_there_are_none_or_they_may_not_be_read() -> None:
+    pod = make_pod("a", (30, 4))
+    assert state_of([], [pod]).report().pods[0].why == "no node of this cluster has GPUs"
+    forbidden = Gap("nodes", "", "nodes is forbidden")
+    why = state_of([], [pod], forbidden).report().pods[0].why
+    assert why == "nodes cannot be read: nodes is forbidden"
+
+
+def test_cards_of_a_pod_are_named_also_where_its_node_may_not_be_read() -> None:
+    pods = [
+        scenes.running("a", (30, 4), "n1", 0),
+        make_pod("b", (30, 4), node="n1", annotations=hint("1")),
+        make_pod("c", (30, 4), node="n1"),
+    ]
+    by_record, by_choice, unknown = state_of([], pods).report().pods
+    assert by_record.containers[0].parts[0].uuid == "GPU-n1-0"
+    assert by_record.containers[0].parts[0].index is None
+    assert (by_choice.containers[0].parts[0].index, by_choice.containers[0].source) == (1, "chosen")
+    assert unknown.containers[0].source is None
+
+
+def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
+    node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
+    seen = scenes.running("a", (30, 4), "n1", 0)
+    state = state_of([node], [seen], ALL_PODS)
+    card = state.report().nodes[0].cards[0]
+    assert [(each.cores, each.blocks, each.source) for each in card.holders] == [
+        (30, 4, Source.RECORDED),
+        (40, 18, Source.UNSEEN),
+    ]
+    assert (card.cores_free, card.blocks_free) == (30, 10)
+    assert not state.fit(make_pod("b", (40, 4))).fits
+    state.set_gaps([])
+    assert state.fit(make_pod("b", (40, 4))).fits
+
+
+@pytest.mark.parametrize(
+    ("node", "pods", "note"),
+    [
+        (
+            make_node("n1", 1),
+            [],
+            (
+                "card 0: the agent counts less free than the pods in the API leave: one has just "
+                "ended, or was deleted by force and still runs"
+            ),
+        ),
+        (
+            scenes.free(make_node("n1", 1)),
+            [scenes.running(name, (60, 4), "n1", 0) for name in ("a", "b")],
+            "card 0: pods hold, or will ask for, more than there is",
+        ),
+        (
+            {**scenes.free(make_node("n1", 1)), "spec": {"unschedulable": True}},
+            [],
+            "the node is cordoned: no new pod is put on it",
+        ),
+    ],
+)
+def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str) -> None:
+    assert state_of([node], pods).report().nodes[0].notes == (note,)
+
+
+def test_a_node_that_is_not_ready_says_so() -> None:
+    node = scenes.free(make_node("n1", 1))
+    condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    node["status"]["conditions"] = [{"type": "MemoryPressure", "status": "False"}, condition]
+    notes = state_of([node]).report().nodes[0].notes
+    assert notes == ("the node is not ready: NodeStatusUnknown",)
+
+
+def test_only_workloads_refused_for_their_gpus_are_listed() -> None:
+    state = scene()
+    other = scenes.denied()
+    other["metadata"]["name"] = "quota"
+    state.put_event({**other, "message": "exceeded quota"})
+    assert [each.name for each in state.report().denied] == ["web-5d"]
+    state.drop_event(scenes.denied())
+    assert state.report().denied == ()
+
+
+def test_changes_are_taken_in_one_by_one() -> None:
+    """A state that saw everything come and go equals one that saw the end alone."""
+    state = scene()
+    state.report()
+    moved = scenes.running("big", (60, 8), "n1", 0)
+    state.drop_pod("u-train")
+    state.put_pod(moved)
+    state.put_node(scenes.free(make_node("n4", 1)))
+    late = scenes.events()[0]
+    state.drop_event(late)
+    state.drop_node("n3")
+    nodes = {each["metadata"]["name"]: each for each in scenes.nodes()}
+    nodes["n4"] = scenes.free(make_node("n4", 1))
+    del nodes["n3"]
+    pods = [each for each in scenes.pods() if each["metadata"]["name"] not in ("train", "big")]
+    fresh = state_of(list(nodes.values()), [*pods, moved])
+    fresh.put_event(scenes.denied())
+    assert state.report() == fresh.report()
+
+
+def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:
+    state = state_of([make_node("n1", 1)], [pod := scenes.running("a", (30, 4), "n1", 0)])
+    assert state.report().nodes[0].cores_held == 30
+    state.put_pod(_status(pod, phase="Succeeded"))
+    report = state.report()
+    assert report.nodes[0].cores_held == 0
+    assert report.pods[0].containers[0].parts[0].index == 0
+    state.drop_node("n1")
+    state.drop_pod("u-a")
+    assert state.report() == ClusterReport((), (), (), ())
+
+
+def test_reports_are_plain_json() -> None:
+    encoded = json.loads(json.dumps(to_json(scene().report())))
+    assert encoded["nodes"][0]["largestShare"] == {"card": 0, "cores": 40, "blocks": 16}
+    assert encoded["pods"][0]["containers"][0]["source"] is None
+    assert encoded["nodes"][1]["cards"][0]["holders"][1]["source"] == "chosen"
+
+
+# --- properties -------------------------------------------------------------------------
+
+_limit = st.tuples(st.sampled_from([10, 30, 50, 60, 100, 200]), st.sampled_from([1, 4, 9]))
+_pods = st.lists(
+    st.tuples(
+        st.lists(_limit, min_size=1, max_size=2),
+        st.lists(_limit, max_size=1),
+        st.sampled_from(["record", "hint", "none"]),
+        st.integers(0, 2),
+    ),
+    max_size=6,
+)
+
+
+def _bound(number: int, limits: Any, inits: Any, known: str, card: int) -> Json:
+    annotations: dict[str, str] = {}
+    first = limits[0]
+    cards = [(card + each) % 3 for each in range(max(first[0] // 100, 1))]
+    if known == "record":
+        annotations = record(c0=([f"GPU-n1-{each}" for each in cards], *first))
+    elif known == "hint":
+        annotations = hint(",".join(map(str, cards)))
+    annotations |= scenes.stamps("n1", scenes.STAMPED + number)
+    return make_pod(f"p{number}", *limits, inits=inits, node="n1", annotations=annotations)
+
+
+@patient
+@given(_pods, st.lists(_limit, min_size=1, max_size=2))
+def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
+    pods: list[Any], asked: list[tuple[int, int]]
+) -> None:
+    objects = [_bound(number, *each) for number, each in enumerate(pods)]
+    state = state_of([make_node("n1", 3, blocks=16)], objects)
+    room = Room("n1", Policy.BINPACK)
+    room.set_node(parse_node(make_node("n1", 3, blocks=16), NAMES))
+    for obj in objects:
+        pod = parse_pod(obj, NAMES)
+        assert pod is not None
+        room.put(pod)
+    report = state.report().nodes[0]
+    for card, row in zip(report.cards, room.view().free, strict=True):
+        assert (card.cores_free, card.blocks_free) == row
+        assert card.cores_held + card.cores_free == CORES_PER_CARD
+        assert card.blocks_held + card.blocks_free == card.blocks
+        if not card.overbooked:
+            assert sum(each.cores for each in card.holders) == card.cores_held
+            assert sum(each.blocks for each in card.holders) == card.blocks_held
+    new = make_pod("new", *asked)
+    parsed = parse_pod(new, NAMES)
+    assert parsed is not None
+    fit = state.fit(new)
+    assert fit.fits == isinstance(check(parsed.shape, room.view()), Fit)
+    if fit.fits:
+        assert fit.nodes[0].placing
+    for change in fit.changes:
+        assert change.nodes == ("n1",)

@@ -1,0 +1,255 @@
+"""One pod's way and a manifest's prospects, in the words that people read."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.agent.builders import patient
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.view import scenes
+from tests.view.model.test_state import scene, state_of
+from view.model.errors import InvalidManifest
+from view.model.reports import PodStory
+
+
+def story(name: str) -> PodStory:
+    found = scene().explain("default", name)
+    assert found is not None
+    return found
+
+
+def test_a_pod_that_waits_says_what_every_card_lacks_and_the_smallest_change() -> None:
+    big = story("big")
+    assert big.summary == (
+        "waits: no card has 60 cores and 8 blocks free (2 nodes); 2 nodes without a working agent. "
+        "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"
+    )
+    lacks = {(each.node, card.index): card.why_not for each in big.nodes for card in each.cards}
+    assert lacks == {
+        ("n1", 0): "40 of 60 cores free",
+        ("n1", 1): "0 of 60 cores free",
+        ("n2", 0): "40 of 60 cores free",
+        ("n2", 1): "unhealthy (Xid 79)",
+        ("n3", 0): "",
+    }
+    assert [(each.name, each.state) for each in big.steps] == [
+        ("created", "done"),
+        ("admitted", "done"),
+        ("bound", "missing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "summary", "steps"),
+    [
+        ("train", "runs on n1", ["done"] * 5),
+        ("hinted", "is bound to n2 and not running yet", [*["done"] * 3, *["missing"] * 2]),
+        (
+            "late",
+            (
+                "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40. "
+                "Smallest change: ask for 40 cores instead of 90 (fits on n1, n2)"
+            ),
+            [*["done"] * 3, *["wrong"] * 2],
+        ),
+    ],
+)
+def test_the_way_of_a_pod_ends_where_it_stands(name: str, summary: str, steps: list[str]) -> None:
+    found = story(name)
+    assert found.summary == summary
+    assert [each.state for each in found.steps] == steps
+
+
+def test_a_step_says_when_by_whom_and_by_which_evidence() -> None:
+    _, admitted, bound, allocated, started = story("train").steps
+    assert admitted.at == "2025-11-22T08:26:40Z"
+    assert bound.text == ("to n1 by default-scheduler, stamp 01763800005000000000-w-00000000")
+    assert allocated.text == (
+        "c0: 60 cores and 16 blocks of card 0, by the agent's record, evidence witness"
+    )
+    assert (started.at, started.text) == ("2025-11-22T08:00:00Z", "running")
+    assert "which chose c0: card 0" in story("hinted").steps[2].text
+
+
+def _ended(phase: str, **status: Any) -> Json:
+    pod = scenes.running("a", (200, 8), "n1", 0)
+    ended = {"startedAt": "2025-11-22T08:00:00Z", "finishedAt": "2025-11-22T09:00:00Z"}
+    statuses = [{"name": "c0", "state": {"terminated": ended}}]
+    return {**pod, "status": {"phase": phase, "containerStatuses": statuses, **status}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "summary", "last", "limit"),
+    [
+        (
+            _ended("Succeeded"),
+            "has succeeded on n1",
+            "succeeded",
+            "c0: 2 whole cards and 8 blocks (2 GiB)",
+        ),
+        (
+            _ended("Failed", reason="Error", message="no"),
+            "has failed: Error: no",
+            "Error: no",
+            "c0: 2 whole cards and 8 blocks (2 GiB)",
+        ),
+        (
+            make_pod("a", (100, 0), node="n1", phase="Running"),
+            "runs on n1",
+            "not yet",
+            "c0: 1 whole card, no limit of memory",
+        ),
+        (
+            make_pod("a", (30, 4), node="n1", annotations={NAMES.core_limit: "80"}),
+            "is bound to n1 and not running yet",
+            "not yet",
+            (
+                "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others "
+                "leave them idle (vcuda-core-limit)"
+            ),
+        ),
+    ],
+)
+def test_a_story_ends_as_its_pod_does_and_tells_its_limits(
+    pod: Json, summary: str, last: str, limit: str
+) -> None:
+    found = state_of([make_node("n1", 2)], [pod]).explain("default", "a")
+    assert found is not None
+    assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
+
+
+def test_what_did_not_pass_the_webhook_is_marked() -> None:
+    found = state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]).explain(
+        "default", "a"
+    )
+    assert found is not None
+    assert [each.state for each in found.steps[1:3]] == ["wrong", "wrong"]
+    assert found.steps[1].text == "no stamp of the webhook: the pod did not pass it"
+
+
+def test_a_container_that_was_kept_from_starting_says_why() -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    pod["status"] = {"phase": "Pending"}
+    state = state_of([make_node("n1", 1)], [pod])
+    for at, text in (("08:00:00", "older"), ("09:00:00", "holds GPU-n1-1")):
+        veto = scenes.event(pod, "GPUStartVetoed", text, "gpu-turnstile", at=at)
+        veto["metadata"]["name"] = at
+        state.put_event(veto)
+    found = state.explain("default", "a")
+    assert found is not None
+    assert found.summary == "is bound to n1 and not running yet: holds GPU-n1-1"
+    assert [each.message for each in found.pod.events] == ["holds GPU-n1-1", "older"]
+
+
+def test_a_refused_pod_is_told_where_a_new_one_would_fit() -> None:
+    pod = scenes.refused("a", (30, 4), "n1", "full")
+    found = state_of([make_node("n1", 1)], [pod]).explain("default", "a")
+    assert found is not None
+    assert found.summary == "was refused on n1: full. A new pod would fit now on n1"
+    assert found.changes == ()
+
+
+def test_there_is_no_story_of_a_pod_that_is_not_there_or_asks_for_no_gpu() -> None:
+    assert scene().explain("default", "plain") is None
+    assert scene().explain("other", "big") is None
+
+
+# --- manifests --------------------------------------------------------------------------
+
+LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
+TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": LIMITS}], "nodeName": "n9"}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "replicas", "room"),
+    [
+        ({"kind": "Pod", "metadata": {"generateName": "x-"}, **TEMPLATE}, 1, 1),
+        ({"kind": "Deployment", "spec": {"replicas": 5, "template": TEMPLATE}}, 5, 3),
+        ({"kind": "Job", "spec": {"parallelism": 2, "template": TEMPLATE}}, 2, 2),
+        ({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": TEMPLATE}}}}, 1, 1),
+        ({"kind": "PodTemplate", "template": TEMPLATE}, 1, 1),
+    ],
+)
+def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
+    manifest: Json, replicas: int, room: int
+) -> None:
+    state = state_of([make_node("n1", 2)], [scenes.running("a", (60, 4), "n1", 0)])
+    found = state.fit(manifest)
+    assert (found.fits, found.replicas, found.room) == (True, replicas, room)
+    assert found.nodes[0].placing == (("main", (0,)),)
+
+
+def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None:
+    wishes = {"annotations": {NAMES.use_gpu_type: "t4"}}
+    inner = {"kind": "Deployment", "spec": {"template": {**TEMPLATE, "metadata": wishes}}}
+    outer = {"kind": "Deployment", "metadata": wishes, "spec": {"template": TEMPLATE}}
+    state = state_of([make_node("n1", 1)])
+    assert [state.fit(each).fits for each in (inner, outer)] == [False, True]
+
+
+def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
+    nodes = [make_node("n1", 1, sick=[0]), make_node("n2", 1), make_node("n3", 1)]
+    held = scenes.running("a", (90, 4), "n2", 0)
+    found = state_of(nodes, [held]).fit({"kind": "Pod", **TEMPLATE})
+    assert [(each.node, each.fits) for each in found.nodes] == [
+        ("n3", True),
+        ("n2", False),
+        ("n1", False),
+    ]
+
+
+def test_what_the_webhook_would_refuse_fits_nowhere() -> None:
+    found = state_of([make_node("n1", 1)]).fit(make_pod("a", (150, 4)))
+    assert not found.fits
+    assert found.errors[0].startswith("spec.containers[0].resources.limits[")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "text"),
+    [
+        ({"kind": "Service"}, "kind: Unsupported value: 'Service'"),
+        ({}, "kind: Unsupported value: None"),
+        ({"kind": "Pod"}, "Pod: no pod spec in it"),
+        ({"kind": "Deployment", "spec": "no"}, "Deployment: no pod spec in it"),
+        (
+            {"kind": "Pod", "metadata": {"name": "a"}, "spec": {}},
+            'Pod "a" asks for no GPU: no container has tencent.com/vcuda-core in its limits',
+        ),
+    ],
+)
+def test_a_manifest_of_which_nothing_can_be_said_is_refused(manifest: Json, text: str) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        state_of([]).fit(manifest)
+    assert str(caught.value).startswith(text)
+
+
+_KEYS = st.sampled_from(
+    [
+        *(
+            "annotations",
+            "containers",
+            "initContainers",
+            "jobTemplate",
+            "limits",
+            "metadata",
+            "name",
+        ),
+        *("nodeSelector", "replicas", "requests", "resources", "restartPolicy", "spec", "template"),
+        *("tolerations", NAMES.core, NAMES.memory, NAMES.use_gpu_type, NAMES.predicate_gpu_idx(0)),
+    ]
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@patient
+@given(st.sampled_from(["Pod", "Deployment", "CronJob"]), st.dictionaries(_KEYS, _json))
+def test_no_manifest_breaks_it(kind: str, manifest: Json) -> None:
+    with suppress(InvalidManifest):
+        state_of([make_node("n1", 1)]).fit({**manifest, "kind": kind})

@@ -1,0 +1,144 @@
+"""A small cluster in which most of what can happen to a GPU pod has happened."""
+
+from typing import Any
+
+from contract.stamps import OrderStamp
+from tests.placement.cluster.builders import (
+    NAMES,
+    Json,
+    bare_node,
+    hint,
+    make_node,
+    make_pod,
+    record,
+)
+
+HOSTILE = "\x1b[31m[red]evil\x1b]0;title\x07\u202e"
+"""What a terminal, a markup reader and a reader of right-to-left text would all obey."""
+
+STAMPED = 1_763_800_000
+
+
+def stamps(node: str = "", at: int = STAMPED) -> dict[str, str]:
+    """What the webhook writes at creation, and with *node* at binding too."""
+    found = {NAMES.admission_order: OrderStamp(at * 10**9, "w", 0).encode()}
+    if node:
+        found[NAMES.bind_order] = OrderStamp((at + 5) * 10**9, "w", 0).encode()
+        found[NAMES.predicate_node] = node
+    return found
+
+
+def running(name: str, limit: tuple[int, int], node: str, card: int, **pod: Any) -> Json:
+    """A pod that runs on one card, by the agent's record."""
+    cores, blocks = limit
+    uuids = tuple(f"GPU-{node}-{card + each}" for each in range(max(cores // 100, 1)))
+    annotations = {**stamps(node), **record(c0=(uuids, cores, blocks))}
+    obj = make_pod(name, limit, node=node, annotations=annotations, phase="Running", **pod)
+    obj["status"]["containerStatuses"] = [
+        {"name": "c0", "state": {"running": {"startedAt": "2025-11-22T08:00:00Z"}}}
+    ]
+    return obj
+
+
+def waiting(name: str, *limits: tuple[int, int], message: str = "", **pod: Any) -> Json:
+    """A pod that the scheduler has looked at and not bound."""
+    annotations = {**stamps(), **pod.pop("annotations", {})}
+    obj = make_pod(name, *limits, annotations=annotations, **pod)
+    if message:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        obj["status"]["conditions"] = [{**condition, "message": message}]
+    return obj
+
+
+def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
+    """A pod that an agent has refused."""
+    obj = make_pod(name, limit, node=node, annotations=stamps(node), phase="Failed")
+    obj["status"]["reason"] = "UnexpectedAdmissionError"
+    obj["status"]["message"] = (
+        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
+        f"desc = {text}, which is unexpected"
+    )
+    return obj
+
+
+def plain(name: str) -> Json:
+    """A pod that asks for no GPU."""
+    obj = make_pod(name, phase="Running")
+    obj["spec"]["containers"] = [{"name": "c0", "image": "none"}]
+    return obj
+
+
+def event(about: Json, reason: str, message: str, source: str, *, at: str = "08:00:00") -> Json:
+    """An Event about an object."""
+    metadata = about["metadata"]
+    namespace = metadata.get("namespace", "default")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{reason.lower()}", "namespace": namespace},
+        "involvedObject": {
+            "kind": about["kind"],
+            "namespace": namespace,
+            "name": metadata["name"],
+            "uid": metadata.get("uid", ""),
+        },
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "source": {"component": source},
+        "reportingComponent": source,
+        "firstTimestamp": f"2025-11-22T{at}Z",
+        "lastTimestamp": f"2025-11-22T{at}Z",
+        "count": 1,
+    }
+
+
+def nodes() -> list[Json]:
+    """Two nodes with cards, one whose agent has gone, one without an inventory, one for others."""
+    silent = make_node("n3", 1, allocatable="0")
+    bare = bare_node("n4")
+    bare["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
+    one = make_node("n1", 2, links={(0, 1): "NV4"})
+    two = make_node("n2", 2, sick=[1], models=["Tesla T4", "Tesla T4"])
+    return [*(free(each) for each in (one, two, silent)), bare, bare_node("n5")]
+
+
+def free(node: Json, cores: int = 100, blocks: int = 32) -> Json:
+    """The node with another last word of its agent on what is free of each card."""
+    annotations = node["metadata"]["annotations"]
+    annotations[NAMES.gpu_cards] = annotations[NAMES.gpu_cards].replace(
+        '"freeCores":0,"freeBlocks":0', f'"freeCores":{cores},"freeBlocks":{blocks}'
+    )
+    return node
+
+
+def pods() -> list[Json]:
+    """Pods in every stage."""
+    return [
+        running("train", (60, 16), "n1", 0),
+        running("whole", (100, 8), "n1", 1),
+        running("infer", (30, 4), "n2", 0),
+        make_pod("hinted", (20, 4), node="n2", annotations={**stamps("n2"), **hint("0")}),
+        make_pod("bound", (10, 2), node="n2", annotations=stamps("n2")),
+        waiting("big", (60, 8), message="0/5 nodes are available: 5 Insufficient vcuda-core."),
+        waiting("picky", (20, 4), annotations={NAMES.use_gpu_type: "h100"}),
+        refused("late", (90, 4), "n1", "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40"),
+        plain("plain"),
+    ]
+
+
+def denied() -> Json:
+    """The Event of a ReplicaSet whose pods the webhook refuses."""
+    replicas = {
+        "kind": "ReplicaSet",
+        "metadata": {"name": "web-5d", "namespace": "default", "uid": "u-web"},
+    }
+    text = 'admission webhook "pods.gpu-turnstile.io" denied the request: 150 is not whole'
+    return event(replicas, "FailedCreate", text, "replicaset-controller")
+
+
+def events() -> list[Json]:
+    """What was told."""
+    late = next(each for each in pods() if each["metadata"]["name"] == "late")
+    text = "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free"
+    return [event(late, "GPURefused", text, "gpu-turnstile"), denied()]

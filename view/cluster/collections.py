@@ -63,6 +63,9 @@ class Followed:
     """One collection, as :class:`common.apiserver.follower.Follower` follows it.
 
     Where all namespaces may not be read, one is.
+
+    Attributes:
+        listed: whether it has been read once.
     """
 
     api: Api
@@ -71,6 +74,7 @@ class Followed:
     sink: Sink
     on_gap: Callable[[Kind, Gap | None], None]
     progress: Progress = lambda _what, _count: None
+    listed: bool = False
     _narrow: bool = False
     _known: dict[str, Json] = field(default_factory=dict)
 
@@ -95,8 +99,9 @@ class Followed:
                 self._refused(narrow)
                 raise
             self.on_gap(self.kind, Gap(self.kind.what, self.namespace, reason))
-            return version
-        self.on_gap(self.kind, None)
+        else:
+            self.on_gap(self.kind, None)
+        self.listed = True
         return version
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:

@@ -79,6 +79,12 @@ class LiveCluster:
         return threads
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """What nothing can be said without, and was not read yet: nodes, pods."""
+        needed = [each for each in self._collections if each.kind in (NODES, PODS)]
+        return tuple(each.kind.what for each in needed if not each.listed)
+
+    @property
     def version(self) -> int:
         """How many changes have come in."""
         with self._lock:

@@ -1,0 +1,109 @@
+"""A page in a process of its own, and Chromium to look at it."""
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
+from tests.placement.cluster.builders import Json
+
+ROOT = Path(__file__).parents[3]
+DEADLINE = 60
+
+
+@dataclass
+class Page:
+    """A running ``python -m view serve``."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}/"
+
+    def ask(self, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, str]:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        ) as connection:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def wait(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not holds():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
+            time.sleep(0.05)
+
+    def is_ready(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.ask("/readyz")[0] == 200
+        return False
+
+
+def populate(server: ApiServer, objects: Iterable[Json]) -> None:
+    """Create objects with their status, Events about the pods that came of it."""
+    first = ("Namespace", "Node", "Pod")
+    uids: dict[str, str] = {}
+    with ApiClient(server.url) as admin:
+        for obj in sorted(objects, key=lambda each: (each["kind"] not in first, each["kind"])):
+            if obj["kind"] == "Event":
+                about = obj["involvedObject"]
+                about["uid"] = uids.get(about["uid"], about["uid"])
+            server.apply(obj)
+            if obj["kind"] == "Pod":
+                of = obj["metadata"]
+                path = f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}"
+                status = {"status": obj["status"]}
+                made = admin.patch(f"{path}/status", status)
+                uids[of["uid"]] = made["metadata"]["uid"]
+
+
+@contextlib.contextmanager
+def serving(api: str, folder: Path, *options: str) -> Iterator[Page]:
+    """Serve the page of the cluster at *api*."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kubeconfig, log = folder / "view.kubeconfig", folder / "view.log"
+    kubeconfig.write_text(kubeconfig_for(api))
+    arguments = [
+        *(sys.executable, "-m", "view", "serve", "--port", str(port)),
+        *("--kubeconfig", str(kubeconfig), *options),
+    ]
+    environment = {**os.environ, "PYTHONWARNINGS": "error", "HOME": "/proc/none"}
+    environment.pop("XDG_RUNTIME_DIR", None)
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(
+            arguments, stderr=stderr, env=environment, cwd=ROOT, start_new_session=True
+        ) as process,
+    ):
+        page = Page(process, port, log)
+        try:
+            page.wait(page.is_ready)
+            yield page
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(DEADLINE)
+
+
+def programs() -> tuple[str, str] | None:
+    """Return the paths of Chromium and its driver; ``None`` where one is missing."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    return (chromium, driver) if chromium and driver else None

@@ -1,0 +1,180 @@
+"""A cluster worth looking at, as the API server has it: for browser tests and pictures."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.stamps import OrderStamp
+from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, hint, make_pod, record
+
+A100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"
+BEGAN = datetime(2026, 3, 9, 8, 0, 0, tzinfo=UTC)
+
+Part = tuple[str, int, int, int]
+"""Node, card, cores and blocks."""
+
+
+def gpu_node(
+    name: str,
+    model: str = A100,
+    cards: int = 4,
+    *,
+    blocks: int = 320,
+    held: Sequence[Part] = (),
+    sick: Sequence[int] = (),
+    away: bool = False,
+) -> Json:
+    """A node, and what its agent has counted."""
+    found = []
+    for index in range(cards):
+        of_card = [each for each in held if each[:2] == (name, index)]
+        found.append(
+            NodeCard(
+                f"GPU-{name}-{index}",
+                index,
+                model,
+                blocks * BLOCK,
+                index // 2,
+                "Xid 79: the card has fallen off the bus" if index in sick else "",
+                100 - sum(each[2] for each in of_card),
+                blocks - sum(each[3] for each in of_card),
+            )
+        )
+    node = bare_node(name, encode_inventory(NodeCards(BLOCK, tuple(found))))
+    node["metadata"]["uid"] = f"u-{name}"
+    node["status"] = {
+        "allocatable": {NAMES.core: "0" if away else str(100 * (cards - len(sick)))},
+        "capacity": {NAMES.core: str(100 * cards)},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return node
+
+
+def held_pod(namespace: str, name: str, *parts: Part, container: str = "main") -> Json:
+    """A pod that runs, with all its cards in one container."""
+    node, blocks = parts[0][0], sum(each[3] for each in parts)
+    cores = sum(each[2] for each in parts)
+    uuids = [f"GPU-{node}-{index}" for _, index, _, _ in parts]
+    pod = make_pod(name, (cores, blocks), node=node, phase="Running", uid=f"u-{namespace}-{name}")
+    pod["spec"]["containers"][0]["name"] = container
+    pod["metadata"]["namespace"] = namespace
+    pod["metadata"]["annotations"] |= record(**{container: (uuids, cores, blocks)})
+    _stamp(pod, bound=True)
+    status = {"name": container, "state": {"running": {"startedAt": "2026-03-09T08:00:04Z"}}}
+    pod["status"]["containerStatuses"] = [status]
+    return pod
+
+
+def waiting_pod(namespace: str, name: str, cores: int, blocks: int, said: str = "") -> Json:
+    """A pod that has no node."""
+    pod = make_pod(name, (cores, blocks), uid=f"u-{namespace}-{name}")
+    pod["metadata"]["namespace"] = namespace
+    _stamp(pod, bound=False)
+    if said:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [condition | {"message": said}]
+    return pod
+
+
+def refused_pod(namespace: str, name: str, node: str, cores: int, blocks: int) -> Json:
+    """A pod that the agent has refused."""
+    pod = make_pod(name, (cores, blocks), node=node, phase="Failed", uid=f"u-{namespace}-{name}")
+    pod["metadata"]["namespace"] = namespace
+    _stamp(pod, bound=True)
+    pod["status"] |= {
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed due to rpc error: code = ResourceExhausted desc = "
+        f"no card has {cores} cores and {blocks} blocks free, which is unexpected",
+    }
+    return pod
+
+
+def event(
+    about: Json, reason: str, message: str, *, kind: str = "Pod", warning: bool = True
+) -> Json:
+    """An Event about an object."""
+    of = about["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{of['name']}.{reason.lower()}", "namespace": of["namespace"]},
+        "involvedObject": {
+            "kind": kind,
+            "namespace": of["namespace"],
+            "name": of["name"],
+            "uid": of.get("uid", ""),
+        },
+        "reason": reason,
+        "message": message,
+        "type": "Warning" if warning else "Normal",
+        "count": 3,
+        "lastTimestamp": "2026-03-09T08:02:11Z",
+        "source": {
+            "component": "gpu-turnstile-agent" if kind == "Pod" else "replicaset-controller"
+        },
+    }
+
+
+def _stamp(pod: Json, *, bound: bool) -> None:
+    pod["metadata"]["creationTimestamp"] = BEGAN.strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod["spec"]["schedulerName"] = "gpu-turnstile"
+    began = int(BEGAN.timestamp() * 10**9)
+    annotations = pod["metadata"]["annotations"]
+    annotations[NAMES.admission_order] = OrderStamp(began + 10**6, "webhook7c9", 12).encode()
+    if bound:
+        annotations[NAMES.bind_order] = OrderStamp(began + 10**9, "webhook7c9", 13).encode()
+        annotations[NAMES.predicate_node] = pod["spec"]["nodeName"]
+
+
+_HELD = {
+    ("vision", "train-resnet-0"): [("a100-1", 0, 60, 160)],
+    ("vision", "train-resnet-1"): [("a100-1", 1, 60, 160)],
+    ("speech", "asr-batch-5f9c"): [("a100-1", 0, 25, 80)],
+    ("speech", "tts-eval-7d1b"): [("a100-1", 1, 20, 48)],
+    ("llm", "finetune-70b"): [("a100-1", 2, 100, 320), ("a100-1", 3, 100, 320)],
+    ("llm", "serve-8b-6cc9d-x2lq"): [("a100-2", 0, 100, 320)],
+    ("research", "notebook-ana"): [("a100-2", 1, 10, 24)],
+    ("research", "notebook-ben"): [("a100-2", 1, 10, 24)],
+    ("research", "notebook-chen"): [("a100-2", 1, 10, 24)],
+    ("research", "notebook-dora"): [("a100-2", 1, 10, 24)],
+    ("research", "notebook-emil"): [("a100-2", 1, 15, 32)],
+    ("vision", "label-preview"): [("a100-2", 2, 30, 64)],
+    ("speech", "diarize-nightly"): [("l40s-1", 0, 50, 96)],
+}
+
+
+def cluster() -> list[Json]:
+    """Four nodes of which one has lost its agent, and pods of all kinds."""
+    pods = [held_pod(namespace, name, *parts) for (namespace, name), parts in _HELD.items()]
+    chosen = make_pod("detect-canary", (40, 64), node="a100-2", uid="u-vision-detect-canary")
+    chosen["metadata"]["namespace"] = "vision"
+    chosen["metadata"]["annotations"] |= hint("2")
+    _stamp(chosen, bound=True)
+    held = [part for parts in _HELD.values() for part in parts]
+    said = "0/4 nodes are available: 4 gpu-turnstile: fewer than 2 cards have 100 cores free."
+    wide = waiting_pod("llm", "pretrain-13b", 200, 512, said)
+    refused = refused_pod("vision", "augment-xl", "l40s-1", 80, 160)
+    owner: Json = {"metadata": {"name": "embedder-6b8f", "namespace": "research"}}
+    return [
+        gpu_node("a100-1", held=held),
+        gpu_node("a100-2", held=held),
+        gpu_node("l40s-1", L40S, 2, blocks=192, held=held, sick=[1]),
+        gpu_node("l40s-2", L40S, 2, blocks=192, away=True),
+        *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in _TEAMS),
+        *pods,
+        chosen,
+        wide,
+        refused,
+        event(refused, "GPURefused", "no card has 80 cores and 160 blocks free"),
+        event(
+            owner,
+            "FailedCreate",
+            'Error creating: admission webhook "pods.gpu-turnstile.io" denied the request: '
+            "spec.containers[0].resources.limits[tencent.com/vcuda-core]: Invalid value: 150: "
+            "must be 1 to 100, or whole cards: 100, 200, ...",
+            kind="ReplicaSet",
+        ),
+    ]
+
+
+_TEAMS = ("vision", "speech", "llm", "research")

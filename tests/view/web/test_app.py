@@ -1,0 +1,356 @@
+"""The routes: what they show equals the model, is escaped, and comes with strict headers."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+from flask.testing import FlaskClient
+from markupsafe import Markup
+
+from contract.inventory import NodeCard, NodeCards, encode_inventory
+from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
+from tests.view.web.sample import cluster, event, held_pod, waiting_pod
+from view.model.reports import Gap, NodeReport, PodStory
+from view.model.state import ClusterState
+from view.web import app as module
+from view.web.app import INTERNAL, create_app
+from view.web.editions import EMPTY, next_edition
+from view.web.feed import Feed
+from view.web.filters import PAGE
+from view.web.hosts import Hosts
+from view.web.metrics import Metrics
+
+EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
+
+SHORT = EVIL[: EVIL.index("<script")]
+
+
+class Shown:
+    """A ``Source`` over a model that the test fills."""
+
+    def __init__(self) -> None:
+        self.state = ClusterState(NAMES)
+        self.edition = EMPTY
+        self.waiting_for = ""
+        self.broken = False
+
+    def fill(self, *objects: dict[str, object]) -> None:
+        puts = {
+            "Node": self.state.put_node,
+            "Pod": self.state.put_pod,
+            "Event": self.state.put_event,
+        }
+        for each in objects:
+            if str(each["kind"]) in puts:
+                puts[str(each["kind"])](each)
+        self.publish()
+
+    def publish(self) -> None:
+        self.edition = next_edition(self.edition, self.state.report())
+
+    def explain(self, namespace: str, name: str) -> PodStory | None:
+        if self.broken:
+            raise RuntimeError("a mistake of ours")
+        return self.state.explain(namespace, name)
+
+    def not_ready(self) -> str:
+        return self.waiting_for
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+@pytest.fixture
+def feed() -> Iterator[Feed]:
+    feed = Feed(1)
+    yield feed
+    feed.close()
+
+
+@pytest.fixture
+def client(shown: Shown, feed: Feed) -> FlaskClient:
+    return create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()
+
+
+class Elements(HTMLParser):
+    """All elements and attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(key, value or "") for key, value in attrs]
+
+
+def text_of(markup: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+# --- what is shown --------------------------------------------------------------------
+
+
+def test_every_card_and_holder_of_the_model_is_on_the_page(
+    shown: Shown, client: FlaskClient
+) -> None:
+    shown.fill(*cluster())
+    page = client.get("/").text
+    rows = re.findall(
+        r'<li class="node[^"]*" id="n-([^"]+)"(.*?)(?=<li class="node|</section>)',
+        page,
+        flags=re.DOTALL,
+    )
+    report = shown.edition.report
+    assert [name for name, _ in rows] == [each.name for each in report.nodes]
+    for (_, row), node in zip(rows, report.nodes, strict=True):
+        labels = re.findall(r'aria-label="([^"]+) cores held"', row)
+        assert labels == [f"{card.cores_held} of {card.cores}" for card in node.cards]
+        holders = re.findall(r'title="([^"]+)" href="\./pods/([^"]+)"', row)
+        assert [a for a, b in holders if a == b] == [
+            f"{each.namespace}/{each.pod}" for card in node.cards for each in card.holders
+        ]
+        assert node.problem in text_of(row)
+    text = text_of(page)
+    for pod in report.pods:
+        if pod.why:
+            assert f"{pod.namespace}/ {pod.name}" in text
+            assert pod.why in text
+    assert report.denied[0].message in text
+    assert "unhealthy: Xid 79: the card has fallen off the bus" in text
+
+
+def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
+    shown.fill(*cluster())
+    for namespace, name in (
+        *(("llm", "pretrain-13b"), ("vision", "augment-xl")),
+        *(("llm", "finetune-70b"), ("vision", "detect-canary")),
+    ):
+        story = shown.state.explain(namespace, name)
+        assert story is not None
+        text = text_of(client.get(f"/pods/{namespace}/{name}").text)
+        told = [
+            *(story.summary, *(each.text for each in story.steps), *story.limits),
+            *(each.text for each in story.changes),
+            *(each.node for each in story.nodes),
+            *(card.why_not for node in story.nodes for card in node.cards),
+            *(each.message for each in story.pod.events),
+            *(part.uuid for each in story.pod.containers for part in each.parts),
+        ]
+        assert [each for each in told if each not in text] == []
+
+
+def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
+    shown.waiting_for = "not in step yet: pods are being listed"
+    assert shown.waiting_for in client.get("/").text
+    assert shown.waiting_for in client.get("/pods/a/b").text
+    shown.state.set_gaps([Gap("pods", "", "403 <forbidden>")])
+    shown.fill(make_node("n1"))
+    assert "pods could not be read (403 &lt;forbidden&gt;)" in client.get("/").text
+    assert shown.waiting_for in client.get("/").text
+    shown.waiting_for = ""
+    assert client.get("/readyz").text == "ok\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "nodes", "pods"),
+    [
+        ("", ["a100-1", "a100-2", "l40s-1", "l40s-2"], 3),
+        ("namespace=llm", ["a100-1", "a100-2"], 1),
+        ("namespace=nobody", [], 0),
+        ("model=NVIDIA+L40S", ["l40s-1", "l40s-2"], 3),
+        ("node=s-1", ["l40s-1"], 3),
+        ("namespace=speech&model=NVIDIA+L40S", ["l40s-1"], 0),
+        ("from=2", ["l40s-1", "l40s-2"], 3),
+        ("from=x&node=%20a100%20", ["a100-1", "a100-2"], 3),
+    ],
+)
+def test_filters_choose(
+    shown: Shown, client: FlaskClient, query: str, nodes: list[str], pods: int
+) -> None:
+    shown.fill(*cluster())
+    page = client.get(f"/?{query}").text
+    assert re.findall(r'data-node="([^"]+)"', page) == nodes
+    found = re.search(r'Waiting or refused <span class="count">(\d+)', page)
+    assert int(found[1] if found else 0) == pods
+    if query == "namespace=llm":
+        assert 'class="holder other"' in page
+        assert "<option selected>llm</option>" in page
+
+
+def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown, client: FlaskClient) -> None:
+    shown.fill(*(bare_node(f"n{number:04}", "{}") for number in range(PAGE + 1)))
+    first, second = client.get("/?node=n").text, client.get(f"/?node=n&from={PAGE}").text
+    assert len(re.findall("data-node=", first)) == PAGE
+    assert f'href="./?node=n&amp;from={PAGE}"' in first
+    assert re.findall('data-node="([^"]+)"', second) == [f"n{PAGE}"]
+    assert 'href="./?node=n"' in second
+
+
+def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: FlaskClient) -> None:
+    shown.fill(make_node("n1"), make_node("n2"), make_node("n3"))
+    first = shown.edition.number
+    assert client.get(f"/rows?since={first}").text.count("data-node") == 0
+    shown.state.drop_node("n3")
+    shown.fill(make_pod("p", (10, 1), node="n2", annotations=record(c0=(["GPU-n2-0"], 10, 1))))
+    changes = client.get(f"/rows?since={first}").text
+    assert re.findall(r'data-node="([^"]+)"', changes) == ["n2", "n3"]
+    assert f'data-edition="{shown.edition.number}" data-count="2"' in changes
+    for unknown in ("", "x", "-1", "9" * 20, str(first + 9)):
+        assert "data-reload" in client.get(f"/rows?since={unknown}").text
+
+
+# --- hostile cluster ------------------------------------------------------------------
+
+
+def test_what_pods_and_nodes_say_is_text_and_never_markup(
+    shown: Shown, client: FlaskClient
+) -> None:
+    card = NodeCard("GPU-1", 0, EVIL, 32 * BLOCK, None, EVIL, 100, 32)
+    node = bare_node("n1", encode_inventory(NodeCards(BLOCK, (card,))))
+    pod = make_pod("p", (10, 1), annotations={NAMES.use_gpu_type: EVIL, NAMES.bind_order: EVIL})
+    pod["spec"]["schedulerName"] = pod["status"]["phase"] = EVIL
+    pod["spec"]["containers"][0]["name"] = EVIL
+    pod["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": EVIL, "message": EVIL}
+    ]
+    owner = {"metadata": {"name": EVIL, "namespace": EVIL}}
+    denied = event(owner, "FailedCreate", f"gpu-turnstile {EVIL}", kind=EVIL)
+    holder = make_pod(EVIL, (10, 1), node="n1", annotations=record(c0=(["GPU-1"], 10, 1)))
+    holder["metadata"]["namespace"] = EVIL
+    shown.state.set_gaps([Gap(EVIL, EVIL, EVIL)])
+    shown.fill(node, pod, holder, denied, event(pod, EVIL, EVIL))
+    for path in (
+        *(
+            "/",
+            f"/rows?since={shown.edition.number}",
+            f"/?namespace={EVIL}&node={EVIL}&model={EVIL}",
+        ),
+        *("/pods/default/p", f"/pods/{SHORT}/x", "/pods/default/nobody"),
+    ):
+        page = client.get(path).text
+        found = Elements(page)
+        assert not found.tags & {"img", "iframe", "object"}
+        assert "nobody" in path or SHORT in text_of(page)
+        scripts = [value for key, value in found.attributes if key == "src"]
+        assert all(each.endswith("static/page.js") for each in scripts)
+        assert not {key for key, _ in found.attributes if key.startswith("on") or key == "style"}
+        assert "49" not in text_of(page).split()
+
+
+def test_every_url_is_relative_and_nothing_is_inline(shown: Shown, client: FlaskClient) -> None:
+    """So that the page works below any prefix, and the policy can forbid all that is inline."""
+    shown.fill(*cluster())
+    for path, up in (("/", "./"), ("/pods/llm/pretrain-13b", "../../"), ("/pods/a/b", "../../")):
+        page = client.get(path).text
+        urls = [
+            value
+            for key, value in Elements(page).attributes
+            if key in {"href", "src", "action", "data-root"} and not value.startswith("#")
+        ]
+        assert len(urls) > 4
+        assert [each for each in urls if not each.startswith(up)] == []
+        assert re.findall(r"<(?:script|style)[^>]*>[^<]", page) == []
+
+
+# --- headers and methods --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/rows", "/pods/a/b", "/static/page.js", "/healthz", "/metrics", "/no/such"]
+)
+def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
+    with client.get(path) as answer:  # a file is closed with it
+        headers = answer.headers
+    policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in str(policy)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Cache-Control"] == ("no-cache" if "static" in path else "no-store")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("path", ["/", "/static/page.js", "/no/such"])
+def test_nothing_but_reading_is_answered(client: FlaskClient, path: str, method: str) -> None:
+    answer = client.open(path, method=method)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
+    answer = client.get("/", headers={"Host": "evil.example:8480"})
+    assert answer.status_code == 421
+    assert answer.text == (
+        'host "evil.example:8480" is not one of this page\'s: '
+        'where it is, start the page with --allowed-host "evil.example"\n'
+    )
+
+
+def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: FlaskClient) -> None:
+    shown.fill(*cluster())
+    plain = client.get("/")
+    packed = client.get("/", headers={"Accept-Encoding": "gzip, br"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.data) == plain.data
+    assert "Accept-Encoding" in plain.headers["Vary"]
+    assert "Content-Encoding" not in client.get("/healthz").headers
+
+
+def test_a_stream_is_opened_and_a_further_one_is_refused(client: FlaskClient, feed: Feed) -> None:
+    assert client.head("/events").headers["Content-Type"] == "text/event-stream"
+    feed.publish(7)
+    with client.get("/events?since=3", buffered=False) as stream:
+        events = stream.iter_encoded()
+        assert next(events) == b"retry: 3000\n\n"
+        assert next(events).startswith(b"id: 7\n")
+        refused = client.get("/events")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+    assert feed.streams == 0
+
+
+def test_requests_are_counted_and_our_mistakes_are_told_to_nobody(
+    shown: Shown, client: FlaskClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    shown.waiting_for = "shutting down"
+    assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (200, 503)
+    assert client.get("/no/such").text == "no such page\n"
+    shown.broken = True
+    answer = client.get("/pods/a/b")
+    assert (answer.status_code, answer.text) == (500, f"{INTERNAL}\n")
+    assert "a mistake of ours" in caplog.text
+    text = client.get("/metrics").text
+    for route, status in (("healthz", 200), ("readyz", 503), ("pod", 500), ("", 404)):
+        labels = f'route="{route}",status="{status}"'
+        assert f"gpu_turnstile_view_requests_total{{{labels}}} 1.0" in text
+
+
+def test_rows_are_written_once_for_as_long_as_nothing_changes(
+    shown: Shown, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    real = module._row
+
+    def write(node: NodeReport, namespace: str) -> Markup:
+        written.append(node.name)
+        return real(node, namespace)
+
+    monkeypatch.setattr(module, "_row", write)
+    shown.fill(make_node("n1"), make_node("n2"), held_pod("a", "p", ("n1", 0, 10, 1)))
+    for _ in range(2):
+        assert client.get("/").text.count("data-node") == 2
+    shown.fill(waiting_pod("a", "w", 10, 1), held_pod("a", "q", ("n2", 0, 10, 1)))
+    client.get("/")
+    assert written == ["n1", "n2", "n2"]
+    shown.state.drop_node("n1")
+    shown.publish()
+    assert client.get("/").text.count("data-node") == 1

@@ -1,0 +1,61 @@
+"""``python -m view serve``: every flag reaches the server, and one line for what cannot be used."""
+
+from pathlib import Path
+
+import pytest
+
+from placement.scoring import Policy
+from view.__main__ import main
+from view.web import command
+from view.web.settings import Settings
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    found: list[Settings] = []
+    monkeypatch.setattr(command, "serve_page", found.append)
+    return found
+
+
+def test_every_flag_reaches_the_server(
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_TURNSTILE_VIEW_ALLOWED_HOSTS", "a.example *.b.example")
+    flags = [
+        *("--port", "9000", "--host", "::1", "--kubeconfig", "kc", "--domain", "example.org"),
+        *("--policy", "spread", "--streams", "4"),
+    ]
+    assert main(["serve", *flags]) == 0
+    (settings,) = served
+    assert settings.hosts.allow("x.b.example")
+    assert settings == Settings(
+        "::1",
+        9000,
+        settings.names,
+        kubeconfig=Path("kc"),
+        policy=Policy.SPREAD,
+        hosts=settings.hosts,
+        streams=4,
+    )
+    assert (settings.names.domain, settings.listen) == ("example.org", "[::1]:9000")
+
+
+def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
+    assert main(["serve"]) == 0
+    assert served[0].listen == "127.0.0.1:8480"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--domain", "X"], "--domain: Invalid value"),
+        (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is no host name"),
+        (["--streams", "0"], "Invalid value for '--streams'"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    served: list[Settings], flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *flags]) == 2
+    assert text in capsys.readouterr().err
+    assert served == []

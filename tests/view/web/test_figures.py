@@ -1,0 +1,80 @@
+"""Numbers as people read them, and bars that neither overflow nor mix up pods."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.placement.cluster.builders import NAMES, make_node, make_pod, record
+from view.model.reports import CardReport, Holder, Source
+from view.model.state import ClusterState
+from view.web import figures, pages
+from view.web.figures import COLOURS, tenants
+
+HOLDERS = st.lists(
+    st.builds(
+        Holder,
+        namespace=st.sampled_from(["a", "b"]),
+        pod=st.sampled_from(["p", "q", "r", "s"]),
+        container=st.just("main"),
+        cores=st.integers(0, 100),
+        blocks=st.integers(0, 64),
+        source=st.sampled_from(Source),
+    ),
+    max_size=12,
+)
+
+
+def card(*holders: Holder) -> CardReport:
+    return CardReport(
+        *("GPU-1", 0, "A100", 8 << 30, None, "", 100, 0, 0, 32, 0, 0), False, 0, 0, holders
+    )
+
+
+@given(holders=HOLDERS)
+def test_bars_are_full_at_most_and_pods_side_by_side_differ(holders: list[Holder]) -> None:
+    drawn = tenants(card(*holders))
+    for each in drawn:
+        assert 0 <= each.cores_at <= each.cores_at + each.cores <= 100.02
+        assert 0 <= each.blocks_at <= each.blocks_at + each.blocks <= 100.02
+        assert 0 <= each.colour < COLOURS
+    colours = {(each.holder.namespace, each.holder.pod): each.colour for each in drawn}
+    assert len(set(colours.values())) == len(colours)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (figures.memory(0), "0"),
+        (figures.memory(5 << 28), "1.25 GiB"),
+        (figures.memory(6400 << 30), "6,400 GiB"),
+        (figures.cards(1250), "12.5"),
+        (figures.cards(0), "0"),
+        (figures.percent(1, 3), 33),
+        (figures.percent(0, 0), 0),
+        (figures.moment("2026-03-09T08:00:04Z"), "2026-03-09 08:00:04 UTC"),
+        (figures.moment("<soon>"), "<soon>"),
+        (pages.blocks_text(1, 0), "1 block"),
+        (pages.blocks_text(8, 256 << 20), "8 blocks (2 GiB)"),
+    ],
+)
+def test_figures_are_written_for_people(written: object, expected: object) -> None:
+    assert written == expected
+
+
+def test_what_a_pod_asks_for_is_written_in_its_authors_units() -> None:
+    state = ClusterState(NAMES)
+    state.put_pod(make_pod("one", (50, 8)))
+    state.put_pod(make_pod("two", (50, 8), (200, 0)))
+    state.put_pod(make_pod("whole", (100, 0)))
+    found = [pages.asks(each) for each in state.report().pods]
+    assert found == ["50 cores, 8 blocks", "250 cores, 8 blocks in 2 containers", "100 cores"]
+
+
+def test_a_block_of_memory_is_what_it_is_on_the_pods_node_or_everywhere() -> None:
+    state = ClusterState(NAMES)
+    state.put_node(make_node("n1", 1))
+    state.put_pod(make_pod("p", (10, 1), node="n1", annotations=record(c0=(["GPU-n1-0"], 10, 1))))
+    nodes = state.report().nodes
+    sizes = [pages.memory_block(nodes, name) for name in ("n1", "")]
+    assert sizes == [256 << 20, 256 << 20]
+    assert pages.memory_block((), "n1") == 0

@@ -1,0 +1,218 @@
+"""The page beside a simulated API server: what it follows, and the process it runs in."""
+
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.apiserver.client import Client
+from common.apiserver.errors import Rejected
+from common.errors import Unavailable
+from common.serving.errors import SettingsError
+from contract.names import Names
+from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import Settings as ApiSettings
+from simulator.client import ApiClient
+from tests.agent.fakes import eventually
+from tests.placement.cluster.builders import NAMES, Json, make_node
+from tests.view.web.browsing import populate, serving
+from tests.view.web.sample import cluster
+from view.cluster.live import LiveCluster
+from view.model import state
+from view.model.nodes import NodeFacts, read_node
+from view.model.reports import ClusterReport
+from view.model.state import ClusterState
+from view.web import server as module
+from view.web.feed import Feed
+from view.web.live import Live
+from view.web.metrics import Metrics
+from view.web.server import Master, connection_of, drop_slow_clients
+from view.web.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[ApiServer]:
+    with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
+        populate(running, cluster())
+        yield running
+
+
+@pytest.fixture
+def settings(api: ApiServer, tmp_path: Path) -> Settings:
+    (tmp_path / "kubeconfig").write_text(kubeconfig_for(api.url))
+    return Settings("127.0.0.1", 8480, NAMES, kubeconfig=tmp_path / "kubeconfig", streams=2)
+
+
+@pytest.fixture
+def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    monkeypatch.setattr("view.web.live._PAUSE_SECONDS", 0.01)
+    connection = connection_of(settings)
+    live = Live(
+        connection.client,
+        ClusterState(settings.names),
+        Feed(1),
+        Metrics(),
+        namespace=connection.namespace,
+    )
+    assert live.not_ready() == "not in step yet: nodes and pods are being listed"
+    yield live
+    live.stop()
+    assert live.not_ready() == "shutting down"
+
+
+def names(live: Live) -> set[str]:
+    return {each.name for each in live.edition.report.nodes}
+
+
+def test_editions_follow_the_cluster(api: ApiServer, live: Live) -> None:
+    live.start()
+    eventually(lambda: live.edition.report.denied, "all is there")
+    assert names(live) == {"a100-1", "a100-2", "l40s-1", "l40s-2"}
+    assert [each.name for each in live.edition.report.denied] == ["embedder-6b8f"]
+    before = live.edition.number
+    with ApiClient(api.url) as admin:
+        api.apply(make_node("new"))
+        eventually(lambda: "new" in names(live), "the new node")
+        admin.delete("/api/v1/nodes/new")
+        eventually(lambda: "new" not in names(live), "it has gone")
+        api.apply(make_node("late"))
+        eventually(lambda: "late" in names(live), "the late node")
+        # Gone while nobody was watching: the list tells.
+        api.expire_history()
+        admin.delete("/api/v1/nodes/late")
+        api.drop_watches()
+    eventually(lambda: "late" not in names(live), "it has gone too")
+    assert live.edition.number > before
+
+
+def test_a_story_has_the_events_of_its_pod(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.start()
+    eventually(lambda: not live.not_ready(), "it is ready")
+    for away in (False, True):
+        if away:
+            monkeypatch.setattr(LiveCluster, "load_events_of", _fail)
+        story = live.explain("vision", "augment-xl")
+        assert story is not None
+        assert [each.reason for each in story.pod.events] == ["GPURefused"]
+    assert live.explain("vision", "nobody") is None
+
+
+def _fail(*_: object) -> None:
+    raise Unavailable("away")
+
+
+def test_what_may_not_be_read_is_shown_as_a_gap(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Client.list
+
+    def read(self: Client, path: str, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith("/pods"):
+            raise Rejected(403, "pods is forbidden")
+        return real(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(Client, "list", read)
+    live.start()
+    eventually(lambda: live.edition.report.nodes, "nodes are shown all the same")
+    assert [(each.what, each.reason) for each in live.edition.report.gaps] == [
+        ("pods", "pods is forbidden")
+    ]
+    assert live.not_ready() == "not in step yet: pods are being listed"
+
+
+def test_one_object_that_we_cannot_take_in_costs_no_other(
+    live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = live._cluster.report
+    failed: list[str] = []
+
+    def fail_once() -> ClusterReport:
+        if "report" not in failed:
+            failed.append("report")
+            raise RuntimeError("once")
+        return report()
+
+    def fail_at_one(obj: Json, names: Names) -> NodeFacts:
+        if obj["metadata"]["name"] == "a100-2":
+            failed.append("a100-2")
+            raise ValueError("a mistake of ours")
+        return read_node(obj, names)
+
+    monkeypatch.setattr(live._cluster, "report", fail_once)
+    monkeypatch.setattr(state, "read_node", fail_at_one)
+    live.start()
+    eventually(lambda: names(live), "an edition, after one that failed")
+    assert names(live) == {"a100-1", "l40s-1", "l40s-2"}
+    assert "a100-2" in failed
+    assert {"object passed over", "no edition made"} <= {each.message for each in caplog.records}
+
+
+# --- the process ----------------------------------------------------------------------
+
+
+def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
+    master = Master(settings)
+    assert (master.cfg.workers, master.cfg.threads) == (1, 18)
+    assert master.cfg.bind == ["127.0.0.1:8480"]
+    master.end()
+    client = master.load().test_client()  # type: ignore[attr-defined]  # a Flask application
+    eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
+    assert master.cfg.proc_name == "gpu-turnstile-view"
+    for line in ("in_step 1.0", "known_nodes 4.0", "streams 0.0", "streams_refused 0.0"):
+        assert f"gpu_turnstile_view_{line}" in client.get("/metrics").text
+    master.cfg.worker_exit(None, None)
+    assert client.get("/readyz").text == "shutting down\n"
+    master.cfg.worker_int(None)
+
+
+def test_what_cannot_be_used_is_found_before_the_port_is_opened(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Master] = []
+    monkeypatch.setattr(Master, "run", lambda master: ran.append(master))  # noqa: PLW0108 -- bound
+    module.serve(settings)
+    (tmp_path / "kubeconfig").write_text("[]")
+    with pytest.raises(SettingsError, match="cannot use"):
+        module.serve(settings)
+    assert len(ran) == 1
+
+
+def test_who_sends_or_takes_nothing_is_dropped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        drop_slow_clients(listener, seconds=0.2)
+        with socket.create_connection(listener.getsockname()) as client:
+            connection, _ = listener.accept()
+            with connection:
+                connection.setblocking(True)
+                with pytest.raises(BlockingIOError):
+                    connection.recv(1)
+                with pytest.raises(BlockingIOError):
+                    connection.sendall(bytes(64 << 20))
+                assert client.recv(1)
+
+
+def test_a_process_streams_and_ends_at_once_though_a_browser_listens(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with serving(api.url, tmp_path, "--streams", "1") as page:
+        connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
+        connection.request("GET", "/events?since=1")
+        stream = connection.getresponse()
+        assert stream.readline() == b"retry: 3000\n"
+        assert page.ask("/events")[0] == 503
+        assert stream.readline() == b"\n"
+        assert stream.readline().startswith(b"id: ")
+        page.process.send_signal(signal.SIGTERM)
+        assert stream.read().endswith(b"\n\n")
+        page.process.wait(30)
+        assert page.process.returncode == 0
+        connection.close()
+    lines = [json.loads(each) for each in page.log.read_text().splitlines()]
+    assert [each["message"] for each in lines if each["level"] in {"warning", "error"}] == []

@@ -1,0 +1,310 @@
+"""The routes: paths, headers and status codes. The one module that knows Flask.
+
+Every URL that is written is relative, so that the page works below any prefix: behind
+``kubectl proxy`` it is ``/api/v1/namespaces/<namespace>/services/<service>/proxy/``.
+"""
+
+import gzip
+import logging
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import quote as quoted
+
+from flask import Flask, Response, render_template, request
+from jinja2 import StrictUndefined
+from markupsafe import Markup
+from werkzeug.exceptions import HTTPException
+
+from contract.errors import quote
+from view.model.reports import NodeReport, PodStory
+from view.web import figures, pages
+from view.web.editions import Edition
+from view.web.feed import Feed
+from view.web.filters import Filter
+from view.web.hosts import Hosts
+from view.web.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+INTERNAL = "internal error, see the log of the page"
+TEXT = "text/plain; charset=utf-8"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+        # The script may not turn text into markup, not even by mistake.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_METHODS = ("GET", "HEAD")
+_SMALLEST_COMPRESSED = 1400
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+
+
+class Source(Protocol):
+    """Where the pages come from."""
+
+    @property
+    def edition(self) -> Edition:
+        """The newest edition."""
+        ...
+
+    def explain(self, namespace: str, name: str) -> PodStory | None:
+        """Explain one pod; ``None`` where there is none that asks for GPUs."""
+        ...
+
+    def not_ready(self) -> str:
+        """Return why what is known is not the whole yet; empty when it is."""
+        ...
+
+
+def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) -> Flask:
+    """Make the WSGI application.
+
+    Args:
+        source: of editions and stories.
+        feed: of their numbers.
+        hosts: by which names browsers may ask.
+        metrics: counts.
+    """
+    app = Flask(__name__)
+    app.url_map.merge_slashes = False
+    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = None  # asked for again, by ETag
+    _templates(app)
+    rows = _Rows()
+
+    @app.before_request
+    def check() -> Response | None:
+        host = request.headers.get("Host", "")
+        if not hosts.allow(host):
+            given = host.rsplit(":", 1)[0]
+            return _text(
+                f"host {quote(host)} is not one of this page's: "
+                f"where it is, start the page with --allowed-host {quote(given)}",
+                HTTPStatus.MISDIRECTED_REQUEST,
+            )
+        if request.method not in _METHODS:
+            response = _text("this page is read only", HTTPStatus.METHOD_NOT_ALLOWED)
+            response.headers["Allow"] = ", ".join(_METHODS)
+            return response
+        return None
+
+    @app.after_request
+    def guard(response: Response) -> Response:
+        response.headers.update(HEADERS)
+        response.headers.setdefault("Cache-Control", "no-store")
+        metrics.answered(request.endpoint or "", response.status_code)
+        return _compressed(response)
+
+    @app.get("/")
+    def nodes() -> str:
+        page = pages.nodes_page(source.edition, Filter.parse(request.args))
+        return render_template(
+            "index.html", shown=page.shown, **_of_nodes(page, source, rows, "./")
+        )
+
+    @app.get("/rows")
+    def changes() -> str:
+        page = pages.nodes_page(source.edition, Filter.parse(request.args))
+        delta = pages.changes(page, _number(request.args.get("since", "")))
+        changed, gone = delta or ((), ())
+        return render_template(
+            "rows.html",
+            shown=changed,
+            gone=gone,
+            reload=delta is None,
+            count=len(page.shown),
+            **_of_nodes(page, source, rows, "./"),
+        )
+
+    @app.get("/pods/<namespace>/<name>")
+    def pod(namespace: str, name: str) -> str | tuple[str, HTTPStatus]:
+        # Before the story is: what happens meanwhile is told again.
+        edition = source.edition
+        valid = _LABEL.fullmatch(namespace) and _LABEL.fullmatch(name)
+        story = source.explain(namespace, name) if valid else None
+        surroundings = {"root": "../../", "edition": edition.number}
+        if story is None:
+            missing = source.not_ready() or "There is none, or it asks for no GPU, or it has gone."
+            title = f"Pod {namespace}/{name} is not known"
+            page = render_template("text.html", title=title, text=missing, **surroundings)
+            return page, HTTPStatus.NOT_FOUND
+        return render_template(
+            "pod.html",
+            story=story,
+            verdicts=pages.grouped(story),
+            most_verdicts=pages.MOST_VERDICTS,
+            memory_block=pages.memory_block(edition.report.nodes, story.pod.node),
+            **surroundings,
+        )
+
+    @app.get("/events")
+    def events() -> Response:
+        media = "text/event-stream"
+        if request.method == "HEAD":
+            return Response(content_type=media)
+        seen = request.headers.get("Last-Event-ID") or request.args.get("since", "")
+        stream = feed.open(_number(seen))
+        if stream is None:
+            response = _text(
+                "too many browsers are told of changes", HTTPStatus.SERVICE_UNAVAILABLE
+            )
+            response.headers["Retry-After"] = "30"
+            return response
+        return Response(stream, content_type=media, headers={"X-Accel-Buffering": "no"})
+
+    _technical(app, source.not_ready, metrics)
+    _errors(app)
+    return app
+
+
+def _technical(app: Flask, not_ready: Callable[[], str], metrics: Metrics) -> None:
+    """Add what probes and Prometheus ask for."""
+
+    @app.get("/healthz")
+    def healthz() -> Response:
+        return _text("ok")
+
+    @app.get("/readyz")
+    def readyz() -> Response:
+        why = not_ready()
+        return _text(why, HTTPStatus.SERVICE_UNAVAILABLE) if why else _text("ok")
+
+    @app.get("/metrics")
+    def measured() -> Response:
+        return Response(metrics.render(), content_type=metrics.content_type)
+
+
+def _errors(app: Flask) -> None:
+    @app.errorhandler(HTTPException)
+    def refuse(error: HTTPException) -> Response:
+        status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
+        known = {HTTPStatus.NOT_FOUND: "no such page"}
+        return _text(known.get(status, "the request could not be read"), status)
+
+    @app.errorhandler(Exception)
+    def fail(_error: Exception) -> Response:
+        _log.exception("failed", extra={"path": request.path[:253]})
+        return _text(INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _templates(app: Flask) -> None:
+    environment = app.jinja_env
+    environment.autoescape = True
+    environment.undefined = StrictUndefined
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.globals |= {
+        "asks": pages.asks,
+        "blocks_text": pages.blocks_text,
+        "cards": figures.cards,
+        "kinds": figures.kinds,
+        "memory": figures.memory,
+        "moment": figures.moment,
+        "percent": figures.percent,
+        "plain_bar": _plain_bar,
+        "pod_url": _pod_url,
+        "shade": pages.shade,
+        "tenants": figures.tenants,
+    }
+
+
+class _Rows:
+    """Nodes as markup, kept for as long as a node stays as it is: most do, from page to page."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[NodeReport, Markup]] = {}
+
+    def render(self, node: NodeReport, namespace: str) -> Markup:
+        """Return the row of a node; it is different for those who chose a namespace."""
+        if namespace:
+            return _row(node, namespace)
+        kept = self._kept.get(node.name)
+        if kept is None or kept[0] is not node:
+            kept = self._kept[node.name] = (node, _row(node, ""))
+        return kept[1]
+
+    def forget(self, edition: Edition) -> None:
+        """Drop the nodes that have gone."""
+        if len(self._kept) > len(edition.since):
+            for name in list(self._kept):
+                if name not in edition.since:
+                    self._kept.pop(name, None)
+
+
+def _row(node: NodeReport, namespace: str) -> Markup:
+    return Markup(render_template("node.html", node=node, namespace=namespace, root="./"))  # noqa: S704 -- Jinja has escaped it
+
+
+def _of_nodes(page: pages.NodesPage, source: Source, rows: _Rows, root: str) -> dict[str, Any]:
+    """Return what both templates of nodes need."""
+    chosen = page.filter
+    rows.forget(page.edition)
+    return {
+        "root": root,
+        "edition": page.edition.number,
+        "report": page.edition.report,
+        "filter": chosen,
+        "total": page.total,
+        "attention": page.attention,
+        "report_denied": page.denied,
+        "attention_count": page.attention_count,
+        "namespaces": page.namespaces,
+        "models": page.models,
+        "previous": page.previous,
+        "following": page.following,
+        "waiting_for": source.not_ready(),
+        "render_node": lambda node: rows.render(node, chosen.namespace),
+    }
+
+
+def _plain_bar(share: int) -> Markup:
+    return Markup(
+        '<svg class="bar" aria-hidden="true" viewBox="0 0 100 8" preserveAspectRatio="none">'
+        '<rect class="held" width="{}" height="8"/></svg>'
+    ).format(share)
+
+
+def _pod_url(namespace: str, name: str) -> str:
+    return f"pods/{quoted(namespace, safe='')}/{quoted(name, safe='')}"
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+
+
+def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(f"{text}\n", status, content_type=TEXT)
+
+
+def _compressed(response: Response) -> Response:
+    """Compress what is long: a page of a thousand nodes has some megabytes."""
+    response.vary.add("Accept-Encoding")
+    if (
+        response.is_streamed
+        or response.direct_passthrough
+        or response.status_code != HTTPStatus.OK
+        or not request.accept_encodings["gzip"]
+        or len(response.get_data()) < _SMALLEST_COMPRESSED
+    ):
+        return response
+    response.set_data(gzip.compress(response.get_data(), compresslevel=1, mtime=0))
+    response.headers["Content-Encoding"] = "gzip"
+    return response

@@ -1,0 +1,134 @@
+"""Numbers as people read them, and the geometry of bars. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+from zlib import crc32
+
+from view.model.reports import CardReport, Holder, NodeReport
+
+COLOURS = 8
+"""How many colours the style sheet has for pods."""
+
+_GIB = 1 << 30
+
+
+def memory(size: int) -> str:
+    """Write bytes in GiB, as short as can be."""
+    return f"{round(size / _GIB, 2):,g} GiB" if size else "0"
+
+
+def cards(cores: int) -> str:
+    """Write hundredths of a card as cards."""
+    return f"{cores / 100:,.2f}".rstrip("0").rstrip(".")
+
+
+def percent(part: int, whole: int) -> int:
+    """Return a part of a hundred; all of nothing is 0."""
+    return round(100 * part / whole) if whole else 0
+
+
+def colour(namespace: str, pod: str, used: Collection[int] = ()) -> int:
+    """Return the colour of a pod: the same on all cards, unless one beside it has that already."""
+    first = crc32(f"{namespace}/{pod}".encode()) % COLOURS
+    free = ((first + step) % COLOURS for step in range(COLOURS))
+    return next((each for each in free if each not in used), first)
+
+
+class Tenant(NamedTuple):
+    """A container on a card, as it is drawn.
+
+    Attributes:
+        holder: who.
+        alone: whether it is the only container of its pod here.
+        colour: of its part of the bars, and of its line below them.
+        cores_at: where its part of the bar of cores begins, in hundredths of the bar.
+        cores: how wide that is.
+        blocks_at: the same of the bar of memory.
+        blocks: how wide that is.
+    """
+
+    holder: Holder
+    alone: bool
+    colour: int
+    cores_at: float
+    cores: float
+    blocks_at: float
+    blocks: float
+
+
+def tenants(card: CardReport) -> tuple[Tenant, ...]:
+    """Return the containers on a card; the bars of an overbooked one are drawn to scale."""
+    holders = card.holders
+    all_cores = max(card.cores, sum(each.cores for each in holders), 1)
+    all_blocks = max(card.blocks, sum(each.blocks for each in holders), 1)
+    pods = Counter((each.namespace, each.pod) for each in holders)
+    colours: dict[tuple[str, str], int] = {}
+    for pod in pods:
+        # Of more pods than there are colours neighbours are told apart.
+        recent = list(colours.values())[1 - COLOURS :]
+        colours[pod] = colour(*pod, recent)
+    found: list[Tenant] = []
+    cores = blocks = 0
+    for each in holders:
+        pod = (each.namespace, each.pod)
+        found.append(
+            Tenant(
+                each,
+                pods[pod] == 1,
+                colours[pod],
+                _scaled(cores, all_cores),
+                _scaled(each.cores, all_cores),
+                _scaled(blocks, all_blocks),
+                _scaled(each.blocks, all_blocks),
+            )
+        )
+        cores += each.cores
+        blocks += each.blocks
+    return tuple(found)
+
+
+def _scaled(part: int, whole: int) -> float:
+    return round(100 * part / whole, 2)
+
+
+def kinds(node: NodeReport) -> str:
+    """Write what cards a node has: how many of each model."""
+    counted = Counter(card.model for card in node.cards)
+    return ", ".join(f"{count} x {model}" for model, count in counted.items())
+
+
+def moment(text: str) -> str:
+    """Write a time of the API server as people read it; what is none as it is."""
+    if len(text) == 20 and text[10] == "T" and text.endswith("Z"):
+        return f"{text[:10]} {text[11:19]} UTC"
+    return text
+
+
+class Total(NamedTuple):
+    """Sums over nodes, of healthy cards."""
+
+    nodes: int
+    cards: int
+    unhealthy: int
+    whole: int
+    cores: int
+    cores_held: int
+    memory: int
+    memory_held: int
+
+
+def total(nodes: Iterable[NodeReport]) -> Total:
+    """Return the sums over *nodes*."""
+    nodes = tuple(nodes)
+    all_cards = [card for node in nodes for card in node.cards]
+    return Total(
+        len(nodes),
+        len(all_cards),
+        sum(bool(card.unhealthy) for card in all_cards),
+        sum(node.whole_cards for node in nodes),
+        sum(node.cores for node in nodes),
+        sum(node.cores_held for node in nodes),
+        sum(node.blocks * node.memory_block for node in nodes),
+        sum(node.blocks_held * node.memory_block for node in nodes),
+    )

@@ -1,0 +1,125 @@
+"""The cluster as it is now: editions of it, made as it changes."""
+
+import contextlib
+import logging
+import threading
+import time
+
+from common.apiserver.client import Client, Json
+from common.apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
+from view.cluster.collections import Kind
+from view.cluster.live import LiveCluster
+from view.model.reports import PodStory
+from view.model.state import ClusterState
+from view.web.editions import EMPTY, Edition, next_edition
+from view.web.feed import Feed
+from view.web.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 1.0
+_SHARE = 10
+"""An edition that took a second is followed by the next after ten: a tenth of a core."""
+
+
+class _Cluster(LiveCluster):
+    """One that passes over what it cannot take in: one object must not cost all others."""
+
+    def _take(self, kind: Kind, verb: str, obj: Json) -> None:
+        try:
+            super()._take(kind, verb, obj)
+        except Exception:
+            metadata = obj["metadata"]
+            name = f"{metadata.get('namespace') or ''}/{metadata['name']}".strip("/")
+            log.exception("object passed over", extra={"kind": kind.what, "object": name})
+
+
+class Live:
+    """Editions of the cluster. Safe to share between threads."""
+
+    def __init__(
+        self, client: Client, state: ClusterState, feed: Feed, metrics: Metrics, *, namespace: str
+    ) -> None:
+        """Prepare; nothing is asked before :meth:`start`.
+
+        Args:
+            client: of the API server; ended by :meth:`stop`.
+            state: takes in what is read.
+            feed: told of each edition.
+            metrics: counts.
+            namespace: what is read where not all namespaces may be.
+        """
+        self._client = client
+        self._cluster = _Cluster(client, state, namespace=namespace)
+        self._feed = feed
+        self._metrics = metrics
+        self._stop = threading.Event()
+        self._edition = EMPTY
+        for name, text, value in (
+            ("in_step", "1 while nodes and pods are followed.", lambda: not self.not_ready()),
+            ("known_nodes", "Nodes that are shown.", lambda: len(self._edition.report.nodes)),
+            ("known_pods", "GPU pods that are known.", lambda: len(self._edition.report.pods)),
+            ("streams", "Browsers that are told of changes.", lambda: feed.streams),
+            ("streams_refused", "Browsers for which no stream was left.", lambda: feed.refused),
+        ):
+            metrics.observe(name, text, value)
+
+    def start(self) -> None:
+        """Begin to follow the cluster; returns at once."""
+        self._cluster.follow(self._stop)
+        threading.Thread(target=self._run, name="editions", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the watches and the streams of browsers; as often as one likes."""
+        self._stop.set()
+        self._feed.close()
+        self._client.close()
+
+    @property
+    def edition(self) -> Edition:
+        """The newest edition."""
+        return self._edition
+
+    def explain(self, namespace: str, name: str) -> PodStory | None:
+        """Explain one pod; ``None`` where there is none that asks for GPUs."""
+        story = self._cluster.explain(namespace, name)
+        if story is None:
+            return None
+        # Those of scheduler and kubelet are not followed: most are about other pods.
+        with contextlib.suppress(Gone, Rejected, Unavailable):
+            self._cluster.load_events_of(namespace, name)
+            return self._cluster.explain(namespace, name)
+        return story
+
+    def not_ready(self) -> str:
+        """Return why what is known is not the whole yet; empty when it is."""
+        if self._stop.is_set():
+            return "shutting down"
+        missing = self._cluster.missing
+        if missing:
+            return f"not in step yet: {' and '.join(missing)} are being listed"
+        return "" if self._edition.number else "not in step yet: the first picture is being made"
+
+    def _run(self) -> None:
+        """Make editions, as often as the cluster changes and no more than is worth it."""
+        seen = 0
+        while not self._stop.is_set():
+            seen = self._cluster.wait_for_change(seen, _PAUSE_SECONDS)
+            began = time.monotonic()
+            try:
+                self._make()
+            except Exception:
+                log.exception("no edition made")
+            self._stop.wait(max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began)))
+
+    def _make(self) -> None:
+        began = time.monotonic()
+        missing, report = self._cluster.missing, self._cluster.report()
+        if missing and not report.gaps:
+            return  # being listed: half a cluster would look like a cluster
+        made = next_edition(self._edition, report, first=int(time.time()))
+        self._metrics.made(time.monotonic() - began)
+        if made is not self._edition:
+            self._edition = made
+            self._feed.publish(made.number)

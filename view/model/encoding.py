@@ -1,5 +1,6 @@
 """Reports as plain JSON values: objects with camelCase keys, lists, text and numbers."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
@@ -15,6 +16,8 @@ def to_json(value: Any) -> Any:
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
         return {key: to_json(getattr(value, name)) for name, key in _keys(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, tuple | list):
         return [to_json(each) for each in value]
     return value

@@ -39,7 +39,7 @@ def show_pods(
         Column("NAME"),
         Column("STAGE"),
         Column("CONTAINER", drop=4),
-        Column("ASKS FOR"),
+        Column("ASKS FOR", drop=1),
         Column("NODE", drop=2),
         Column("CARDS"),
         *((Column("USES"),) if shown else ()),

@@ -43,9 +43,9 @@ def show_use(nodes: Sequence[NodeUse], cards: Cards, *, namespace: str | None = 
             Column("MODEL", drop=2),
             Column("CORES USED"),
             Column("", drop=3),
-            Column("HELD"),
+            Column("HELD", drop=1),
             Column("MEMORY USED"),
-            Column("HELD"),
+            Column("HELD", drop=2),
         )
         page.append(Grid(columns, rows))
     containers = [
@@ -60,9 +60,9 @@ def show_use(nodes: Sequence[NodeUse], cards: Cards, *, namespace: str | None = 
             Column("CONTAINER"),
             Column("CARDS"),
             Column("CORES USED"),
-            Column("HELD"),
+            Column("HELD", drop=1),
             Column("MEMORY USED"),
-            Column("HELD"),
+            Column("HELD", drop=2),
         )
         page += [line(""), Grid(heads, rows)]
     for node in nodes:

@@ -1,0 +1,212 @@
+"""Reading a cluster with all rights, with few, and following it; agents asked through the proxy."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from common.apiserver.client import Json
+from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.errors import Unavailable
+from simulator.api.server import ApiServer, kubeconfig_for
+from tests.agent.fakes import eventually
+from tests.placement.cluster.builders import NAMES, make_node, make_pod
+from tests.view import scenes
+from view.cluster.agents import read_uses
+from view.cluster.connection import connect
+from view.cluster.live import LiveCluster
+from view.model.reports import Gap
+from view.model.state import ClusterState
+
+PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
+
+
+class FakeApi:
+    """Answers lists from a table; what is not in it is forbidden."""
+
+    def __init__(self, lists: Mapping[str, list[Json] | Exception], page: int = 500) -> None:
+        self.lists = dict(lists)
+        self.page = page
+        self.texts: dict[str, str | Exception] = {}
+        self.expiring = False
+
+    def list(
+        self, path: str, query: Mapping[str, str], within: float | None = None
+    ) -> tuple[list[Json], str, str]:
+        found = self.lists.get(path, Rejected(403, f"{path} is forbidden"))
+        if isinstance(found, Exception):
+            raise found
+        at = int(query.get("continue", 0))
+        if at and self.expiring:
+            self.expiring = False
+            raise Gone("expired")
+        after = at + self.page
+        return found[at:after], "7", str(after) if after < len(found) else ""
+
+    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
+        yield from ()
+
+    def read_text(self, path: str, *, timeout: float) -> str:
+        found = self.texts[path]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
+    tell = (lambda *each: progress[0].append(each)) if progress else (lambda *_: None)
+    return LiveCluster(api, ClusterState(NAMES), namespace="default", progress=tell)
+
+
+def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> None:
+    nodes = [make_node(f"n{number}", 1) for number in range(5)]
+    api = FakeApi({"/api/v1/nodes": nodes, PODS: [], "/api/v1/events": []}, page=2)
+    api.expiring = True
+    told: list[tuple[str, int]] = []
+    live = cluster(api, told)
+    live.load()
+    assert len(live.report().nodes) == 5
+    assert [count for what, count in told if what == "nodes"] == [2, 2, 4, 5]
+    assert live.report().gaps == ()
+
+
+def test_where_all_namespaces_are_forbidden_one_is_read_and_the_gap_is_told() -> None:
+    pod = make_pod("a", (30, 4))
+    live = cluster(FakeApi({OWN_PODS: [pod]}))
+    live.load()
+    report = live.report()
+    assert [each.name for each in report.pods] == ["a"]
+    assert report.gaps == (
+        Gap("nodes", "", "/api/v1/nodes is forbidden"),
+        Gap("pods", "default", "/api/v1/pods is forbidden"),
+        Gap("events", "", "/api/v1/namespaces/default/events is forbidden"),
+    )
+    live.load_events_of("default", "a")
+    assert live.version > 0
+
+
+@pytest.mark.parametrize("error", [Rejected(400, "no"), Unavailable("away")])
+def test_what_is_no_question_of_rights_is_an_error(error: Exception) -> None:
+    live = cluster(FakeApi({"/api/v1/nodes": error, PODS: [], "/api/v1/events": []}))
+    with pytest.raises(type(error)):
+        live.load()
+    with pytest.raises(type(error)):
+        cluster(FakeApi({"/api/v1/namespaces/x/events": error})).load_events_of("x", "a")
+
+
+def test_a_cluster_is_followed_until_it_is_enough(server: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(kubeconfig_for(server.url))
+    connection = connect(str(tmp_path / "config"), None, {})
+    assert connection.namespace == "default"
+    live = LiveCluster(connection.client, ClusterState(NAMES), namespace="default")
+    stop = threading.Event()
+    threads = live.follow(stop)
+
+    def names() -> set[str]:
+        return {each.name for each in live.report().pods}
+
+    eventually(lambda: "train" in names(), "the list")
+    server.apply(make_pod("later", (10, 1), uid=""))
+    eventually(lambda: "later" in names(), "a pod that is created")
+    connection.client.call("DELETE", f"{OWN_PODS}/later", timeout=5.0)
+    eventually(lambda: "later" not in names(), "a pod that is deleted")
+    stop.set()
+    connection.client.close()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_what_is_gone_in_a_new_list_is_dropped() -> None:
+    api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
+    api.lists["/api/v1/events"] = [scenes.denied()]
+    live = cluster(api)
+    live.load()
+    assert len(live.report().denied) == 1
+    api.lists = {path: [] for path in api.lists}
+    live.load()
+    report = live.report()
+    assert (report.nodes, report.pods, report.denied) == ((), (), ())
+
+
+# --- credentials ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "text"),
+    [
+        (None, {"HOME": "/nowhere"}, "no configuration has been provided"),
+        ("/no/such", {}, "stat /no/such: no such file or directory"),
+        (None, {"HOME": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "service account"),
+    ],
+)
+def test_without_usable_credentials_it_is_said_which(
+    given: str | None, environment: Mapping[str, str], text: str
+) -> None:
+    with pytest.raises(CredentialsError, match=text):
+        connect(given, None, environment)
+
+
+def test_the_kubeconfig_at_home_is_used_and_its_namespace_meant(tmp_path: Path) -> None:
+    (tmp_path / ".kube").mkdir()
+    text = kubeconfig_for("http://127.0.0.1:1").replace("context: {", "context: {namespace: team, ")
+    (tmp_path / ".kube" / "config").write_text(text)
+    assert connect(None, None, {"HOME": str(tmp_path)}).namespace in ("team", "default")
+
+
+# --- agents -----------------------------------------------------------------------------
+
+AGENTS = "/api/v1/namespaces/gpu-turnstile-node/pods"
+MEASURED = """\
+# TYPE gpu_turnstile_agent_standing_by gauge
+gpu_turnstile_agent_standing_by 0
+# TYPE gpu_turnstile_agent_container_cores_held gauge
+gpu_turnstile_agent_container_cores_held{namespace="d",pod="a",container="c",card="GPU-1"} 30
+gpu_turnstile_agent_container_cores_held{namespace="d",pod="a",container="c",card="GPU-2"} 30
+# TYPE gpu_turnstile_agent_container_cores_used gauge
+gpu_turnstile_agent_container_cores_used{namespace="d",pod="a",container="c",card="GPU-1"} 12.5
+# TYPE gpu_turnstile_agent_card_cores_free gauge
+gpu_turnstile_agent_card_cores_free{card="GPU-1"} 70
+# TYPE python_info gauge
+python_info{version="3"} 1
+"""
+STANDBY = "gpu_turnstile_agent_standing_by 1\n"
+HELD = 'gpu_turnstile_agent_card_cores_held{card="GPU-9"} 100\n'
+
+
+def agent(name: str, node: str, *, port: int | None = None, phase: str = "Running") -> Json:
+    ports = [] if port is None else [{"name": "other"}, {"name": "http", "containerPort": port}]
+    spec = {"nodeName": node, "containers": [{"name": "agent", "ports": ports}]}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
+
+
+def test_agents_are_asked_through_the_proxy_and_those_that_stand_by_left_out() -> None:
+    agents = [
+        agent("a1", "n1", port=9500),
+        agent("a2", "n2"),
+        agent("a2-standby", "n2"),
+        agent("a3", "n3"),
+        agent("a4", "n4", phase="Pending"),
+        agent("a5", "n5"),
+    ]
+    api = FakeApi({AGENTS: agents}, page=4)
+    answers: dict[str, str | Exception] = {
+        "a1%3A9500": MEASURED,
+        "a2%3A9440": HELD,
+        "a2-standby%3A9440": STANDBY,
+        "a3%3A9440": Unavailable("no route"),
+        "a5%3A9440": "<html>",
+    }
+    api.texts = {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
+    one, two, three, five = read_uses(api)
+    assert one.measured
+    (use,) = one.containers
+    assert (use.cores_held, use.cores_used, use.memory_used) == (60, 12.5, None)
+    assert use.cards == ("GPU-1", "GPU-2")
+    assert one.cards[0].cores_free == 70
+    assert (two.measured, two.cards[0].cores_held) == (False, 100)
+    assert three.problem == "its agent cannot be asked: no route"
+    assert five.problem.startswith("its agent cannot be asked")
+    assert [each.node for each in read_uses(api, nodes=["n2"])] == ["n2"]
+    assert read_uses(api, nodes=["n9"]) == ()

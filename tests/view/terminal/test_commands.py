@@ -1,0 +1,287 @@
+"""The command line against a simulated API server: what is printed, exit codes, and errors."""
+
+import json
+import threading
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.errors import Unavailable
+from simulator.api.server import ApiServer
+from tests.agent.fakes import eventually
+from tests.placement.cluster.builders import make_node, make_pod
+from tests.view.terminal.test_pages import Terminal
+from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.terminal import commands, completion
+from view.terminal.faults import CommandError, in_words
+from view.terminal.progress import Progress
+
+
+class Result:
+    """What a command printed, and how it ended."""
+
+    def __init__(self, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+        try:
+            commands.main(arguments)
+            self.code: object = 0
+        except SystemExit as end:
+            self.code = end.code
+        self.out, self.err = capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "NODE/CARD   MODEL"),
+        ("nodes n1", "└ 1         A100      ok       100/100"),
+        ("nodes n1 -o wide", "GPU-n1-0"),
+        ("pods", "big      waiting    c0"),
+        ("-n default pods", "big      waiting    c0"),
+        ("pods -n other", "No pods that ask for GPUs found."),
+        ("pods -A -o wide", "use-gpu-type=h100"),
+        ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
+        ("explain pod/train --no-color", "Pod default/train runs on n1"),
+        ("top", "No agent was found."),
+        ("--domain example.org pods", "No pods that ask for GPUs found."),
+        ("--policy spread nodes", "NODE/CARD"),
+        ("--version", "kubectl gpu, version"),
+    ],
+)
+def test_a_command_prints_what_it_is_asked_for(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], arguments: str, expected: str
+) -> None:
+    result = Result(arguments.split(), capsys)
+    assert (result.code, result.err) == (0, "")
+    assert expected in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "expected"),
+    [
+        ("-o json", ("nodes", 0, "cards", 0, "coresFree"), 40),
+        ("nodes n2 -o json", ("nodes", 0, "name"), "n2"),
+        ("pods -o yaml", ("pods", 0, "stage"), "waiting"),
+        ("explain big -o yaml", ("changes", 0, "kind"), "ask-less"),
+        ("top -o json", ("nodes",), []),
+    ],
+)
+def test_machines_read_the_same_as_json_and_yaml(
+    kubeconfig: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    path: tuple[Any, ...],
+    expected: object,
+) -> None:
+    found: Any = yaml.safe_load(Result(arguments.split(), capsys).out)
+    for step in path:
+        found = found[step]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        ("explain nobody", 1, 'Error from server (NotFound): pods "nobody" not found\n'),
+        (
+            "explain plain",
+            1,
+            (
+                'error: pod "plain" asks for no GPU: no container has tencent.com/vcuda-core in '
+                "its limits\n"
+            ),
+        ),
+        ("nodes nowhere", 1, 'Error from server (NotFound): nodes "nowhere" not found\n'),
+        ("nodes n5", 1, 'error: node "n5" has no GPUs\n'),
+        ("--context other pods", 1, 'error: context "other" does not exist\n'),
+        (
+            "--kubeconfig /no/such pods",
+            1,
+            "error: stat /no/such: no such file or directory\n",
+        ),
+        ("--domain Not_A_Domain pods", 1, None),
+        ("fit -f /no/such", 2, None),
+        ("explode", 2, None),
+    ],
+)
+def test_an_error_is_one_line_as_kubectl_words_it(
+    kubeconfig: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    code: int,
+    error: str | None,
+) -> None:
+    result = Result(arguments.split(), capsys)
+    assert (result.code, result.out) == (code, "")
+    assert result.err == error if error else result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (json.dumps(make_pod("a", (40, 4))), 0, "Pod a fits on 2 nodes: n1, n2"),
+        (json.dumps(make_pod("a", (60, 4))), 1, "ask for 40 cores instead of 60"),
+        (
+            json.dumps({"kind": "List", "items": [make_pod("a", (40, 4)), make_pod("b", (60, 4))]}),
+            1,
+            "Pod b fits nowhere",
+        ),
+        (json.dumps(make_pod("a", (150, 4))), 1, "would be refused at its creation"),
+        ("kind: Service", 2, "error: kind: Unsupported value: 'Service'"),
+        ("- 1", 2, "error: error parsing: a manifest must be an object"),
+        ("a: [", 2, "error: error parsing: while parsing"),
+        ("---\n", 2, "error: no objects passed to fit"),
+    ],
+)
+def test_the_exit_code_of_fit_says_whether_all_fit(
+    kubeconfig: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    code: int,
+    said: str,
+) -> None:
+    manifest = kubeconfig.with_name("pod.yaml")
+    manifest.write_text(text)
+    result = Result(["fit", "-f", str(manifest)], capsys)
+    assert result.code == code
+    assert said in result.out + result.err
+
+
+def test_fit_ends_with_2_where_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "pod.yaml").write_text(json.dumps(make_pod("a", (40, 4))))
+    result = Result(["fit", "-f", str(tmp_path / "pod.yaml")], capsys)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: no configuration has been provided")
+
+
+def test_a_watch_shows_what_changes(
+    kubeconfig: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is not looked at by other tests."""
+    monkeypatch.setattr("view.terminal.session._LEAST_PAUSE", 0.0)
+    out = StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    thread = threading.Thread(target=commands.main, args=(["nodes", "--watch"],), daemon=True)
+    thread.start()
+    eventually(lambda: "NODE/CARD" in out.getvalue(), "a first page")
+    server.apply(make_node("watched", 1))
+    eventually(lambda: "watched" in out.getvalue(), "a page with the new node")
+
+
+@pytest.mark.parametrize("command", [["top", "--watch"], ["pods", "-w", "-o", "json"]])
+def test_a_watch_ends_quietly_when_it_is_interrupted(
+    kubeconfig: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setattr("view.terminal.session.Session._next", staticmethod(interrupt))
+    result = Result(command, capsys)
+    assert (result.code, result.err) == (130, "\n")  # which ends the line with ^C
+    assert result.out
+
+
+USE = NodeUse(
+    "n1",
+    measured=True,
+    cards=(CardUse("GPU-n1-0", 60, 40, 0, 0, 12, 0),),
+    containers=(ContainerUse("default", "train", "c0", ("GPU-n1-0",), 60, 0, 12, 0),),
+)
+
+
+def test_pods_show_what_agents_measure_of_them(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "read_uses", lambda *_args, **_kwargs: (USE,))
+    assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
+    assert "USES" not in Result(["pods", "--no-use"], capsys).out
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--use"], 1)])
+def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
+    kubeconfig: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    code: int,
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise Rejected(403, "pods is forbidden")
+
+    monkeypatch.setattr(commands, "read_uses", refuse)
+    result = Result(["pods", *flags], capsys)
+    assert result.code == code
+    assert result.err == ("Error from server (Forbidden): pods is forbidden\n" if code else "")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Rejected(401, "no"), "error: You must be logged in to the server (Unauthorized)"),
+        (Rejected(403, "no"), "Error from server (Forbidden): no"),
+        (Rejected(418, "tea\x1b[31m"), r"Error from server: tea\x1b[31m"),
+        (Gone("old"), "Error from server (Expired): old"),
+        (CredentialsError("bad"), "error: bad"),
+        (
+            Unavailable("API server: HTTPConnectionPool(host='h', port=6443): Connection refused"),
+            (
+                "The connection to the server h:6443 was refused - did you specify the right host "
+                "or port?"
+            ),
+        ),
+        (Unavailable("API server: timed out"), "Unable to connect to the server: timed out"),
+    ],
+)
+def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: str) -> None:
+    with pytest.raises(CommandError) as caught, in_words(7):
+        raise error
+    assert (str(caught.value.message), caught.value.code) == (text, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ex"], ["explain\tExplain one pod: its way, its cards, and...", ":4"]),
+        (["explain", "b"], ["big", "bound", ":4"]),
+        (["nodes", "n"], ["n1", "n2", "n3", ":4"]),
+        (["pods", "-n", "kube-s"], ["kube-system", ":4"]),
+        (["fit", "-f", ""], [":0"]),
+        (["pods", "-o", "j"], ["json", ":4"]),
+        (["explain", "--context", "none", "b"], [":4"]),
+    ],
+)
+def test_words_are_completed_as_kubectl_asks_for_it(
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: list[str]
+) -> None:
+    completion.main(words)
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
+    terminal, file = Terminal(), StringIO()
+    times = iter([0.0, 0.1, 0.6, 0.7])
+    progress = Progress(terminal, lambda: next(times))
+    progress("pods", 500)
+    assert terminal.getvalue() == ""
+    progress("nodes", 100)
+    assert terminal.getvalue() == "\rReading the cluster: 100 nodes, 500 pods"
+    progress.end()
+    assert terminal.getvalue().endswith(" \r")
+    silent = Progress(file, lambda: 9.0)
+    silent("pods", 1)
+    silent.end()
+    assert file.getvalue() == ""

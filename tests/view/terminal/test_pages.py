@@ -1,0 +1,259 @@
+"""What a person sees: exact pages, narrow terminals, and texts that try to steer the terminal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.inventory import decode_inventory, encode_inventory
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.view import scenes
+from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of
+from view.model.reports import Gap
+from view.model.state import ClusterState
+from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.terminal.fitting import show_fits
+from view.terminal.layout import Page, bar, safe
+from view.terminal.nodes import show_nodes
+from view.terminal.pods import show_pods
+from view.terminal.screen import Screen
+from view.terminal.story import show_story
+from view.terminal.top import show_use
+from view.terminal.words import age
+
+NOW = datetime(2025, 11, 22, 9, tzinfo=UTC)
+CARDS = {"GPU-n1-0": ("n1", 0, "NVIDIA A100"), "GPU-n2-0": ("n2", 0, "Tesla T4")}
+GIB = float(2**30)
+USES = (
+    NodeUse(
+        "n1",
+        measured=True,
+        cards=(CardUse("GPU-n1-0", 60, 40, 4 * GIB, 4 * GIB, 75, 3 * GIB),),
+        containers=(
+            ContainerUse("default", "train", "c0", ("GPU-n1-0",), 60, 4 * GIB, 75, 3 * GIB),
+            ContainerUse("team", "idle", "c0", ("GPU-x",), 30, GIB, 0, None),
+        ),
+    ),
+    NodeUse("n2", cards=(CardUse("GPU-n2-0", 50, 50, GIB, GIB, None, None),)),
+    NodeUse("n3", "its agent cannot be asked: no route"),
+)
+
+
+def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[str]:
+    return Screen(StringIO(), color=color, width=width).draw(page).splitlines()
+
+
+def story(state: ClusterState, name: str, *, wide: bool = False) -> Page:
+    found = state.explain("default", name)
+    assert found is not None
+    return show_story(found, wide=wide)
+
+
+def pages(state: ClusterState) -> Mapping[str, Page]:
+    report = state.report()
+    uses = {(each.namespace, each.pod, each.container): each for each in USES[0].containers}
+    return {
+        "nodes": show_nodes(report),
+        "wide": show_nodes(report, wide=True),
+        "pods": show_pods(report.pods, NOW, namespaces=False),
+        "all": show_pods(report.pods, NOW, namespaces=True, wide=True, uses=uses),
+        "story": story(state, "big"),
+        "fit": show_fits([state.fit(make_pod("new", (90, 4)))]),
+        "top": show_use(USES, CARDS),
+    }
+
+
+def test_nodes_and_what_waits_are_on_one_page() -> None:
+    expected = (Path(__file__).parent / "nodes.txt").read_text(encoding="utf-8")
+    assert drawn(show_nodes(scene().report())) == expected.splitlines()
+
+
+def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
+    report = state_of([make_node(f"n{number}", 2) for number in range(41)]).report()
+    lines = drawn(show_nodes(report))
+    assert len(lines) == 43
+    assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
+    assert len(drawn(show_nodes(report, names=["n7"]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("gaps", "lines"),
+    [
+        ([], ["No node has GPUs: no agent has written an inventory of cards."]),
+        (
+            [Gap("nodes", "", "nodes is forbidden"), ALL_PODS, Gap("events", "", "no")],
+            [
+                "You may not read all nodes: no card is known (nodes is forbidden)",
+                (
+                    "You may not read all pods: only those of namespace default were read, what "
+                    "others hold is known from the agents' last word (pods is forbidden)"
+                ),
+                "You may not read all events: reasons may be missing (no)",
+            ],
+        ),
+    ],
+)
+def test_an_empty_page_says_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
+    assert drawn(show_nodes(state_of([], [], *gaps).report())) == lines
+
+
+def test_what_may_not_be_seen_is_shown_as_such() -> None:
+    node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
+    lines = drawn(show_nodes(state_of([node], [], ALL_PODS).report()))
+    assert lines[2].endswith("not visible to you 70+22")
+
+
+def test_pods_have_a_row_for_each_container() -> None:
+    pod = make_pod("a", (30, 4), (100, 0), sidecars=[(10, 1)])
+    lines = drawn(show_pods(state_of([], [pod]).report().pods, NOW, namespaces=False))
+    assert [line.split("   ")[0] for line in lines] == ["NAME", "a", "", ""]
+    assert "s0 (sidecar)" in lines[1]
+    assert lines[3].endswith("100 cores")
+    assert drawn(show_pods([], NOW, namespaces=True)) == ["No pods that ask for GPUs found."]
+
+
+def test_use_is_shown_beside_what_is_held() -> None:
+    assert drawn(show_use(USES, CARDS)) == [
+        "NODE   CARD   MODEL   CORES USED              HELD     MEMORY USED   HELD",
+        "n1     0      A100    75           ██████░░   60/100   3.0 GiB       4.0/8.0 GiB",
+        "n2     0      T4      -                       50/100   -             1.0/2.0 GiB",
+        "",
+        "POD             CONTAINER   CARDS   CORES USED   HELD   MEMORY USED   HELD",
+        "default/train   c0          0       75           60     3.0 GiB       4.0 GiB",
+        "team/idle       c0          GPU-x   0            30     -             1.0 GiB",
+        "n3: its agent cannot be asked: no route",
+        "Use is not measured on n2: what is shown there is what is held.",
+    ]
+    assert not any("team" in line for line in drawn(show_use(USES, CARDS, namespace="default")))
+    assert drawn(show_use((), {})) == ["No agent was found."]
+    state = scene()
+    uses = {(each.namespace, each.pod, each.container): each for each in USES[0].containers}
+    lines = drawn(show_pods([pod_in(state.report(), "train")], NOW, namespaces=False, uses=uses))
+    assert "75 cores, 3.0 GiB" in lines[1]
+
+
+def test_a_workload_says_how_many_of_its_pods_fit() -> None:
+    template = {"spec": make_pod("a", (60, 4))["spec"]}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 5, "template": template},
+    }
+    state = state_of([make_node("n1", 2)])
+    lines = drawn(show_fits([state.fit(deployment), state.fit(make_pod("bad", (150, 4)))]))
+    assert lines[0] == "Deployment web fits on 1 node: n1; 2 of its 5 pods fit together"
+    assert "Pod bad would be refused at its creation" in lines
+    assert drawn(show_fits([state_of([]).fit(make_pod("a", (60, 4)))]))[0] == (
+        "Pod a fits nowhere: no node has GPUs"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+@pytest.mark.parametrize("name", ["nodes", "wide", "pods", "story", "fit", "top"])
+def test_a_narrow_terminal_loses_columns_and_no_words(name: str, width: int) -> None:
+    lines = drawn(pages(scene())[name], width)
+    assert max(map(len, lines)) <= max(width, 72 if name in ("wide", "top") else 0)
+
+
+def test_nothing_is_cut_where_no_terminal_is() -> None:
+    node = make_node("n" * 60, 1, models=["A" * 90])
+    lines = drawn(show_nodes(state_of([node]).report()), None)
+    assert "A" * 90 in lines[1]
+    assert not any("\x1b" in line for line in lines)
+
+
+def hostile_state() -> ClusterState:
+    """Hostile text wherever the API server lets it pass."""
+    evil = scenes.HOSTILE
+    node = scenes.free(make_node("n1", 2, models=[evil, evil]))
+    annotations = node["metadata"]["annotations"]
+    inventory = decode_inventory(annotations[NAMES.gpu_cards])
+    sick = replace(inventory.cards[0], reason=evil)
+    annotations[NAMES.gpu_cards] = encode_inventory(
+        replace(inventory, cards=(sick, *inventory.cards[1:]))
+    )
+    node["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": evil}]
+    wish: dict[str, Any] = {"annotations": {NAMES.use_gpu_type: evil, NAMES.gpu_policy: evil}}
+    pods: list[Json] = [
+        scenes.waiting("big", (60, 8), message=evil, **wish),
+        scenes.refused("late", (90, 4), "n1", evil),
+        scenes.running(evil, (30, 4), "n1", 0, uid="u-evil"),
+    ]
+    state = state_of([node], pods, Gap("pods", evil, evil))
+    state.put_event(scenes.event(pods[0], evil, evil, evil))
+    state.put_event({**scenes.denied(), "message": f"gpu-turnstile {evil}"})
+    return state
+
+
+@pytest.mark.parametrize("name", ["nodes", "wide", "pods", "all", "story", "fit"])
+def test_no_text_of_the_cluster_steers_the_terminal_or_is_markup(name: str) -> None:
+    page = pages(hostile_state())[name]
+    text = Screen(StringIO(), color=False, width=400).draw(page)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert r"\x1b[31m[red]evil\x1b]0;title\x07\u202e" in text
+
+
+class Terminal(StringIO):
+    """A stream that says that somebody looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_styles_are_used_in_a_terminal_unless_they_are_not_wanted() -> None:
+    page = show_nodes(scene().report())
+    colored = Screen(Terminal(), width=200).draw(page)
+    assert "\x1b[" in colored
+    assert "\x1b[" not in Screen(Terminal(), color=False, width=200).draw(page)
+
+
+def test_pages_follow_each_other_in_a_file_and_replace_each_other_in_a_terminal() -> None:
+    out, terminal = StringIO(), Terminal()
+    with Screen(out).redrawing() as redraw:
+        redraw(show_use((), {}))
+        redraw(show_use((), {}))
+    assert out.getvalue() == "No agent was found.\n\nNo agent was found.\n"
+    with Screen(terminal).redrawing() as redraw:
+        redraw(show_use((), {}))
+    assert "No agent was found." in terminal.getvalue()
+    assert "\x1b[?1049h" in terminal.getvalue()  # on a screen of its own, which is left again
+    assert "\x1b[?1049l" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("held", "total", "drawing"),
+    [
+        (0, 100, "░" * 8),
+        (1, 100, "█" + "░" * 7),
+        (99, 100, "█" * 7 + "░"),
+        (100, 100, "█" * 8),
+        (0, 0, "░" * 8),
+    ],
+)
+def test_a_bar_never_rounds_something_to_nothing_or_to_all(
+    held: int, total: int, drawing: str
+) -> None:
+    assert bar(held, total) == drawing
+
+
+@pytest.mark.parametrize(
+    ("created", "expected"),
+    [
+        ("2025-11-22T08:59:01Z", "59s"),
+        ("2025-11-22T08:00:00Z", "60m"),
+        ("2025-11-22T05:00:00Z", "4h"),
+        ("2025-11-19T09:00:00Z", "3d"),
+        ("2025-11-22T09:30:00Z", "0s"),
+        ("", "<unknown>"),
+    ],
+)
+def test_ages_are_written_as_kubectl_does(created: str, expected: str) -> None:
+    assert age(created, NOW) == expected
+
+
+def test_line_ends_become_spaces_and_other_steering_is_spelled_out() -> None:
+    assert safe("a\r\nb\tc\u2028d\x9be") == r"a b c\u2028d\x9be"

@@ -37,11 +37,12 @@ from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.host.memory import limit_arenas
 from agent.host.open_files import raise_limit
-from agent.injection.inject import DriverFiles, Injection, parse_extra_devices
+from agent.injection.inject import Injection, parse_extra_devices
 from agent.settings import (
     CDI_DIR,
     CRI_SOCKET,
     HAMI_LIBRARY_DIR,
+    HOST_ROOT,
     STATE_DIR,
     EnforcementMode,
     Settings,
@@ -207,13 +208,21 @@ class _OneLineGroup(click.Group):
 )
 @click.option(
     "--driver-dir",
-    metavar="HOST[:CONTAINER]",
+    metavar="HOST[:CONTAINER]|auto[:CONTAINER]",
     default="",
     show_default="none",
     callback=_read_by(parse_driver_dir),
     show_envvar=True,
     help="A folder of driver files (bin, lib, lib64) that containers find read-only, by default "
-    "at /usr/local/nvidia: for hosts without the NVIDIA container runtime.",
+    "at /usr/local/nvidia: for hosts without the NVIDIA container runtime. With auto the agent "
+    "makes it in --state-dir of the driver in --host-root, and renews it.",
+)
+@click.option(
+    "--host-root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=str(HOST_ROOT),
+    show_envvar=True,
+    help="Where the host's root is mounted; read with --driver-dir auto alone.",
 )
 @click.option(
     "--cdi-dir",
@@ -273,14 +282,13 @@ class _OneLineGroup(click.Group):
     help="What is logged, to standard error.",
 )
 @click.pass_context
-def main(  # noqa: PLR0913 -- by name: the flags whose settings have another
+def main(
     context: click.Context,
     /,
     *,
     node_name: str | None,
     domain: Names,
     predicate: bool,
-    driver_dir: DriverFiles | None,
     log_level: str,
     **flags: Any,
 ) -> None:
@@ -303,7 +311,6 @@ def main(  # noqa: PLR0913 -- by name: the flags whose settings have another
                 node_name=node_name,
                 names=domain,
                 strict_predicate=predicate,
-                driver=driver_dir,
                 **flags,
             )
         )

@@ -10,6 +10,7 @@
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
     │   └── EnforcementError  what a container must find cannot be made: a full disk
     └── Unavailable       common.errors: what we depend on does not answer now
+        ├── DriverFilesError  the host's driver files cannot be found, or laid out for containers
         ├── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
         └── HandoverError     the node's other agent has ended, is silent, or speaks nonsense
 """
@@ -17,6 +18,7 @@
 from common.errors import Unavailable
 
 __all__ = [
+    "DriverFilesError",
     "DriverUnloaded",
     "EnforcementError",
     "GrantError",
@@ -51,6 +53,10 @@ class GrantError(Refusal):
 
 class EnforcementError(Refusal):
     """What would hold a container to its limits cannot be made on this node now."""
+
+
+class DriverFilesError(Unavailable):
+    """The host's driver files cannot be found, or not be laid out for containers."""
 
 
 class DriverUnloaded(Unavailable):

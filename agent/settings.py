@@ -1,7 +1,7 @@
 """The agent's settings, checked once at the start."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from placement.scoring import Policy
 _LONGEST_SOCKET_PATH = 107
 
 STATE_DIR = Path("/var/lib/gpu-turnstile")
+HOST_ROOT = Path("/")
+AUTO = "auto"
+"""In the place of a folder: the agent makes it of the host's driver."""
 HAMI_LIBRARY_DIR = Path("/usr/local/vgpu")
 CRI_SOCKET = Path("/run/containerd/containerd.sock")
 CDI_DIR = Path("/var/run/cdi")
@@ -55,7 +58,9 @@ class Settings:
         strict_predicate: whether a scheduler's choice of cards that does not fit is refused.
         enforcement: what holds a container to its share.
         state_dir: where what containers find is kept, per ticket; an empty disk is made good.
-        driver: the host's driver files for containers, where no NVIDIA runtime brings them.
+        driver_dir: the host's driver files for containers, where no NVIDIA runtime brings them;
+            the host's path is ``AUTO`` where the agent lays them out.
+        host_root: where the host's root is mounted; read with ``AUTO`` alone.
         extra_devices: device nodes that every GPU container finds besides.
         hami_library_dir: where the host has HAMi-core's library.
         cri_socket: the container runtime's socket, asked by ``vcuda`` who a process is.
@@ -87,11 +92,12 @@ class Settings:
     numa: bool = False
     enforcement: EnforcementMode = EnforcementMode.NONE
     state_dir: Path = STATE_DIR
-    driver: DriverFiles | None = None
+    driver_dir: DriverFiles | None = None
     extra_devices: tuple[str, ...] = ()
     hami_library_dir: Path = HAMI_LIBRARY_DIR
     cri_socket: Path = CRI_SOCKET
     cdi_dir: Path = CDI_DIR
+    host_root: Path = HOST_ROOT
 
     def __post_init__(self) -> None:
         """Refuse what would only fail later, with a worse message."""
@@ -113,6 +119,25 @@ class Settings:
             ("cdi-dir", self.cdi_dir),
         ):
             parse_directory(flag, str(path))  # containers find what is there: no relative path
+        if self.host_root != HOST_ROOT:
+            parse_directory("host-root", str(self.host_root))
+
+    @property
+    def lays_out_driver(self) -> bool:
+        """Whether the agent makes the folder of driver files."""
+        return self.driver_dir is not None and self.driver_dir.host == AUTO
+
+    @property
+    def driver_link(self) -> Path:
+        """The path of that folder, which leads to the driver of today."""
+        return self.state_dir / "driver" / "current"
+
+    @property
+    def driver(self) -> DriverFiles | None:
+        """The driver files that containers find."""
+        if self.driver_dir is None or not self.lays_out_driver:
+            return self.driver_dir
+        return replace(self.driver_dir, host=str(self.driver_link))
 
 
 def parse_memory_block(text: str) -> int:
@@ -137,7 +162,7 @@ def parse_driver_dir(text: str) -> DriverFiles | None:
     """Read ``HOST[:CONTAINER]``: where driver files are, and where containers find them.
 
     Returns:
-        Both paths; ``None`` where nothing is given.
+        Both paths, the first as it is where it is ``auto``; ``None`` where nothing is given.
 
     Raises:
         SettingsError: a path is not absolute, or not written plainly.
@@ -146,7 +171,7 @@ def parse_driver_dir(text: str) -> DriverFiles | None:
         return None
     host, separator, container = text.partition(":")
     return DriverFiles(
-        parse_directory("driver-dir", host),
+        host if host == AUTO else parse_directory("driver-dir", host),
         parse_directory("driver-dir", container) if separator else DRIVER_IN_CONTAINER,
     )
 

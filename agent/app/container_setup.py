@@ -21,6 +21,7 @@ from agent.settings import EnforcementMode, Settings
 from placement.cards import Inventory
 
 if TYPE_CHECKING:
+    from agent.driver.keeper import DriverKeeper
     from agent.enforcement.vcuda.backend import Entitled
 
 log = logging.getLogger(__name__)
@@ -156,6 +157,25 @@ class Upkeep:
             self.problem = str(error)
         else:
             self._open, self.problem = True, ""
+
+
+def driver_keeper(
+    settings: Settings, *, idle: Callable[[], bool], on_result: Callable[[bool], None]
+) -> "DriverKeeper":
+    """Make what lays the host's driver files out.
+
+    Args:
+        settings: where the host's root is, and where the files go.
+        idle: tells whether no container of the node has a GPU.
+        on_result: told after each look whether the files are those of the host's driver.
+    """
+    from agent.driver.folder import DriverFolder  # noqa: PLC0415
+    from agent.driver.host import Host  # noqa: PLC0415
+    from agent.driver.keeper import DriverKeeper  # noqa: PLC0415
+
+    host = Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA)
+    folder = DriverFolder(settings.driver_link)
+    return DriverKeeper(host, folder, idle=idle, on_result=on_result)
 
 
 def set_up_containers(

@@ -18,7 +18,7 @@ from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.card_updates import CardNews
-from agent.app.container_setup import Injector, Upkeep, set_up_containers
+from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
 from agent.app.serving import Serving
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
@@ -43,6 +43,7 @@ from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.observability.series import Series, card_series
 from agent.settings import Settings
+from contract.demand import CORES_PER_CARD
 from contract.inventory import NodeCards
 from contract.resource import Resource
 from placement.cards import Inventory
@@ -147,6 +148,14 @@ class Agent:
             self._thread("load", self._load),
             self._thread("succession", lambda: self._succession.run(self._stop)),
         ]
+        self._driver_files = None
+        if settings.lays_out_driver:
+            self._driver_files = keeper = driver_keeper(
+                settings,
+                idle=self._idle,
+                on_result=lambda right: self._metrics.driver_files_problem.set(not right),
+            )
+            self._threads.append(self._thread("driver", lambda: keeper.run(self._stop)))
 
     def start(self) -> None:
         """Start every thread that needs no cards; nothing blocks.
@@ -181,6 +190,8 @@ class Agent:
         self._succession.wake()
         self._watch.known.set()  # wakes the registrar where it still waits for the cards,
         self._pods.synced.set()  # and the refresher where it waits for the first list
+        if self._driver_files is not None:
+            self._driver_files.ready.set()
         self._api.close()
         self._events.stop()
         self._inventory.stop()
@@ -208,6 +219,9 @@ class Agent:
         inventory = self._watch.inventory
         if inventory is None:
             return  # stopped before there was any
+        if self._driver_files is not None:
+            # A container that is answered earlier would find an empty folder.
+            self._driver_files.ready.wait()
         try:
             session = self._make_session(inventory)
         except SettingsError as error:
@@ -340,6 +354,14 @@ class Agent:
         session = self._session
         return session.allocator.entitled(pod_uid, container) if session is not None else None
 
+    def _idle(self) -> bool:
+        """Return whether no container of this node has a GPU; not known, it is not."""
+        session = self._session
+        if session is None or not session.serving.begun or not session.serving.loaded:
+            return False
+        free = session.allocator.free(Resource.CORE)
+        return all(each == CORES_PER_CARD for each in free.values())
+
     def _driver(self) -> str:
         found = self._watch.status.discovery
         return found.driver if found is not None else ""
@@ -386,6 +408,11 @@ class Agent:
     def _registered(self) -> bool:
         return self._session is not None and self._session.registrar.registered
 
+    @property
+    def _awaits_driver(self) -> str:
+        keeper = self._driver_files
+        return keeper.problem if keeper is not None and not keeper.ready.is_set() else ""
+
     def _why_not_live(self) -> str:
         live = all(thread.is_alive() for thread in self._threads)
         live = live and (self._session is None or self._session.upkeep.alive)
@@ -401,7 +428,7 @@ class Agent:
         if self._unusable:
             return self._unusable
         if self._watch.inventory is not None:
-            return self._succession.problem or "not registered"
+            return self._awaits_driver or self._succession.problem or "not registered"
         return self._watch.status.problem or "the cards are not known yet"
 
     @staticmethod

@@ -161,6 +161,12 @@ class Metrics:
             "Time since every card was last asked how it is; grows while a call of NVML hangs.",
             registry=self.registry,
         )
+        self.driver_files_problem = Gauge(
+            f"{prefix}driver_files_problem",
+            "Whether the folder of driver files (--driver-dir auto) is not that of the host's "
+            "driver.",
+            registry=self.registry,
+        )
         self.inventory = Counter(
             f"{prefix}inventory_writes",
             "Inventories written to the node, by result.",

@@ -74,6 +74,7 @@ GOOD: dict[Parse, dict[str, object]] = {
         "": None,
         "/opt/nvidia": DriverFiles("/opt/nvidia", HERE),
         f"/opt/nvidia:{HERE}/cuda": DriverFiles("/opt/nvidia", f"{HERE}/cuda"),
+        "auto:/opt": DriverFiles("auto", "/opt"),
     },
 }
 
@@ -141,3 +142,11 @@ def test_what_containers_find_is_at_an_absolute_path(
 def test_a_runtime_socket_whose_path_is_too_long_is_refused_by_flag() -> None:
     with pytest.raises(SettingsError, match="cri-socket: Invalid value"):
         replace(SETTINGS, cri_socket=Path("/" + "s" * 107))
+
+
+def test_a_driver_that_the_agent_lays_out_is_below_its_state() -> None:
+    settings = replace(SETTINGS, driver_dir=DriverFiles("auto"), state_dir=Path("/state"))
+    assert settings.lays_out_driver
+    assert settings.driver == DriverFiles("/state/driver/current", HERE)
+    with pytest.raises(SettingsError, match="host-root: Invalid value: "):
+        replace(SETTINGS, host_root=Path("host"))

@@ -100,6 +100,9 @@ EXPECTED = {
     "overlays/cdi": Overlay(frozenset({"/var/run/cdi", "/etc/cdi"}), runtime_class="nvidia"),
     "overlays/cert-manager": Overlay(gone=frozenset(_CERTS), operators=True),
     "overlays/domain": Overlay(),
+    "overlays/driver-auto": Overlay(
+        frozenset(_NVML | {"/", "/var/lib/gpu-turnstile"}), privileged=True
+    ),
     "overlays/gpu-manager": Overlay(frozenset(_NVML | _VCUDA), privileged=True, host_pid=True),
     "overlays/hami-core": Overlay(frozenset({"/var/lib/gpu-turnstile", "/usr/local/vgpu"})),
     "overlays/host-driver": Overlay(frozenset(_NVML), privileged=True),

@@ -69,7 +69,7 @@ def test_the_driver_files_are_found_and_not_written_to(make_node: MakeNode, tmp_
     driver = tmp_path / "driver"
     (driver / "lib64").mkdir(parents=True)
     (driver / "lib64" / "libcuda.so.1").write_text("the driver's")
-    node = make_node(1, driver=DriverFiles(str(driver)))
+    node = make_node(1, driver_dir=DriverFiles(str(driver)))
     inside = node.run("a", 50, 4)
     assert inside.env()["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
     assert inside.sh("cat /usr/local/nvidia/lib64/libcuda.so.1") == "the driver's"
@@ -95,7 +95,7 @@ def test_the_container_runtime_resolves_our_cdi_spec(
     if not runtime.knows_cdi:
         pytest.skip("this containerd is older than 1.7 and does not know CDI")
     (tmp_path / "lib64").mkdir()
-    node = make_node(2, inject=Injection.CDI, driver=DriverFiles(str(tmp_path)))
+    node = make_node(2, inject=Injection.CDI, driver_dir=DriverFiles(str(tmp_path)))
     uid = node.admit("a", (60, 4))
     assert node.received(uid)["devices"] == ()
     inside = node.start("a", uid)

@@ -51,7 +51,7 @@ def settings(root: Path) -> Settings:
 
 def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
     chosen = replace(
-        settings(tmp_path), extra_devices=("/dev/full",), driver=DriverFiles("/opt/driver")
+        settings(tmp_path), extra_devices=("/dev/full",), driver_dir=DriverFiles("/opt/driver")
     )
     answer = Injector(chosen, CARDS).answer(SHARE)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"

@@ -19,6 +19,7 @@ from agent.app.supervisor import Agent
 from agent.cards.inventory import Discovery
 from agent.cards.source import StaticSource
 from agent.errors import SettingsError
+from agent.injection.inject import DriverFiles
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
@@ -28,6 +29,7 @@ from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.builders import BLOCK, device_table
+from tests.agent.driver.driver_host import DriverHost, expected, tree
 from tests.agent.fakes import (
     DEADLINE_S,
     NAMES,
@@ -130,6 +132,26 @@ def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory:
 def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:
     annotations = admin.get(f"{PODS}/{pod}")["metadata"].get("annotations", {})
     return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
+
+
+def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
+    settings: Settings, tmp_path: Path
+) -> None:
+    host = DriverHost(tmp_path / "host")
+    settings = replace(
+        settings,
+        driver_dir=DriverFiles("auto"),
+        host_root=host.root,
+        state_dir=tmp_path / "state",
+    )
+    with running(settings) as agent:
+        eventually(lambda: "/etc/ld.so.cache" in page(agent, "/readyz")[1], "it says why not")
+        assert "driver_files_problem 1.0" in page(agent, "/metrics")[1]
+    host.install("550.54.15")
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "it serves")
+        assert settings.driver is not None
+        assert tree(Path(settings.driver.host)) == expected("550.54.15")
 
 
 def test_a_pod_is_served_proven_and_its_allocation_written(

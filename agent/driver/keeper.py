@@ -1,0 +1,93 @@
+"""The thread that keeps the folder of driver files true to the host."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from agent.driver.folder import DriverFolder
+from agent.driver.layout import Layout, Source
+from agent.errors import DriverFilesError
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 30.0
+_RETRY_SECONDS = 5.0
+
+
+class DriverSource(Protocol):
+    """Where driver files come from."""
+
+    def look(self) -> Layout:
+        """Return the folder that containers need now."""
+        ...
+
+    def open(self, source: Source) -> int:
+        """Open a file of it."""
+        ...
+
+
+class DriverKeeper:
+    """Lays the host's driver files out, and again when the driver has changed.
+
+    Attributes:
+        ready: set once containers find a driver.
+        problem: why the folder is not that of the host's driver; empty when it is.
+    """
+
+    def __init__(  # noqa: PLR0913 -- from where, where to, how often, by keyword
+        self,
+        source: DriverSource,
+        folder: DriverFolder,
+        *,
+        idle: Callable[[], bool],
+        on_result: Callable[[bool], None] = lambda _right: None,
+        pause: float = _LOOK_SECONDS,
+        retry: float = _RETRY_SECONDS,
+    ) -> None:
+        """Look at nothing yet, but at what an earlier agent has laid out.
+
+        Args:
+            source: where the files come from.
+            folder: where they go.
+            idle: tells whether no container of the node has a GPU.
+            on_result: told after each look whether the folder is that of the host's driver.
+            pause: seconds between two looks.
+            retry: the same after one that failed.
+        """
+        self._source = source
+        self._folder = folder
+        self._idle = idle
+        self._on_result = on_result
+        self._pause = pause
+        self._retry = retry
+        self.ready = threading.Event()
+        self.problem = "driver-dir: the host's driver files are not laid out yet"
+        if folder.usable:
+            self.ready.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look now and then until *stop*."""
+        while True:
+            self.look()
+            if stop.wait(self._retry if self.problem else self._pause):
+                return
+
+    def look(self) -> None:
+        """Look once; what goes wrong is logged when it is new."""
+        problem = ""
+        try:
+            layout = self._source.look()
+            if self._folder.lay_out(layout, self._source.open):
+                extra = {"driver": layout.version, "files": len(layout.files)}
+                log.info("laid out driver files", extra=extra)
+            if gone := self._folder.prune(idle=self._idle()):
+                log.info("removed old driver files", extra={"generations": gone})
+        except DriverFilesError as error:
+            problem = str(error)
+            if problem != self.problem:
+                log.warning("driver files are not renewed", extra={"reason": problem})
+        self.problem = problem
+        if self._folder.usable:
+            self.ready.set()
+        self._on_result(not problem)

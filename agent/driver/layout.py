@@ -1,0 +1,198 @@
+"""The folder of driver files as it has to be: chosen from what the host has, without I/O.
+
+The lists are those of NVIDIA's container runtime (libnvidia-container, ``nvc_info.c``) and of
+gpu-manager (``volume.conf``). As the runtime does, only files that carry the version of the
+driver in their name are taken: what an older driver left, and what the distribution brings for
+every vendor (``libGL.so.1`` of GLVND), would hide the image's own.
+"""
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.errors import DriverFilesError
+
+BINARIES = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nv-fabricmanager",
+)
+"""Programs of the driver."""
+
+LIBRARIES = frozenset(
+    {
+        *("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq"),  # management
+        *("libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp"),  # computing
+        *("libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator"),
+        *("libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3"),
+        *("libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-tileiras"),
+        *("libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid"),  # video
+        *("libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi"),  # graphics
+        *("libnvidia-fbc", "libnvidia-ifr", "libnvidia-rtcore", "libnvoptix", "libnvidia-ngx"),
+        *("libGLX_nvidia", "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia"),
+        *("libnvidia-glvkspirv", "libnvidia-cbl"),
+    }
+)
+"""Libraries of the driver, without ``.so`` and version."""
+
+CONTROL, CLIENT = "libcuda-control.so", "gpu-client"
+"""The two files of vcuda-controller."""
+
+_WRAPPED = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
+"""The names under which vcuda-controller's library stands in the way of the driver's."""
+
+_NAME = re.compile(r"(?P<stem>lib[A-Za-z0-9_-]+)\.so(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?\Z")
+_DRIVER_VERSION = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}\Z", re.ASCII)
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Source:
+    """A regular file of the host.
+
+    Attributes:
+        path: absolute path on the host, no part of which is a symbolic link.
+        size: in bytes.
+        changed: time of its last modification, in ns.
+        inode: its number; a package manager replaces files by new ones.
+    """
+
+    path: str
+    size: int
+    changed: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of the host that may belong to the driver.
+
+    Attributes:
+        folder: ``bin``, ``lib`` or ``lib64``.
+        name: by which it is looked up: a soname, or a program's name.
+        source: the file that this name leads to.
+    """
+
+    folder: str
+    name: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The content of a folder.
+
+    Attributes:
+        version: of the driver.
+        files: sources by their path in the folder.
+        links: symbolic links by their path in the folder: the name of a file beside each.
+    """
+
+    version: str
+    files: Mapping[str, Source]
+    links: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """A name that no other content has, which begins with the version."""
+        text = repr((sorted(self.files.items()), sorted(self.links.items())))
+        return f"{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def is_of_interest(name: str) -> bool:
+    """Return whether a library of that name may belong to the driver, or to vcuda-controller."""
+    match = _NAME.match(name) if len(name) <= _LONGEST_NAME else None
+    return match is not None and (match["stem"] in LIBRARIES or name == CONTROL)
+
+
+def choose(found: Iterable[Found], *, module: str, vcuda: bool) -> Layout:
+    """Choose the files of one driver, and the links by which they are looked up.
+
+    Args:
+        found: in the order in which the host's loader would find them; the first of a name wins.
+        module: version of the kernel's module; empty when unknown.
+        vcuda: whether vcuda-controller stands before the driver. Containers get no 32-bit
+            libraries then, which it cannot stand before.
+
+    Raises:
+        DriverFilesError: there is no driver, it is not the one in the kernel, or
+            vcuda-controller is missing.
+    """
+    listed = tuple(found)
+    version = _choose_version(listed, module)
+    files: dict[str, Source] = {}
+    links: dict[str, str] = {}
+    for each in listed:
+        base = posixpath.basename(each.source.path)
+        if each.folder == "bin":
+            if each.name in BINARIES:
+                files.setdefault(f"bin/{each.name}", each.source)
+        elif _version(base) == version and not (vcuda and each.folder == "lib"):
+            files.setdefault(f"{each.folder}/{base}", each.source)
+            for link in _links(each.name, base):
+                links.setdefault(f"{each.folder}/{link}", base)
+    if vcuda:
+        _stand_before(listed, files, links)
+    return Layout(version, files, {k: v for k, v in links.items() if k not in files})
+
+
+def _choose_version(found: Iterable[Found], module: str) -> str:
+    versions = [
+        _version(base)
+        for each in found
+        if each.folder == "lib64"
+        and (base := posixpath.basename(each.source.path)).startswith("libcuda.so")
+    ]
+    versions = [each for each in versions if _DRIVER_VERSION.match(each)]
+    if not versions:
+        raise DriverFilesError(
+            "driver-dir: the host's loader knows no libcuda.so.1 of a driver: install the driver, "
+            "and run ldconfig on the host"
+        )
+    if not module:
+        return versions[0]
+    if module not in versions:
+        raise DriverFilesError(
+            f"driver-dir: the host has the libraries of driver {versions[0]}, and the kernel the "
+            f"module of {module[:40]}: restart the node, or load the module anew"
+        )
+    return module
+
+
+def _version(base: str) -> str:
+    """Return the version in the name of a library; empty where there is none."""
+    match = _NAME.match(base)
+    return (match["version"] or "") if match else ""
+
+
+def _links(name: str, base: str) -> Iterable[str]:
+    """Return the names that lead to a file, as ``ldconfig`` makes them, and those without version.
+
+    Many programs open ``libcuda.so``, which only development packages bring. GLVND looks for
+    ``libGLX_indirect.so.0``.
+    """
+    if name != base:
+        yield name
+        yield name.partition(".so")[0] + ".so"
+    if name.startswith("libGLX_nvidia.so"):
+        yield "libGLX_indirect.so.0"
+
+
+def _stand_before(found: Iterable[Found], files: dict[str, Source], links: dict[str, str]) -> None:
+    for folder, name in (("lib64", CONTROL), ("bin", CLIENT)):
+        source = next((e.source for e in found if (e.folder, e.name) == (folder, name)), None)
+        if source is None:
+            raise DriverFilesError(
+                f"driver-dir: the host has no {name} of vcuda-controller: put it where the host's "
+                f"{'loader' if folder == 'lib64' else 'PATH'} finds it, or into "
+                f"/etc/gpu-manager/vdriver/nvidia/{folder}"
+            )
+        files[f"{folder}/{name}"] = source
+    for name in _WRAPPED:
+        files.pop(f"lib64/{name}", None)
+        links[f"lib64/{name}"] = CONTROL

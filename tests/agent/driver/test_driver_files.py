@@ -1,0 +1,276 @@
+"""From a host with a driver to the folder that containers find."""
+
+import errno
+import fcntl
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agent.driver import folder as folder_module
+from agent.driver.folder import DriverFolder
+from agent.driver.host import Host
+from agent.errors import DriverFilesError
+from tests.agent.driver.driver_host import ELF, I386, X86_64, DriverHost, expected, tree
+
+OLD, NEW = "535.129.03", "550.54.15"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> DriverHost:
+    made = DriverHost(tmp_path / "host")
+    made.install(OLD)
+    return made
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "driver" / "current"
+
+
+def lay_out(host: Host, link: Path, at: Callable[[str], None] = lambda _: None) -> bool:
+    return DriverFolder(link, at=at).lay_out(host.look(), host.open)
+
+
+def generations(link: Path) -> list[str]:
+    return sorted(p.name for p in link.parent.iterdir() if not p.name.startswith(".") and p != link)
+
+
+def test_containers_find_the_drivers_files_and_the_names_by_which_they_are_looked_up(
+    host: DriverHost, link: Path
+) -> None:
+    assert not DriverFolder(link).usable
+    assert lay_out(host.host(), link)
+    assert tree(link) == expected(OLD)
+    assert DriverFolder(link).usable
+    assert not lay_out(host.host(), link)  # nothing to do the second time
+
+
+def test_a_new_driver_comes_in_one_step_and_running_containers_keep_theirs(
+    host: DriverHost, link: Path
+) -> None:
+    lay_out(host.host(), link)
+    mounted = os.open(link, os.O_RDONLY)  # as a container has it
+    host.install(NEW)
+    assert lay_out(host.host(), link)
+    assert tree(link) == expected(NEW)
+    assert DriverFolder(link).prune(idle=False) == []
+    assert tree(Path(f"/proc/self/fd/{mounted}")) == expected(OLD)
+    os.close(mounted)
+    host.install(OLD)  # the same files again, as a package manager writes them: new ones
+    lay_out(host.host(), link)
+    assert tree(link) == expected(OLD)
+
+
+def test_old_drivers_go_when_no_container_can_have_them(
+    host: DriverHost, link: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in (OLD, NEW):
+        host.install(version)
+        lay_out(host.host(), link)
+    folder = DriverFolder(link)
+    assert folder.prune(idle=False) == []
+    monkeypatch.setattr(folder_module, "_boot_id", lambda: b"the next boot")
+    (gone,) = folder.prune(idle=False)
+    assert gone.startswith(f"{OLD}-")
+    host.install(OLD)
+    lay_out(host.host(), link)
+    (gone,) = folder.prune(idle=True)
+    assert gone.startswith(f"{NEW}-")
+    assert generations(link) == [str(link.readlink())]
+    assert sorted(p.name for p in link.parent.iterdir() if p.name.startswith(".")) == [".lock"]
+
+
+@pytest.mark.slow
+def test_an_agent_killed_at_any_step_leaves_a_whole_driver(
+    host: DriverHost, tmp_path: Path
+) -> None:
+    for killed_at in range(1, 40):
+        link = tmp_path / f"state-{killed_at}" / "current"
+        host.install(OLD)
+        lay_out(host.host(), link)
+        host.install(NEW)
+        if not _killed(partial(_renew, host.host(), link), killed_at):
+            break
+        assert tree(link) in (expected(OLD), expected(NEW))
+        _renew(host.host(), link, lambda _step: None)
+        assert tree(link) == expected(NEW)
+        assert generations(link) == [str(link.readlink())]
+    assert killed_at > 10
+
+
+def _renew(host: Host, link: Path, at: Callable[[str], None]) -> None:
+    lay_out(host, link, at)
+    DriverFolder(link, at=at).prune(idle=True)
+
+
+def _killed(work: Callable[[Callable[[str], None]], None], step: int) -> bool:
+    """Do the work in a process that ends at a step as if it was killed; tell whether it did."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        child = os.fork()
+    if child == 0:
+        steps = iter(range(1, 1000))
+        try:
+            work(lambda _step: os._exit(9) if next(steps) == step else None)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_damaged_folder_is_made_anew_and_not_mended_under_containers(
+    host: DriverHost, link: Path
+) -> None:
+    lay_out(host.host(), link)
+    first = link.resolve()
+    (first / "lib64/libcuda.so.1").unlink()
+    assert lay_out(host.host(), link)
+    assert tree(link) == expected(OLD)
+    assert link.resolve() != first
+    assert first.exists()
+
+
+def test_a_folder_that_a_runtime_made_in_the_place_of_the_link_gives_way(
+    host: DriverHost, link: Path
+) -> None:
+    link.mkdir(parents=True)
+    lay_out(host.host(), link)
+    assert tree(link) == expected(OLD)
+
+
+def test_another_agent_of_the_node_that_is_at_it_is_left_alone(
+    host: DriverHost, link: Path
+) -> None:
+    lay_out(host.host(), link)
+    with (link.parent / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        host.install(NEW)
+        assert not lay_out(host.host(), link)
+        assert DriverFolder(link).prune(idle=True) == []
+    assert tree(link) == expected(OLD)
+
+
+def test_a_full_disk_leaves_the_driver_before(
+    host: DriverHost, link: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(host.host(), link)
+    host.install(NEW)
+
+    def full(_file: int, _data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(DriverFilesError, match="No space left on device: free space there"):
+        lay_out(host.host(), link)
+    assert tree(link) == expected(OLD)
+    assert generations(link) == [str(link.readlink())]
+
+
+def test_the_folder_follows_the_kernels_module_and_not_the_package(host: DriverHost) -> None:
+    host.install(NEW)
+    host.module.write_text(f"{OLD}\n")
+    with pytest.raises(DriverFilesError, match=f"libraries of driver {NEW}.* module of {OLD}"):
+        host.host().look()
+    host.module.unlink()  # not loaded yet: the loader's first choice
+    assert host.host().look().version == NEW
+    host.module.write_text(f"{OLD}\n")
+    host.add("libcuda.so.1", f"libcuda.so.{OLD}")  # an older one beside it
+    host.write_cache()
+    assert set(host.host().look().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
+
+
+def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_before(
+    host: DriverHost, link: Path
+) -> None:
+    folder = host.root / "usr/lib/i386-linux-gnu"
+    folder.mkdir()
+    (folder / f"libcuda.so.{OLD}").write_bytes(ELF + b"32")
+    host.entries.append((I386, "libcuda.so.1", f"/usr/lib/i386-linux-gnu/libcuda.so.{OLD}"))
+    host.write_cache()
+    found = host.host().look()
+    assert f"lib/libcuda.so.{OLD}" in found.files
+    assert found.links["lib/libcuda.so.1"] == f"libcuda.so.{OLD}"
+    with pytest.raises(DriverFilesError, match=r"has no .* of vcuda-controller: put it"):
+        host.host(vcuda=True).look()
+    left = host.root / "etc/gpu-manager/vdriver/nvidia"  # by gpu-manager
+    for each in ("lib64/libcuda-control.so", "bin/gpu-client"):
+        (left / each).parent.mkdir(parents=True)
+        (left / each).write_bytes(ELF + b"vcuda")
+    lay_out(host.host(vcuda=True), link)
+    control = "libcuda-control.so"
+    expected_tree = expected(OLD) | {f"lib64/{control}": "\x7fELF\x02\x01\x01vcuda"}
+    expected_tree |= {"bin/gpu-client": "\x7fELF\x02\x01\x01vcuda"}
+    expected_tree |= {
+        f"lib64/lib{n}.so{v}": control for n in ("cuda", "nvidia-ml") for v in ("", ".1")
+    }
+    assert tree(link) == expected_tree
+
+
+def _no_cache(host: DriverHost) -> None:
+    (host.root / "etc/ld.so.cache").unlink()
+
+
+def _no_elf(host: DriverHost) -> None:
+    host.add("libcuda.so.1", f"libcuda.so.{OLD}", b"#!/bin/sh\n")
+
+
+def _pipe(host: DriverHost) -> None:
+    path = host.root / host.lib / f"libcuda.so.{OLD}"
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _loop(host: DriverHost) -> None:
+    path = host.root / host.lib / "libcuda.so.1"
+    path.unlink()
+    path.symlink_to("libcuda.so.1")
+
+
+def _outside(host: DriverHost) -> None:
+    outside = host.root.parent / f"libcuda.so.{OLD}"
+    outside.write_bytes(ELF)
+    path = host.root / host.lib / "libcuda.so.1"
+    path.unlink()
+    path.symlink_to("../" * 20 + str(outside)[1:])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (_no_cache, "there is no /etc/ld.so.cache below "),
+        (_no_elf, "is no ELF file: install the driver anew"),
+        (_pipe, "the host's loader knows no libcuda.so.1 of a driver"),
+        (_loop, "the host's loader knows no libcuda.so.1 of a driver"),
+        (_outside, "the host's loader knows no libcuda.so.1 of a driver"),
+    ],
+)
+def test_an_odd_host_is_refused_in_words(
+    host: DriverHost, link: Path, spoil: Callable[[DriverHost], None], why: str
+) -> None:
+    spoil(host)
+    with pytest.raises(DriverFilesError, match=why):
+        lay_out(host.host(), link)
+    assert not DriverFolder(link).usable
+
+
+def test_a_file_that_changes_while_it_is_copied_is_not_taken(host: DriverHost, link: Path) -> None:
+    layout = host.host().look()
+    host.install(NEW)
+    host.install(OLD)  # the same version, other files
+    with pytest.raises(DriverFilesError, match="is being changed on the host"):
+        DriverFolder(link).lay_out(layout, host.host().open)
+    assert generations(link) == []
+
+
+def test_another_architecture_has_no_driver(host: DriverHost) -> None:
+    with pytest.raises(DriverFilesError, match="riscv64 is no architecture of a driver"):
+        Host(host.root, machine="riscv64").look()
+
+
+def test_a_library_of_another_processor_is_not_taken(host: DriverHost) -> None:
+    host.entries = [(X86_64 | 0x0A00, name, path) for _, name, path in host.entries]
+    host.write_cache()
+    with pytest.raises(DriverFilesError, match="knows no libcuda"):
+        host.host().look()

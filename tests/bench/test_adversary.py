@@ -1,12 +1,10 @@
 """The adversary: its kubelet does what is known of kubelets, and its judge finds what is wrong."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import NoReturn
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.ledger import ContainerRef
@@ -17,39 +15,17 @@ from bench.adversary.devices import CallFailed, Devices, Offer
 from bench.adversary.journal import Said
 from bench.adversary.judge import Call, Judge
 from bench.adversary.kubelet import Known, Kubelet, State
-from bench.adversary.oracle import Task, fits
 from bench.adversary.pods import NAMES, Container, Pod
 from bench.adversary.run import run
 from contract.allocation import Evidence
-from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.demand import ContainerKind
 from contract.resource import Resource
-from tests.agent.brute_force import can_be_placed
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, patient
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY
 
 PLACES = {each: tuple(f"{card}::{n}" for card in "AB" for n in range(100)) for each in Resource}
-BOTH = frozenset(Resource)
 
 
 # --- the exact search -----------------------------------------------------------------
-
-_rooms = st.fixed_dictionaries(
-    {
-        card: st.fixed_dictionaries({CORE: st.integers(0, 100), MEMORY: st.integers(0, 6)})
-        for card in ("A", "B", "C")
-    }
-)
-_demands = st.tuples(st.sampled_from([10, 50, 90, 100, 200]), st.integers(1, 5))
-
-
-@patient
-@given(free=_rooms, demands=st.lists(_demands, min_size=1, max_size=4))
-def test_the_search_agrees_with_that_of_the_agents_own_tests(
-    free: Mapping[str, Mapping[Resource, int]], demands: list[tuple[int, int]]
-) -> None:
-    tasks = [Task(Container(f"c{n}", MAIN, *each), BOTH) for n, each in enumerate(demands)]
-    others = [ContainerDemand(f"c{n}", MAIN, n, Demand(*each)) for n, each in enumerate(demands)]
-    left = {card: dict.fromkeys(Resource, 0) for card in free}
-    assert fits(tasks, free, {}) == can_be_placed(others, free, left)
 
 
 # --- the kubelet ----------------------------------------------------------------------
@@ -107,14 +83,6 @@ def listed(kubelet: Kubelet) -> dict[str, int]:
 
 def a_share(name: str = "c", kind: ContainerKind = MAIN) -> Container:
     return Container(name, kind, 10, 2)
-
-
-def test_a_pod_refused_between_two_resources_is_in_the_old_list_alone() -> None:
-    for active_only in (True, False):
-        kubelet, plugin = a_kubelet(active_only=active_only)
-        plugin.fails = MEMORY
-        assert admit(kubelet, "p", a_share()).state is State.REJECTED
-        assert ("p" in listed(kubelet)) is not active_only
 
 
 def test_k21_what_it_had_got_stays_listed_while_it_is_the_last_that_was_admitted() -> None:
@@ -276,12 +244,3 @@ def a_call() -> tuple[Judge, Call]:
     for each in pods:
         judge.meet(each)
     return judge, Call(pods[0], pods[0].containers[0], CORE, known=True)
-
-
-def test_an_agent_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_args: object) -> NoReturn:
-        raise KeyError("GPU-elsewhere")
-
-    monkeypatch.setattr(Allocator, "allocate", fail)
-    findings = run(1, active_only=True, rounds=3).findings
-    assert {each.kind for each in findings} >= {"failed"}

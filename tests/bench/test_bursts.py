@@ -19,10 +19,3 @@ def test_the_kubelet_hears_of_pods_in_another_order_than_they_were_stamped() -> 
     assert stamps != sorted(stamps)
     places = [sorted(stamps).index(each) for each in stamps]
     assert all(abs(place - index) < 64 for index, place in enumerate(places))
-
-
-def test_init_containers_can_be_left_out() -> None:
-    assert any("initContainers" in pod["spec"] for pod in draw_burst(60, seed=1))
-    assert not any(
-        "initContainers" in pod["spec"] for pod in draw_burst(60, seed=1, init_containers=False)
-    )

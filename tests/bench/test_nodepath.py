@@ -17,11 +17,6 @@ def test_both_plugins_are_measured_and_the_api_is_never_asked() -> None:
     assert found.lists <= 3
 
 
-def test_live_containers_leave_room_for_those_that_arrive() -> None:
-    assert Load(1, 400, 20).settled == 75
-    assert Load(8, 400, 20).settled == 400
-
-
 def test_what_live_containers_hold_is_what_they_ask_for_and_nothing_twice() -> None:
     load = Load(2, 30, 1)
     places: set[tuple[Resource, str]] = set()

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench import __main__ as command
-from bench.report import Report, show
+from bench.report import Report
 from bench.result import Goal, Result, Table
 
 RESULT = Result(
@@ -37,13 +37,6 @@ def test_a_result_is_printed_with_its_goals() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("cell", "text"), [(3, "3"), ("x", "x"), (123.4, "123"), (0.01234, "0.0123"), (12.34, "12.3")]
-)
-def test_three_digits_are_shown(cell: str | float, text: str) -> None:
-    assert show(cell) == text
-
-
 @pytest.mark.parametrize(("limit", "status"), [(2.0, 0), (1.0, 1)])
 def test_the_command_writes_json_and_fails_when_a_goal_is_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, status: int
@@ -64,11 +57,3 @@ def test_an_unknown_question_is_refused_with_those_there_are() -> None:
     done = CliRunner().invoke(command.main, ["speed"])
     assert done.exit_code == 2
     assert "attribution" in done.output
-
-
-def test_help_names_every_flag_and_its_environment_variable() -> None:
-    done = CliRunner().invoke(command.main, ["--help"])
-    assert "--out" in done.output
-    assert "GPU_TURNSTILE_BENCH_OUT" in done.output
-    questions = "attribution, nodepath, placement, scheduler, footprint, handover, soak, webhook"
-    assert f"Questions: {questions}" in " ".join(done.output.split())

@@ -103,41 +103,6 @@ def test_rotate_installs_and_status_tells(
     assert {each.verb for each in server.requests[before:]} == {"get"}
 
 
-@pytest.mark.usefixtures("environment")
-def test_time_that_has_to_pass_is_told_and_waited_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rotate"]) == 0
-    assert main(["rotate", "--dns", "hook.example.com", "--replicas", "127.0.0.1:1"]) == 0
-    assert logged(capsys)[-1]["message"] == "next step later"
-    waits = ["--settle", "1", "--wait", "--timeout", "30"]
-    assert main(["rotate", "--dns", "hook.example.com", *waits]) == 0
-    (reason,) = (
-        each["reason"] for each in logged(capsys) if each["message"] == "new serving certificate"
-    )
-    assert reason.startswith("it is to be for")
-
-
-@pytest.mark.usefixtures("environment")
-def test_a_rotation_asks_for_no_more_rights_than_these(server: ApiServer) -> None:
-    """The Role and ClusterRole of the Job: no list, no watch, no name but these four."""
-    assert main(["rotate"]) == 0
-    arguments = ["--days", "30", "--dns", "hook.example.com", "--settle", "0", "--wait"]
-    assert main(["rotate", *arguments]) == 0
-    admission = "admissionregistration.k8s.io"
-    asked = [each for each in server.requests if each.user_agent == "gpu-turnstile-certs"]
-    assert {
-        (each.verb, each.group, each.resource, each.namespace, each.name) for each in asked
-    } == {
-        ("create", "", "secrets", "gpu", ""),
-        *(("get", "", "secrets", "gpu", name) for name in (CA, TLS)),
-        ("update", "", "secrets", "gpu", TLS),
-        *(
-            (verb, admission, f"{kind.value}s", "", "gpu-turnstile")
-            for verb in ("get", "patch")
-            for kind in KINDS
-        ),
-    }
-
-
 _SECONDS = "must be 0 to 604800 seconds"
 _MISSING = (
     "mutatingwebhookconfiguration other: not found: apply it, "

@@ -119,11 +119,6 @@ def test_a_container_fits_its_program_and_may_do_no_more_than_it_needs(
         assert (probe["httpGet"].get("scheme") == "HTTPS") == (container["name"] == "webhook")
 
 
-def test_an_object_that_is_none_is_found_out() -> None:
-    with pytest.raises(ValueError, match="Service None"):
-        check({"apiVersion": "v1", "kind": "Service", "spec": {"port": 1}}, newest())
-
-
 @pytest.mark.parametrize("spec", [WEBHOOK, CERTS], ids=["webhook", "certs"])
 def test_beside_the_keys_nothing_is_root_and_nothing_is_mounted_from_hosts(spec: Json) -> None:
     security = spec["securityContext"]

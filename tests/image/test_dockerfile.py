@@ -6,12 +6,11 @@ import shlex
 import tomllib
 from importlib.metadata import requires, version
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tests.image.conftest import ROOT, pinned, sources
-from tests.image.dockerfile import Stage, context, covered, is_ignored, parse
+from tests.image.dockerfile import Stage, context, covered
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -86,41 +85,6 @@ def test_what_is_sent_to_the_builder_is_what_is_copied(stages: list[Stage]) -> N
     for source in copies:
         assert covered(source, sent), f"COPY {source}: nothing, see .dockerignore"
     assert sent == set().union(*(covered(source, sent) for source in copies))
-
-
-IGNORE = ["# comment", "", "*", "!README.md", "!agent/", "!deploy/image/*.txt", "**/__pycache__"]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("README.md", False),
-        ("other.md", True),
-        ("agent/kubernetes_api/client.py", False),
-        ("agent/enforcement/vcuda/deep/er.py", False),
-        ("agents/api.py", True),
-        ("agent/__pycache__/api.pyc", True),
-        ("__pycache__/x", True),
-        ("deploy/image/requirements.txt", False),
-        ("deploy/image/more/requirements.txt", True),
-        ("deploy/base/agent.yaml", True),
-        ("docs/README.md", True),
-    ],
-)
-def test_the_last_pattern_that_fits_decides(path: str, expected: bool) -> None:
-    assert is_ignored(path, IGNORE) is expected
-
-
-def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
-    first, last = parse(
-        "# c\nARG A=x:1\nFROM ${A} AS one\nRUN a \\\n # why\n   && b\nFROM x\ncopy --from=one a b\n"
-    )
-    assert (first.base, first.name, last.base, last.name) == ("x:1", "one", "x", "")
-    assert [each.text for each in first.all("RUN")] == ["a && b"]
-    (copy,) = last.all("COPY")
-    assert (copy.flags, copy.words) == ({"from": "one"}, ["a", "b"])
-    with pytest.raises(ValueError, match=r"^RUN before the first FROM$"):
-        parse("RUN x\n")
 
 
 # --- what is pinned ------------------------------------------------------------------------

@@ -2,13 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.rbac.comparison import never_granted, too_little, too_much
 from tests.rbac.manifests import (
     Account,
     Manifest,
-    accounts,
     granted,
     subjects,
     unbound,
@@ -47,24 +44,12 @@ def binding(of: str = "ClusterRoleBinding", **subject: str) -> Manifest:
     )
 
 
-@pytest.mark.parametrize("kind", ["CronJob", "DaemonSet", "Deployment", "Job", "StatefulSet"])
-def test_the_account_of_a_program_is_that_of_the_workload_that_starts_it(kind: str) -> None:
-    for started in (("agent", "--inject", "cdi"), ("python", "-m", "agent"), ("-m", "agent")):
-        assert accounts([workload(kind, *started)], "agent") == {AGENT}
-        assert accounts([workload(kind, *started)], "webhook") == set()
-
-
 def test_a_role_holds_where_it_is_bound() -> None:
     everywhere = granted([role("get"), binding()], AGENT)
     assert [each.namespace for each in everywhere] == [""]
     here = granted([role("get"), binding("RoleBinding")], AGENT)
     assert [each.namespace for each in here] == ["gpu-turnstile"]
     assert granted([role("get"), binding(name="other")], AGENT) == []
-
-
-def test_a_binding_of_a_role_that_is_not_there_is_named() -> None:
-    with pytest.raises(LookupError, match=r"^b.yaml: ClusterRoleBinding b: there is no ClusterRo"):
-        granted([binding()], AGENT)
 
 
 def test_a_role_that_nobody_has_and_a_stranger_are_named() -> None:

@@ -2,17 +2,14 @@
 
 from pathlib import Path
 
-import pytest
-
 from agent.kubernetes_api.client import Api
 from common.apiserver.rest import Rest
-from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import make_manifest
 from tests.rbac.comparison import never_granted
 from tests.rbac.manifests import DEPLOY, read
-from tests.rbac.recording import Recording, by_program
+from tests.rbac.recording import Recording
 from tests.rbac.rules import Request
 
 
@@ -45,23 +42,3 @@ def test_a_request_that_no_role_grants_is_told(
         "deploy/ lets python -m agent do no such thing: "
         'verb "delete" on "pods" (apiGroup "") named "a", in namespace default'
     )
-
-
-@pytest.mark.parametrize(
-    ("user_agent", "program"),
-    [
-        ("gpu-turnstile-agent", "agent"),
-        ("gpu-turnstile-certs/1", "certs"),
-        ("gpu-turnstile-simulator", None),
-        ("kubelet/n1", None),
-        ("", None),
-    ],
-)
-def test_programs_are_told_apart_by_what_they_call_themselves(
-    user_agent: str, program: str | None
-) -> None:
-    record = RequestRecord(
-        "GET", "/api/v1/nodes/n", "get", "", "nodes", "", "n", user_agent=user_agent
-    )
-    expected = {program: {Request("get", "", "nodes", "", "n")}} if program else {}
-    assert by_program([record]) == expected

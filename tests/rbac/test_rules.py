@@ -78,12 +78,6 @@ MANY = [
 ]
 
 
-def test_what_is_used_in_full_is_not_superfluous() -> None:
-    assert superfluous(MANY, rights(rule())) == []
-    assert superfluous([GET], rights(rule(resourceNames=["p"]), namespace="team-a")) == []
-    assert superfluous([Request("list", "", "pods")], rights(rule(verbs=["list"]))) == []
-
-
 @pytest.mark.parametrize(
     ("asked", "given", "what", "advice"),
     [

@@ -126,18 +126,6 @@ def test_warnings_reach_the_user_with_a_denial(
     assert warnings == ["first"]
 
 
-def test_a_validating_webhook_sees_what_the_mutating_one_made(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    mutating = hook.configuration()
-    validating = hook.configuration("Validating", name="second.example.com")
-    answer = patch_with(ANNOTATE)
-    hook.respond = lambda request: answer(request) if len(hook.reviews) == 1 else allow()(request)
-    server.apply(mutating, validating)
-    client.create(PODS, pod())
-    assert hook.reviews[1]["object"]["metadata"]["annotations"] == {"stamp": "1"}
-
-
 def test_a_binding_goes_through_admission_and_brings_annotations(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
@@ -275,14 +263,6 @@ def test_a_certificate_of_another_authority_is_not_trusted(
     assert hook.reviews == []
 
 
-def test_a_certificate_for_another_name_is_not_trusted(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    config = {"url": f"https://127.0.0.1:{hook.port}/", "caBundle": hook.ca_bundle}
-    server.apply(hook.configuration(clientConfig=config))
-    assert "certificate is not valid for '127.0.0.1'" in failure(client).message
-
-
 @pytest.mark.parametrize(("certified", "trusted"), [("hook.gpu.svc", True), ("other.svc", False)])
 def test_a_service_is_held_to_its_own_name(
     authority: trustme.CA, certified: str, trusted: bool
@@ -326,23 +306,6 @@ def test_an_answer_that_is_no_review_is_a_failure(
     message = failure(client).message
     assert 'failed calling webhook "hook.example.com": received invalid webhook response' in message
     assert words in message
-
-
-@pytest.mark.parametrize(
-    ("kind", "response", "words"),
-    [
-        ("Mutating", {"patch": "W10="}, "response.patch but not response.patchType"),
-        ("Mutating", {"patchType": "JSONPatch"}, "response.patchType but not response.patch"),
-        ("Mutating", {"patch": "W10=", "patchType": "Other"}, 'patchType of "Other"'),
-        ("Mutating", {"patch": "!", "patchType": "JSONPatch"}, "cannot be decoded"),
-        ("Validating", {"patch": "W10="}, "validating webhook may not return response.patch"),
-    ],
-)
-def test_a_patch_must_be_declared(
-    applied: Apply, client: ApiClient, kind: str, response: Any, words: str
-) -> None:
-    applied(kind).respond = allow(**response)
-    assert words in failure(client).message
 
 
 def test_a_patch_waits_for_no_other_and_loses_nothing(

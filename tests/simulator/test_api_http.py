@@ -8,7 +8,7 @@ import pytest
 from simulator.api.resources import PODS as POD_RESOURCE
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
-from tests.simulator.api_helpers import CORE, PODS, node, pod
+from tests.simulator.api_helpers import CORE, PODS, pod
 
 
 @pytest.fixture
@@ -81,52 +81,6 @@ def test_resources_that_break_a_rule_are_refused(
     assert refused(raised) == (422, "Invalid", f'Pod "p" is invalid: {finding}')
 
 
-def test_a_namespace_must_exist(client: ApiClient) -> None:
-    with pytest.raises(ApiError) as raised:
-        client.create("/api/v1/namespaces/nowhere/pods", pod())
-    assert refused(raised) == (404, "NotFound", 'namespaces "nowhere" not found')
-    created = client.create("/api/v1/namespaces", {"metadata": {"name": "nowhere"}})
-    assert created["metadata"]["labels"] == {"kubernetes.io/metadata.name": "nowhere"}
-    client.create("/api/v1/namespaces/nowhere/pods", pod())
-
-
-def test_a_name_is_taken_once(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    with pytest.raises(ApiError) as raised:
-        client.create(PODS, pod())
-    assert refused(raised) == (409, "AlreadyExists", 'pods "p" already exists')
-
-
-def test_a_put_with_an_older_version_conflicts(client: ApiClient) -> None:
-    old = client.create(PODS, pod())
-    client.patch(f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}})
-    with pytest.raises(ApiError) as raised:
-        client.replace(f"{PODS}/p", old)
-    assert refused(raised)[:2] == (409, "Conflict")
-    del old["metadata"]["resourceVersion"]
-    assert "labels" not in client.replace(f"{PODS}/p", old)["metadata"]
-
-
-def test_a_patch_may_insist_on_a_version(client: ApiClient) -> None:
-    version = client.create(PODS, pod())["metadata"]["resourceVersion"]
-    patch: Json = {"metadata": {"resourceVersion": version, "annotations": {"a": "1"}}}
-    assert client.patch(f"{PODS}/p", patch)["metadata"]["annotations"] == {"a": "1"}
-    patch["metadata"]["annotations"]["a"] = "2"
-    with pytest.raises(ApiError) as raised:
-        client.patch(f"{PODS}/p", patch)
-    assert raised.value.status == 409
-
-
-def test_every_kind_of_patch_applies(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    client.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": "1"}}}, kind="strategic")
-    client.patch(
-        f"{PODS}/p", [{"op": "add", "path": "/metadata/annotations/b", "value": "2"}], kind="json"
-    )
-    patched = client.patch(f"{PODS}/p", {"metadata": {"annotations": {"a": None}}})
-    assert patched["metadata"]["annotations"] == {"b": "2"}
-
-
 def test_a_patch_of_another_object_of_that_name_conflicts(client: ApiClient) -> None:
     client.create(PODS, pod())
     with pytest.raises(ApiError) as raised:
@@ -168,20 +122,6 @@ def test_a_binding_gives_node_and_annotations(client: ApiClient) -> None:
     )
 
 
-def test_a_binding_of_another_pod_of_that_name_is_refused(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    with pytest.raises(ApiError) as raised:
-        client.create(f"{PODS}/p/binding", binding(uid="other"))
-    assert raised.value.status == 409
-
-
-def test_an_unbound_pod_goes_at_once(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    client.delete(f"{PODS}/p")
-    with pytest.raises(ApiError, match='pods "p" not found'):
-        client.get(f"{PODS}/p")
-
-
 def test_a_bound_pod_waits_for_its_kubelet(client: ApiClient) -> None:
     client.create(PODS, pod())
     bind(client)
@@ -195,19 +135,6 @@ def test_a_bound_pod_waits_for_its_kubelet(client: ApiClient) -> None:
         client.delete(f"{PODS}/p", grace_period_seconds=0, uid="other")
     assert raised.value.status == 409
     client.delete(f"{PODS}/p", grace_period_seconds=0, uid=going["uid"])
-    assert client.list(PODS)["items"] == []
-
-
-def test_a_pod_that_has_ended_goes_at_once(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    bind(client)
-    client.patch(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}})
-    client.delete(f"{PODS}/p")
-    assert client.list(PODS)["items"] == []
-
-
-def test_a_dry_run_stores_nothing(client: ApiClient) -> None:
-    assert client.create(PODS, pod(), dryRun="All")["metadata"]["name"] == "p"
     assert client.list(PODS)["items"] == []
 
 
@@ -234,19 +161,6 @@ def test_a_watch_of_a_node_sees_a_pod_when_it_is_bound(client: ApiClient) -> Non
         client.delete(f"{PODS}/p", grace_period_seconds=0)
         events = (event for event in watch if event.type != "BOOKMARK")
         assert [next(events).type for _ in range(3)] == ["ADDED", "MODIFIED", "DELETED"]
-
-
-def test_bookmarks_carry_the_newest_version(client: ApiClient) -> None:
-    start = client.list("/api/v1/pods")["metadata"]["resourceVersion"]
-    newest = client.create("/api/v1/nodes", node())["metadata"]["resourceVersion"]
-    with client.watch("/api/v1/pods", resource_version=start) as watch:
-        event = next(watch)
-    assert (event.type, event.resource_version) == ("BOOKMARK", newest)
-
-
-def test_a_watch_ends_after_its_time(client: ApiClient) -> None:
-    with client.watch("/api/v1/pods", resource_version="1", timeout_seconds=1) as watch:
-        assert {event.type for event in watch} <= {"BOOKMARK"}
 
 
 def test_the_official_client_lists_watches_patches_and_records(
@@ -284,19 +198,6 @@ def test_the_official_client_lists_watches_patches_and_records(
         official.read_namespaced_pod("nope", "default")
     assert raised.value.status == 404
     assert 'pods \\"nope\\" not found' in str(raised.value.body)
-
-
-def test_the_official_client_is_told_that_a_version_is_too_old(
-    server: ApiServer, official: kubernetes.client.CoreV1Api, client: ApiClient
-) -> None:
-    client.create(PODS, pod())
-    server.expire_history()
-    stream = kubernetes.watch.Watch().stream(
-        official.list_pod_for_all_namespaces, resource_version="1", timeout_seconds=5
-    )
-    with pytest.raises(kubernetes.client.ApiException) as raised:
-        list(stream)
-    assert raised.value.status == 410
 
 
 def test_requests_are_recorded_in_the_terms_of_rbac(server: ApiServer, client: ApiClient) -> None:

@@ -78,13 +78,6 @@ def test_a_denial_is_worded_as_the_real_server_words_it(
     assert words in error.message
 
 
-def test_of_several_refusals_the_first_is_told(server: ApiServer, client: ApiClient) -> None:
-    first = NEVER | {"message": "first"}
-    server.apply(policy(NEVER, name="b"), binding("b", of="b"))
-    server.apply(policy({"expression": "true"}, first, NEVER, name="a"), binding("a", of="a"))
-    assert _refused(client).message.endswith("denied request: first")
-
-
 def test_a_policy_sees_what_all_webhooks_made(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
@@ -135,14 +128,6 @@ def test_conditions_keep_a_request_from_a_policy(
         _refused(client)
 
 
-def test_an_expression_without_an_answer_may_be_ignored(
-    server: ApiServer, client: ApiClient
-) -> None:
-    broken = {"expression": "object.nothing == 1"}
-    server.apply(policy(broken, failurePolicy="Ignore"), binding())
-    client.create(PODS, pod())
-
-
 @pytest.mark.parametrize(
     ("selection", "denied"),
     [
@@ -176,18 +161,6 @@ def test_only_selected_requests_reach_a_policy(
         _refused(client)
     else:
         client.create(PODS, pod())
-
-
-def test_a_binding_may_warn_or_only_note(server: ApiServer) -> None:
-    told: list[str] = []
-    server.apply(policy(NEVER), binding("p", "Audit"))
-    with ApiClient(server.url, on_warning=told.append) as client:
-        client.create(PODS, pod())
-        server.apply(binding("p", "Warn", "Audit"))
-        client.create(PODS, pod("q"))
-    assert told == [
-        "Validation failed for ValidatingAdmissionPolicy 'p' with binding 'p': never",
-    ]
 
 
 def test_a_policy_knows_who_asks(server: ApiServer) -> None:

@@ -89,25 +89,6 @@ def test_who_was_called_before_a_change_is_called_again_if_it_wants_to_be(
     assert calls == ["a", "b", *again]
 
 
-def test_nobody_is_called_again_where_nothing_changed(
-    client: ApiClient, join: Join, calls: list[str]
-) -> None:
-    join("a", reinvocationPolicy="IfNeeded")
-    join("b", patch_with(), reinvocationPolicy="IfNeeded")
-    client.create(PODS, pod())
-    assert calls == ["a", "b"]
-
-
-def test_who_is_called_again_sees_what_the_later_one_made(client: ApiClient, join: Join) -> None:
-    early = join("a", reinvocationPolicy="IfNeeded")
-    join("b", _label("b"))
-    client.create(PODS, pod())
-    assert [each["object"]["metadata"].get("labels") for each in early.reviews] == [
-        None,
-        {"b": "1"},
-    ]
-
-
 def test_a_change_in_the_second_round_is_told_to_those_after_it_and_ends_there(
     client: ApiClient, join: Join, calls: list[str]
 ) -> None:
@@ -116,15 +97,6 @@ def test_a_change_in_the_second_round_is_told_to_those_after_it_and_ends_there(
     made = client.create(PODS, pod())
     assert calls == ["a", "b", "a", "b"], "there is no third round"
     assert made["metadata"]["annotations"] == {"count": "2"}
-
-
-def test_without_a_change_in_the_second_round_the_later_one_is_left_in_peace(
-    client: ApiClient, join: Join, calls: list[str]
-) -> None:
-    join("a", reinvocationPolicy="IfNeeded")
-    join("b", _label("b"), reinvocationPolicy="IfNeeded")
-    client.create(PODS, pod())
-    assert calls == ["a", "b", "a"]
 
 
 ASKS = [
@@ -160,16 +132,6 @@ def test_a_webhook_that_was_called_is_passed_over_once_its_condition_no_longer_h
     assert calls == ["gpu-turnstile", "late"]
 
 
-def test_one_that_failed_and_is_ignored_is_called_again_too(
-    client: ApiClient, join: Join, calls: list[str]
-) -> None:
-    failing = join("a", failurePolicy="Ignore", reinvocationPolicy="IfNeeded")
-    failing.status = 503
-    join("b", _label("b"))
-    client.create(PODS, pod())
-    assert calls == ["a", "b", "a"]
-
-
 def test_what_a_webhook_added_has_its_defaults_before_the_next_one_sees_it(
     client: ApiClient, join: Join
 ) -> None:
@@ -180,12 +142,3 @@ def test_what_a_webhook_added_has_its_defaults_before_the_next_one_sees_it(
     resources = review["object"]["spec"]["containers"][0]["resources"]
     assert resources == {"limits": {CORE: "150"}, "requests": {CORE: "150"}}
     assert made["spec"]["containers"][0]["resources"] == resources
-
-
-def test_a_warning_that_is_said_twice_is_told_once(server: ApiServer, join: Join) -> None:
-    join("a", allow(warnings=["beware"]), reinvocationPolicy="IfNeeded")
-    join("b", _label("b"))
-    told: list[str] = []
-    with ApiClient(server.url, on_warning=told.append) as connected:
-        connected.create(PODS, pod())
-    assert told == ["beware"]

@@ -1,7 +1,5 @@
 """Scoring rules against the kubelet's trace, and auditing records against what it holds."""
 
-from typing import Any
-
 import pytest
 
 from contract.allocation import Allocation, Evidence, encode_allocations
@@ -10,13 +8,11 @@ from simulator.attribution import (
     Call,
     Pending,
     Tally,
-    allocate_calls,
     score_agent,
     score_oldest_pending,
 )
 from simulator.audit import double_booked, holdings_of, unequal_records
-from simulator.burst import burst_pods, container, pod, submit
-from simulator.client import ApiError
+from simulator.burst import container, pod
 
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
@@ -26,30 +22,6 @@ def _call(
     pod_name: str, name: str, ids: list[str], *, resource: str = CORE, at: float = 10.0
 ) -> Call:
     return Call(("default", pod_name, name), resource, frozenset(ids), at)
-
-
-def _line(**fields: Any) -> dict[str, Any]:
-    return {
-        "event": "rpc",
-        "rpc": "Allocate",
-        "namespace": "default",
-        "pod": "a",
-        "container": "main",
-        "resource": CORE,
-        "ids": ["G::0"],
-        "unix_ms": 1.0,
-        "error": "",
-    } | fields
-
-
-def test_only_answered_allocate_calls_count() -> None:
-    trace = [
-        _line(),
-        _line(rpc="GetPreferredAllocation"),
-        _line(error="refused"),
-        _line(event="start", rpc=""),
-    ]
-    assert allocate_calls(trace) == [_call("a", "main", ["G::0"], at=1.0)]
 
 
 def test_the_agent_is_right_where_its_log_names_the_container_the_call_was_for() -> None:
@@ -99,16 +71,6 @@ def test_the_rule_of_age_is_right_only_where_age_is_the_order(
     assert score_oldest_pending(calls, pods, core=CORE) == expected
 
 
-def test_the_rule_of_age_cannot_know_a_pod_before_it_is_bound_and_refuses_when_none_fits() -> None:
-    pods = [
-        Pending("default", "late", 1, 99.0, (("main", 1),)),
-        Pending("default", "other", 2, 0.0, (("main", 2),)),
-    ]
-    assert score_oldest_pending([_call("other", "main", ["G::0"])], pods, core=CORE) == Tally(
-        refused=1
-    )
-
-
 def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> None:
     pods = [
         Pending("default", "old", 1, 20.0, (("main", 1),)),
@@ -147,16 +109,3 @@ def test_a_record_that_differs_from_what_is_held_is_found() -> None:
     assert len(unequal_records([manifest], held, NAMES)) == 1
     del manifest["metadata"]["annotations"]
     assert len(unequal_records([manifest], held, NAMES)) == 1
-
-
-def test_every_pod_of_a_burst_is_created_once_and_an_error_comes_out() -> None:
-    created: list[str] = []
-    pods = burst_pods(30, seed=3, names=NAMES)
-    submit(lambda each: created.append(each["metadata"]["name"]), pods, clients=8)
-    assert sorted(created) == sorted(each["metadata"]["name"] for each in pods)
-
-    def fail(_pod: object) -> None:
-        raise ApiError(500, "InternalError", "no")
-
-    with pytest.raises(ApiError, match="no"):
-        submit(fail, pods, clients=2)

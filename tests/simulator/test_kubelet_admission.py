@@ -7,15 +7,12 @@ import pytest
 from contract.demand import ContainerKind
 from simulator.kubelet.admission import (
     NodeView,
-    Rejection,
     admit,
-    check_predicates,
     in_order,
-    rejection,
 )
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Devices, Options, Step
-from simulator.kubelet.errors import AdmissionFailure, Rejected
+from simulator.kubelet.errors import AdmissionFailure
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import Container, Pod
 
@@ -54,47 +51,9 @@ def test_a_batch_is_sorted_by_creation_time_and_equal_ones_come_in_any_order() -
     assert in_order(pods, Random(3)) == in_order(pods, Random(3))
 
 
-def test_a_pod_can_be_refused_before_any_call() -> None:
-    with pytest.raises(Rejected) as caught:
-        drive(a_pod(reject="NodeAffinity"))
-    assert caught.value.args[1] == []
-    assert rejection(Rejected("NodeAffinity", caught.value.args[0])) == Rejection(
-        "NodeAffinity",
-        "Pod was rejected: Predicate NodeAffinity failed: "
-        "node(s) didn't match Pod's node affinity/selector",
-    )
-
-
-def test_a_pod_can_be_refused_after_all_calls_as_the_predicates_do() -> None:
-    with pytest.raises(Rejected) as caught:
-        drive(a_pod(reject_after="OutOfcpu"))
-    assert sum(isinstance(step, AllocateCall) for step in caught.value.args[1]) == 3
-    assert caught.value.reason == "OutOfcpu"
-
-
 @pytest.mark.parametrize("answers", [0, 1, 2, 3])
 def test_another_plugin_can_fail_after_any_number_of_answers(answers: int) -> None:
     with pytest.raises(AdmissionFailure) as caught:
         drive(a_pod(fail_after=str(answers)))
     assert sum(isinstance(step, AllocateCall) for step in caught.value.args[1]) == answers
     assert caught.value.args[0].endswith("simulated failure of another device plugin")
-
-
-def test_what_is_unexpected_is_worded_so() -> None:
-    """K9."""
-    error = AdmissionFailure("rpc error: code = FailedPrecondition desc = TEXT")
-    assert rejection(error) == Rejection(
-        "UnexpectedAdmissionError",
-        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
-        "desc = TEXT, which is unexpected",
-    )
-
-
-def test_a_pod_that_does_not_fit_is_out_of_that_resource() -> None:
-    view = NodeView({R: 5}, {}, (a_pod("other"),))
-    with pytest.raises(Rejected) as caught:
-        check_predicates(a_pod(), view, {})
-    assert caught.value.reason == f"OutOf{R}"
-    assert str(caught.value) == (
-        f"Node didn't have enough resource: {R}, requested: 3, used: 3, capacity: 5"
-    )

@@ -1,14 +1,13 @@
 """The checkpoint file."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
-from simulator.kubelet.checkpoint import FILE_NAME, Checkpoint, CheckpointFile, decode, encode
+from simulator.kubelet.checkpoint import Checkpoint, decode, encode
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
@@ -83,11 +82,3 @@ def test_any_books_survive_the_file(pods: dict[str, PodHoldings]) -> None:
 def test_what_was_not_written_so_is_refused(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=r"^checkpoint: "):
         decode(text)
-
-
-def test_saving_leaves_one_file(tmp_path: Path) -> None:
-    file = CheckpointFile(tmp_path)
-    file.save(CHECKPOINT)
-    file.save(Checkpoint({}, {}))
-    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
-    assert file.load() == Checkpoint({}, {})

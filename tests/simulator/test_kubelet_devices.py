@@ -106,12 +106,6 @@ def test_without_alignment_the_plugin_is_asked_even_when_exactly_enough_are_free
     assert calls(Driver(make(3)).admit(a_pod(main(r=3))))[0] == "PreferCall"
 
 
-def test_the_preferred_call_for_an_exact_fit_can_be_switched_off() -> None:
-    driver = Driver(make(3, exact=False))
-    assert calls(driver.admit(a_pod(main(r=3)))) == ["AllocateCall", "SaveBooks"]
-    assert calls(Driver(make(4, exact=False)).admit(a_pod(main(r=3))))[0] == "PreferCall"
-
-
 NUMA = {"r0": (0,), "r1": (0,), "r2": (1,), "r3": (1,), "r4": (1,)}
 
 
@@ -253,14 +247,6 @@ def test_a_refusal_is_worded_as_the_kubelet_words_it(
     assert str(caught.value) == text
 
 
-def test_nothing_is_freed_before_the_sources_are_ready() -> None:
-    driver = Driver(make())
-    driver.admit(a_pod(main(r=5)))
-    driver.devices.sources_ready = False
-    driver.devices.update_allocated(())
-    assert len(driver.held()) == 5
-
-
 def test_a_list_while_a_call_is_in_flight_makes_the_devices_look_free_if_a_pod_just_ended() -> None:
     """K15."""
     driver = Driver(make())
@@ -278,44 +264,6 @@ def test_a_list_while_a_call_is_in_flight_makes_the_devices_look_free_if_a_pod_j
     assert driver.held() == set(in_flight.ids)
     driver.admit(a_pod(main(r=6), uid="u2"))
     assert driver.held("u2") > driver.held("u1")
-
-
-def test_a_lost_plugin_leaves_its_capacity_and_nothing_to_allocate() -> None:
-    devices = make()
-    devices.disconnected(R, 10.0)
-    assert devices.counts(11.0, 300.0) == ({R: 6}, {R: 0})
-
-
-def test_unhealthy_devices_count_as_capacity_only() -> None:
-    devices = make()
-    devices.advertised(R, [Device("r0"), Device("r1", healthy=False)])
-    assert devices.counts(0.0, 1.0) == ({R: 2}, {R: 1})
-    with pytest.raises(AdmissionFailure, match="Requested: 2, Available: 1"):
-        Driver(devices).admit(a_pod(main(r=2)))
-
-
-def test_after_a_restart_a_running_container_is_let_through_without_its_plugin() -> None:
-    before = Driver(make())
-    pod = a_pod(main(r=2))
-    before.admit(pod)
-    devices = Devices(random=Random(1))
-    devices.restore(before.devices.pods, [R], 0.0)
-    devices.running_before = frozenset({("u1", "c")})
-    after = Driver(devices)
-    assert after.admit(pod) == []
-    assert after.held() == before.held()
-    with pytest.raises(AdmissionFailure, match="no healthy devices present"):
-        after.admit(a_pod(main(r=1), uid="u2"))
-
-
-def test_after_a_reboot_a_container_that_no_longer_runs_is_refused_without_its_plugin() -> None:
-    before = Driver(make())
-    pod = a_pod(main(r=2))
-    before.admit(pod)
-    devices = Devices(random=Random(1))
-    devices.restore(before.devices.pods, [R], 0.0)
-    with pytest.raises(AdmissionFailure, match="no healthy devices present"):
-        Driver(devices).admit(pod)
 
 
 def test_prestart_names_the_containers_devices() -> None:

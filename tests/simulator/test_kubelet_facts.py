@@ -1,8 +1,6 @@
 """The facts of docs/kubelet-facts.md, held by the simulated kubelet over real sockets."""
 
-import contextlib
 import threading
-import time
 from typing import Any, cast
 
 import grpc
@@ -380,64 +378,6 @@ def test_k16_one_entry_for_each_device() -> None:
         assert [len(each.device_ids) for each in only.devices] == [1, 1, 1]
 
 
-def test_the_list_can_hang_be_denied_be_exhausted_and_recover() -> None:
-    with node() as n:
-        server = n.kubelet.pod_resources
-        server.hang()
-        with pytest.raises(grpc.RpcError) as caught:
-            n.list(timeout=0.2)
-        assert _call(caught.value).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        server.hang(on=False)
-        for misbehave, code in (
-            (server.deny, grpc.StatusCode.PERMISSION_DENIED),
-            (server.exhaust, grpc.StatusCode.RESOURCE_EXHAUSTED),
-        ):
-            misbehave()
-            with pytest.raises(grpc.RpcError) as caught:
-                n.list()
-            assert _call(caught.value).code() is code
-            misbehave(on=False)
-        assert n.list() == {}
-
-
-def test_a_hanging_list_does_not_hold_up_the_end() -> None:
-    with node() as n:
-        n.kubelet.pod_resources.hang()
-        ended = threading.Event()
-
-        def ask() -> None:
-            with contextlib.suppress(grpc.RpcError):
-                n.list(timeout=30)
-            ended.set()
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        began = time.monotonic()
-        n.kubelet.stop()
-        assert time.monotonic() - began < 2
-        assert ended.wait(5)
-        thread.join(5)
-
-
-def test_a_dial_to_a_plugin_that_is_not_there_does_not_hold_up_the_end() -> None:
-    with node() as n:
-        refused = threading.Event()
-
-        def register() -> None:
-            with contextlib.suppress(grpc.RpcError):
-                FakePlugin(n.settings.plugin_dir, CORE).register()
-            refused.set()
-
-        thread = threading.Thread(target=register)
-        thread.start()
-        wait_for(lambda: n.kubelet.life.manager.plugins.get(CORE))
-        began = time.monotonic()
-        n.kubelet.stop()
-        assert time.monotonic() - began < 2
-        assert refused.wait(5)
-        thread.join(5)
-
-
 def beside(n: Node, old: FakePlugin, count: int = 7) -> FakePlugin:
     """Serve and register a second plugin under a socket name of its own, as a successor does."""
     new = FakePlugin(n.settings.plugin_dir, old.resource, count)
@@ -639,14 +579,3 @@ def test_a_reboot_refuses_old_pods_until_the_plugin_is_back() -> None:
         n.admit(p)
         assert "no healthy devices present" in n.message(p)[1]
         assert n.kubelet.running() == frozenset()
-
-
-def test_a_kill_leaves_stale_sockets_and_a_stop_does_not() -> None:
-    with node() as n:
-        sockets = [n.settings.plugin_dir / "kubelet.sock", n.settings.pod_resources_socket]
-        n.kubelet.kill()
-        assert [path is not None and path.exists() for path in sockets] == [True, True]
-        n.kubelet.start()
-        n.list()
-        n.kubelet.stop()
-        assert [path is not None and path.exists() for path in sockets] == [False, False]

@@ -3,14 +3,10 @@
 import pytest
 
 from simulator.kubelet.numa import Device
-from simulator.kubelet.topology import ANY, Hint, TopologyPolicy, align, hints_for
+from simulator.kubelet.topology import Hint, TopologyPolicy, align, hints_for
 
 BOTH, ZERO, ONE = frozenset({0, 1}), frozenset({0}), frozenset({1})
 DEVICES = {str(n): Device(str(n), nodes=(n // 4,)) for n in range(8)}
-
-
-def test_devices_without_a_node_have_no_opinion() -> None:
-    assert hints_for({"0": Device("0")}, ["0"], [], 1, BOTH) is None
 
 
 @pytest.mark.parametrize(
@@ -56,8 +52,3 @@ def test_hints_are_merged_and_the_policy_admits(
     expected: tuple[frozenset[int] | None, bool],
 ) -> None:
     assert align(policy, hints, BOTH) == expected
-
-
-def test_any_node_is_no_constraint() -> None:
-    assert ANY.nodes is None
-    assert ANY.preferred

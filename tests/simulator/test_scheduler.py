@@ -1,5 +1,3 @@
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -82,16 +80,6 @@ def bound(client: ApiClient) -> dict[str, str]:
     }
 
 
-def test_pods_are_bound_where_they_fit(server: ApiServer, client: ApiClient, start: Start) -> None:
-    server.apply(node("small", core=10), node("large", core=100), node("none"))
-    client.create(PODS, pod("a", limits={CORE: "60"}))
-    start()
-    client.create(PODS, pod("b", limits={CORE: "10"}))
-    eventually(lambda: len(bound(client)) == 2, "both bound")
-    assert bound(client)["a"] == "large"
-    assert bound(client)["b"] in ("small", "large")
-
-
 def test_a_node_is_never_overbooked(server: ApiServer, client: ApiClient, start: Start) -> None:
     server.apply(node(core=100))
     start(workers=8, max_delay=0.05)
@@ -109,31 +97,6 @@ def test_a_node_is_never_overbooked(server: ApiServer, client: ApiClient, start:
     eventually(lambda: len(bound(client)) == 4, "and again")
 
 
-def test_a_pod_waits_for_a_node_that_grows(
-    server: ApiServer, client: ApiClient, start: Start
-) -> None:
-    server.apply(node(core=0))
-    start()
-    client.create(PODS, pod(limits={CORE: "30"}))
-    client.create(PODS, pod("plain"))
-    eventually(lambda: bound(client) == {"plain": "n1"}, "what asks for nothing is bound")
-    client.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {CORE: "30"}}})
-    eventually(lambda: len(bound(client)) == 2, "the other follows")
-
-
-def test_a_pod_with_a_node_is_left_alone(
-    server: ApiServer, client: ApiClient, start: Start
-) -> None:
-    server.apply(node())
-    client.create(PODS, pod("static", nodeName="elsewhere"))
-    client.create(PODS, pod("other"))
-    start()
-    eventually(lambda: len(bound(client)) == 2, "the other is bound")
-    assert bound(client) == {"static": "elsewhere", "other": "n1"}
-    assert "pods/binding" in {each.resource for each in server.requests}
-    assert "static" not in {each.name for each in server.requests}
-
-
 @pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
 def test_an_outage_is_survived(
     server: ApiServer, client: ApiClient, start: Start, outage: Outage
@@ -147,27 +110,3 @@ def test_an_outage_is_survived(
     server.set_outage(Outage.NONE)
     client.create(PODS, pod("late"))
     eventually(lambda: len(bound(client)) == 11, "all bound")
-
-
-def test_watches_cut_off_and_expired_are_survived(
-    server: ApiServer, client: ApiClient, start: Start
-) -> None:
-    server.apply(node())
-    start()
-    for number in range(5):
-        client.create(PODS, pod(f"p{number}"))
-        server.expire_history()
-        server.drop_watches()
-    eventually(lambda: len(bound(client)) == 5, "all bound")
-
-
-def test_stop_is_prompt_and_leaves_no_thread(server: ApiServer, client: ApiClient) -> None:
-    server.apply(node())
-    before = threading.active_count()
-    scheduler = Scheduler(client, max_delay=600)
-    scheduler.start()
-    client.create(PODS, pod())
-    begin = time.monotonic()
-    scheduler.stop()
-    assert time.monotonic() - begin < 10
-    eventually(lambda: threading.active_count() <= before, "its threads end")

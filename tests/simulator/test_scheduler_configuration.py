@@ -1,7 +1,6 @@
 """A KubeSchedulerConfiguration is read as kube-scheduler reads it, and refused as it refuses it."""
 
 import re
-from typing import Any
 
 import pytest
 
@@ -10,9 +9,7 @@ from simulator.scheduler.configuration import (
     ExtenderSettings,
     TlsSettings,
     parse_configuration,
-    parse_duration,
 )
-from simulator.scheduler.endpoint import Endpoint
 from simulator.scheduler.scoring import score
 from tests.simulator.api_helpers import CORE, node, pod
 from tests.simulator.extender_helpers import configuration
@@ -53,14 +50,6 @@ def test_every_field_of_an_extender_is_read() -> None:
         ),
     )
     assert settings.ignored == {CORE}
-
-
-def test_what_is_not_said_is_as_upstream() -> None:
-    settings = parse_configuration(configuration({"urlPrefix": URL}))
-    assert settings.extenders == (ExtenderSettings(url_prefix=URL, timeout_s=5.0),)
-    assert settings.names == {"default-scheduler"}
-    assert (settings.initial_backoff_s, settings.max_backoff_s) == (1, 10)
-    assert settings.scored == (("cpu", 1), ("memory", 1))
 
 
 def test_profiles_name_the_scheduler_and_what_nodes_are_scored_by() -> None:
@@ -110,46 +99,6 @@ def test_what_kube_scheduler_would_not_start_with_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(error)):
         parse_configuration(configuration(*entries))
-
-
-@pytest.mark.parametrize(
-    "changes", [{"kind": "Policy"}, {"apiVersion": "v1"}, {"extender": []}, {"kind": None}]
-)
-def test_another_document_is_refused(changes: Json) -> None:
-    with pytest.raises(ValueError, match=r"kind|apiVersion|unknown field"):
-        parse_configuration(configuration() | changes)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("5s", 5), ("1m30s", 90), ("100ms", 0.1), ("1.5h", 5400), ("0", 0)]
-)
-def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "s", "1", "1 s", "1s1", "-1s", "1d"])
-def test_no_other_text_is_a_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="time: invalid duration"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"url_prefix": "ftp://x"}, "urlPrefix: not a URL: 'ftp://x'"),
-        (
-            {"tls": TlsSettings(insecure=True, ca_data=b"CA")},
-            "specifying a root certificates file with the insecure flag is not allowed",
-        ),
-        ({"tls": TlsSettings(ca_data=b"no certificate")}, "tlsConfig: "),
-        ({"tls": TlsSettings(ca_file="/no/such/file")}, "tlsConfig: "),
-    ],
-)
-def test_settings_that_cannot_be_used_are_refused_at_the_start(
-    changes: dict[str, Any], error: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(error)):
-        Endpoint(ExtenderSettings(**{"url_prefix": URL, **changes}))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """What fact K25 says, and what else a real scheduler does with extenders, over TLS."""
 
-import base64
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,7 +12,7 @@ from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.scheduler.cache import NodeInfo
 from simulator.scheduler.configuration import SchedulerSettings
-from simulator.scheduler.cycle import Cycle, NoNodesAvailable, Unschedulable
+from simulator.scheduler.cycle import Cycle, Unschedulable
 from simulator.scheduler.endpoint import ExtenderError
 from simulator.scheduler.events import EXTENDER
 from simulator.scheduler.extended import ExtendedScheduler
@@ -246,14 +244,6 @@ def test_what_is_sent_is_spelled_as_go_spells_it(
     assert args["Nodes"] == (None if capable else {"metadata": {}, "items": [listed]})
 
 
-def test_an_answer_is_read_whatever_the_case_of_its_keys(
-    cycle: MakeCycle, fake: FakeExtender
-) -> None:
-    fake.answers["filter"] = lambda _: {"nodenames": ["n2"], "unknown": 1, "error": ""}
-    nodes = infos(machine("n1"), machine("n2"))
-    assert cycle(settings(fake.entry())).choose(asking(), nodes).node == "n2"
-
-
 def test_reasons_are_counted_and_what_cannot_be_helped_prevails(
     cycle: MakeCycle, fake: FakeExtender
 ) -> None:
@@ -302,15 +292,6 @@ def test_a_failing_extender_stops_a_pod_unless_it_may_be_ignored(
     assert str(raised.value).startswith(error.format(f"localhost:{fake.port}/scheduler"))
     may = settings(fake.entry(ignorable=True))
     assert cycle(may).choose(asking(), infos(machine("n1"))).node == "n1"
-
-
-def test_an_extender_that_does_not_answer_in_time_fails(
-    cycle: MakeCycle, fake: FakeExtender
-) -> None:
-    fake.delay = 5.0
-    told = settings(fake.entry(httpTimeout="100ms"))
-    with pytest.raises(ExtenderError, match="timed out"):
-        cycle(told).choose(asking(), infos(machine("n1")))
 
 
 def test_extenders_are_asked_one_after_the_other_those_that_may_be_ignored_last(
@@ -366,12 +347,6 @@ def test_scores_of_an_extender_are_scaled_and_weighed(
     assert {cycle(told, seed).choose(wants, nodes).node for seed in range(12)} == chosen
 
 
-def test_without_scores_of_an_extender_others_decide(cycle: MakeCycle, fake: FakeExtender) -> None:
-    told = settings(fake.entry(prioritizeVerb="no-such", weight=10))
-    nodes = infos(machine("busy"), machine("idle"), busy="busy")
-    assert cycle(told).choose(asking(), nodes).node == "idle"
-
-
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_resource_may_be_left_to_its_extender(
     cycle: MakeCycle, fake: FakeExtender, ignored: bool
@@ -385,63 +360,6 @@ def test_a_resource_may_be_left_to_its_extender(
         with pytest.raises(Unschedulable, match="1 Insufficient"):
             chooses.choose(asking(), nodes)
         assert fake.calls == []
-
-
-def test_a_cluster_without_nodes_is_told(cycle: MakeCycle, fake: FakeExtender) -> None:
-    with pytest.raises(NoNodesAvailable, match="no nodes available to schedule pods"):
-        cycle(settings(fake.entry())).choose(asking(), [])
-
-
-def test_connections_are_used_again_until_the_server_closes_them(
-    cycle: MakeCycle, authority: trustme.CA, fake: FakeExtender
-) -> None:
-    told = settings(fake.entry())
-    chooses = cycle(told)
-    for _ in range(3):
-        chooses.choose(asking(), infos(machine("n1")))
-    assert (len(fake.calls), fake.connections) == (3, 1)
-
-
-def test_a_server_of_another_authority_is_not_believed(
-    cycle: MakeCycle, authority: trustme.CA, fake: FakeExtender
-) -> None:
-    stranger = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()
-    with pytest.raises(ExtenderError, match="certificate verify failed"):
-        cycle(settings(fake.entry(tlsConfig={"caData": stranger}))).choose(
-            asking(), infos(machine("n1"))
-        )
-    # enableHTTPS without an authority turns verification off, upstream too.
-    careless = settings(fake.entry(tlsConfig=None))
-    assert cycle(careless).choose(asking(), infos(machine("n1"))).node == "n1"
-
-
-def test_the_name_to_verify_may_be_another_than_the_host(
-    cycle: MakeCycle, fake: FakeExtender
-) -> None:
-    ca = base64.b64encode(fake.ca).decode()
-    for name, right in (("scheduler.example", True), ("no-such.example", False)):
-        told = settings(fake.entry(tlsConfig={"caData": ca, "serverName": name}))
-        if right:
-            assert cycle(told).choose(asking(), infos(machine("n1"))).node == "n1"
-        else:
-            with pytest.raises(ExtenderError, match="certificate verify failed"):
-                cycle(told).choose(asking(), infos(machine("n1")))
-
-
-def test_a_certificate_of_its_own_is_shown(
-    cycle: MakeCycle, authority: trustme.CA, tmp_path: Path
-) -> None:
-    own = authority.issue_cert("kube-scheduler")
-    files = {"caFile": tmp_path / "ca.crt", "certFile": tmp_path / "c", "keyFile": tmp_path / "k"}
-    authority.cert_pem.write_to_path(files["caFile"])
-    own.cert_chain_pems[0].write_to_path(files["certFile"])
-    own.private_key_pem.write_to_path(files["keyFile"])
-    tls = {key: str(path) for key, path in files.items()}
-    with running_extender(authority, clients=authority, filter=pass_all) as careful:
-        told = settings(careful.entry(tlsConfig=tls))
-        assert cycle(told).choose(asking(), infos(machine("n1"))).node == "n1"
-        with pytest.raises(ExtenderError):
-            cycle(settings(careful.entry())).choose(asking(), infos(machine("n1")))
 
 
 def test_a_refused_binding_frees_the_room_and_is_tried_again(
@@ -465,36 +383,6 @@ def test_a_refused_binding_frees_the_room_and_is_tried_again(
     assert len(fake.asked("bind")) == 3
 
 
-def test_a_binding_whose_answer_is_lost_is_not_made_twice(
-    server: ApiServer, client: ApiClient, start: Start, fake: FakeExtender
-) -> None:
-    server.apply(machine("n1"))
-
-    def bind(args: Json) -> Json:
-        binding = {"metadata": {}, "target": {"name": args["Node"]}}
-        client.create(f"{PODS}/{args['PodName']}/binding", binding)
-        return {"Error": "lost"}
-
-    fake.answers["bind"] = bind
-    start(settings(fake.entry(bindVerb="bind")))
-    client.create(PODS, pod("p", limits=GPU))
-    client.create(PODS, pod("q", limits={CORE: "70"}))
-    eventually(lambda: bound(client) == {"p": "n1", "q": "n1"}, "both bound")
-    client.create(PODS, pod("plain"))
-    eventually(lambda: "plain" in bound(client), "the plain pod is bound")
-    assert sorted(args["PodName"] for args in fake.asked("bind")) == ["p", "q"]
-
-
-def test_a_binder_that_may_be_ignored_is_replaced_by_the_scheduler_itself(
-    server: ApiServer, client: ApiClient, start: Start, fake: FakeExtender
-) -> None:
-    server.apply(machine("n1"))
-    start(settings(fake.entry(bindVerb="bind", ignorable=True)))
-    client.create(PODS, pod("p", limits=GPU))
-    eventually(lambda: bound(client) == {"p": "n1"}, "bound")
-    assert len(fake.asked("bind")) == 1
-
-
 def test_no_room_is_given_twice_while_bindings_are_under_way(
     server: ApiServer, client: ApiClient, start: Start, fake: FakeExtender
 ) -> None:
@@ -510,37 +398,3 @@ def test_no_room_is_given_twice_while_bindings_are_under_way(
     )
     client.delete(f"{PODS}/{min(bound(client))}", grace_period_seconds=0)
     eventually(lambda: len(bound(client)) == 6, "and its room is taken again")
-
-
-def test_pods_of_other_schedulers_are_left_alone(
-    server: ApiServer, client: ApiClient, start: Start, fake: FakeExtender
-) -> None:
-    server.apply(machine("n1"))
-    start(settings(fake.entry(), profiles=[{"schedulerName": "gpu-turnstile"}]))
-    client.create(PODS, pod("theirs", limits=GPU))
-    ours: Json = {"schedulerName": "gpu-turnstile"}
-    client.create(PODS, pod("held-back", schedulingGates=[{"name": "g"}], **ours))
-    client.create(PODS, pod("ours", limits=GPU, **ours))
-    eventually(lambda: "ours" in bound(client), "ours is bound")
-    client.create(PODS, pod("later", **ours))
-    eventually(lambda: "later" in bound(client), "and what comes later")
-    assert set(bound(client)) == {"ours", "later"}
-
-
-def test_nodes_and_pods_that_go_while_nobody_watches_are_noticed(
-    server: ApiServer, client: ApiClient, start: Start, fake: FakeExtender
-) -> None:
-    server.apply(node("n1", core="30"))
-    start(settings(fake.entry()))
-    client.create(PODS, pod("first", limits=GPU))
-    eventually(lambda: bound(client) == {"first": "n1"}, "bound")
-    client.create(PODS, pod("second", limits=GPU))
-    eventually(lambda: condition(client, "second").get("reason") == "Unschedulable", "no room")
-    client.delete(f"{PODS}/first", grace_period_seconds=0)
-    server.apply(machine("n2"))
-    client.delete("/api/v1/nodes/n1")
-    server.expire_history()
-    server.drop_watches()
-    eventually(lambda: "second" in bound(client), "bound")
-    client.create(PODS, pod("third", limits=GPU))
-    eventually(lambda: bound(client).get("third") == "n2", "bound to what is left")

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simulator.client import Json
 from simulator.scheduler.events import (
@@ -19,7 +17,7 @@ from simulator.scheduler.events import (
     node_events,
     pod_events,
 )
-from simulator.scheduler.queue import LONGEST_STAY_S, SchedulingQueue, backoff_s
+from simulator.scheduler.queue import LONGEST_STAY_S, SchedulingQueue
 from tests.simulator.api_helpers import CORE, node, pod
 
 BY_EXTENDER = frozenset({EXTENDER})
@@ -99,29 +97,6 @@ def test_after_an_error_a_pod_waits_though_nothing_else_is_to_do() -> None:
     assert waiting.popped() == "p"
 
 
-def test_a_rejection_ends_a_row_of_errors() -> None:
-    waiting = Waiting()
-    waiting.queue.add(named("p"))
-    for _ in range(3):
-        waiting.fail(ERROR)
-        waiting.now += 20
-    waiting.fail(BY_EXTENDER)
-    waiting.queue.move(NODE_ADD)
-    waiting.fail(ERROR)
-    waiting.now += 2
-    assert waiting.popped() == "p"
-
-
-def test_nobody_rests_longer_than_five_minutes() -> None:
-    waiting = Waiting()
-    waiting.queue.add(named("p"))
-    waiting.fail(BY_FIT)
-    assert waiting.queue.seconds_to_next() == LONGEST_STAY_S
-    waiting.now += LONGEST_STAY_S
-    assert waiting.popped() == "p"
-    assert waiting.queue.seconds_to_next() is None
-
-
 def test_a_pod_that_is_gone_is_not_tried() -> None:
     waiting = Waiting()
     for name in ("active", "rejected", "failed"):
@@ -149,12 +124,6 @@ def test_the_newest_version_of_a_pod_is_tried_and_at_once_if_it_changed_so_that_
     queued = waiting.queue.pop()
     assert queued is not None
     assert queued.pod == changed
-
-
-@given(st.integers(1, 10_000))
-def test_a_wait_doubles_up_to_the_longest(count: int) -> None:
-    assert backoff_s(count, 1.0, 10.0) == min(2 ** (count - 1), 10)
-    assert backoff_s(0, 1.0, 10.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,11 +158,6 @@ def test_a_plugin_names_its_events_and_an_extender_gets_all(event: Event, helps_
 def test_changes_of_a_node_have_names(change: Json, actions: list[str]) -> None:
     old = node() | {"status": {}}
     assert [each.action for each in node_events(old, old | change)] == actions
-
-
-def test_a_node_that_is_opened_again_counts_as_changed_taints() -> None:
-    closed = node() | {"spec": {"unschedulable": True}}
-    assert [each.action for each in node_events(closed, node())] == ["UpdateNodeTaint"]
 
 
 def test_changes_of_a_pod_have_names_or_are_just_changes() -> None:

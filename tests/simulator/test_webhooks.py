@@ -160,43 +160,6 @@ def test_a_gpu_pod_that_can_never_be_served_is_refused_wherever_it_asks(
     assert "resources.limits[tencent.com/vcuda-core]" in caught.value.message
 
 
-@pytest.mark.parametrize("limits", [None, {}, {"cpu": "1"}, {"nvidia.com/gpu": "1"}])
-def test_the_webhook_never_hears_of_a_plain_pod(
-    client: ApiClient, hook: Hook, limits: Json | None
-) -> None:
-    client.create(PODS, plain_pod(limits=limits))
-    assert hook.reviews == []
-
-
-@pytest.mark.parametrize("field", ["containers", "initContainers"])
-@pytest.mark.parametrize("listing", ["limits", "requests"])
-def test_the_webhook_hears_of_a_pod_wherever_it_asks(
-    client: ApiClient, hook: Hook, field: str, listing: str
-) -> None:
-    hook.respond = allow()
-    asking = plain_pod()
-    container = {"name": "x", "image": "none", "resources": {listing: {NAMES.core: "100"}}}
-    asking["spec"].setdefault(field, []).append(container)
-    with contextlib.suppress(ApiError):  # of a request alone, by the server's own rule, later
-        client.create(PODS, asking)
-    assert len(hook.reviews) == 1
-
-
-def test_annotations_without_a_request_are_no_reason_to_ask_the_webhook(
-    client: ApiClient, hook: Hook
-) -> None:
-    plain = plain_pod()
-    plain["metadata"]["annotations"] = {NAMES.gpu_policy: "spread"}
-    client.create(PODS, plain)
-    client.create(f"{PODS}/p/binding", BINDING)
-    hook.reviews.clear()
-    again = client.get(f"{PODS}/p")["metadata"]["annotations"]
-    assert NAMES.bind_order in again
-    copy = plain_pod("copy") | {"metadata": {"name": "copy", "annotations": again}}
-    client.create(PODS, copy)
-    assert hook.reviews == []
-
-
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
     client: ApiClient, hook: Hook, warnings: list[str]
 ) -> None:
@@ -329,18 +292,6 @@ def test_the_webhook_never_hears_of_what_a_cluster_needs_to_come_up(
     assert hook.reviews == []
 
 
-def test_another_domain_is_asked_about_instead(
-    client: ApiClient, server: ApiServer, hook: Hook
-) -> None:
-    url, ca = f"https://localhost:{hook.port}", base64.b64decode(hook.ca_bundle)
-    others = Names("gpu.example.com")
-    server.apply(webhook_configuration(url, ca, others), validating_configuration(url, ca, others))
-    hook.respond = allow()
-    client.create(PODS, plain_pod("ours", limits={others.core: "100"}))
-    client.create(PODS, plain_pod("theirs", limits={NAMES.core: "100"}))
-    assert [each["object"]["metadata"]["name"] for each in hook.reviews] == ["ours"]
-
-
 def test_what_is_registered_here_is_what_is_installed_but_for_where_the_webhook_is() -> None:
     here = [
         webhook_configuration("https://localhost:1", b"ca", NAMES),
@@ -395,16 +346,6 @@ def test_the_author_of_a_workload_is_told_at_once(
     _, wrong = _workload(workload, WRONG)
     with pytest.raises(ApiError):
         client.replace(f"{collection}/w", wrong)
-
-
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
-def test_the_webhook_never_hears_of_a_workload_without_gpus(
-    client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
-) -> None:
-    collection, plain = _workload(workload, {"cpu": "1"})
-    client.create(collection, plain)
-    client.patch(f"{collection}/w", {"metadata": {"labels": {"a": "b"}}})
-    assert hook.reviews == []
 
 
 def test_a_workload_older_than_the_webhook_can_still_be_changed(

@@ -1,6 +1,5 @@
 """The listener in this process: real sockets and TLS, clients on threads."""
 
-import asyncio
 import errno
 import gc
 import socket
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.webhook.server.stages import DEADLINE, GET, Make, run
+from tests.webhook.server.stages import GET, Make, run
 from webhook.server.connections import Limits, State
 from webhook.server.protocol import HttpConnection
 
@@ -136,29 +135,6 @@ def test_a_client_that_goes_away_leaves_nothing(
     run(test)
 
 
-def test_draining_waits_for_a_request_under_way_and_for_nothing_idle(make: Make) -> None:
-    async def test() -> None:
-        async with make() as stage:
-            idle, busy, silent = [await stage.connect() for _ in range(3)]
-            await stage.plain()
-            await stage.ask(idle)
-            busy.sendall(GET[:5])
-            await stage.wait(lambda: stage.told.flying == 1)
-            stage.keeps_alive = False
-            draining = asyncio.create_task(stage.listener.drain(DEADLINE))
-            assert await stage.run(lambda: idle.recv(1)) == b""
-            assert await stage.ask(silent) == b"answer"  # it was opened for a request
-            assert await stage.ask(busy, GET[5:]) == b"answer"
-            for client in (busy, silent):
-                client.close()
-            await draining
-            assert stage.told.open == 0
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(stage.address, timeout=1)
-
-    run(test)
-
-
 def test_draining_ends_in_time_whatever_is_under_way(make: Make) -> None:
     async def test() -> None:
         async with make() as stage:
@@ -189,20 +165,6 @@ def test_without_a_file_descriptor_to_spare_a_connection_is_closed(
             assert await stage.ask(await stage.connect()) == b"answer"
             assert await stage.run(lambda: first.recv(1)) == b""
             assert stage.told.ends == {("fresh", "no-room"): 1}
-
-    run(test)
-
-
-def test_many_at_once_are_all_served(make: Make) -> None:
-    async def test() -> None:
-        async with make(limits=Limits(40, 10**8)) as stage:
-
-            async def client() -> bytes:
-                return await stage.ask(await stage.connect())
-
-            answers = await asyncio.gather(*(client() for _ in range(40)))
-            assert answers == [b"answer"] * 40
-            assert stage.told.ends == {}
 
     run(test)
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -24,7 +23,6 @@ from certs.issue import issue
 from certs.names import parse_subject
 from contract.stamps import OrderStamp
 from tests.webhook.serving import DEADLINE, JSON, Json, Running, running
-from webhook.admission.reviews import LARGEST_BODY
 
 JSON_HEAD = b"POST /mutate/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -33,17 +31,6 @@ JSON_HEAD = b"POST /mutate/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: app
 def webhook(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(certificates, tmp_path_factory.mktemp("webhook")) as found:
         yield found
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [(ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")],
-)
-def test_tls_1_2_and_1_3_are_spoken(webhook: Running, version: ssl.TLSVersion, name: str) -> None:
-    context = webhook.tls()
-    context.minimum_version = context.maximum_version = version
-    with webhook.connect(context) as connection:
-        assert connection.version() == name
 
 
 def test_tls_1_1_is_refused(webhook: Running) -> None:
@@ -76,48 +63,6 @@ def test_every_stamp_of_two_workers_is_unique(webhook: Running, review: Json) ->
     assert len({stamp.encode() for stamp in found}) == 80
     reviewed = [each for each in webhook.messages() if each["message"] == "reviewed"]
     assert len({stamp.writer for stamp in found}) == len({each["pid"] for each in reviewed})
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)])
-def test_a_body_of_8_mib_is_read_and_of_more_is_not(
-    webhook: Running, review: Json, more: int, status: int, chunked: bool
-) -> None:
-    body = json.dumps(review).encode().ljust(LARGEST_BODY + more)
-    pieces: Any = (body[at : at + 65536] for at in range(0, len(body), 65536))
-    assert webhook.post(pieces if chunked else body, chunked=chunked)[0] == status
-
-
-@pytest.mark.parametrize(
-    ("head", "statuses"),
-    [
-        (b"POST /mutate/pods HTTP/1.1\r\nContent-Length: x\r\n\r\n", {400}),
-        (b"POST /mutate/pods HTTP/1.1\r\nHost: [x\x00\r\nContent-Length: 0\r\n\r\n", {400}),
-        (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {404}),
-        *(
-            (b"GET /readyz HTTP/1.1\r\nHost: " + host + b"\r\n\r\n", {200, 400})
-            for host in (b"", b"%zz", b"[::1", b"a b", b"x" * 3000, b"\xff\xfe")
-        ),
-        *(
-            (JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks, {400})
-            for chunks in (b"zz\r\nnonsense\r\n0\r\n\r\n", b"0\r\n" + b"T: x\r\n" * 500 + b"\r\n")
-        ),
-        *(
-            (JSON_HEAD + b"Content-Length: 2\r\n" + expect + b"\r\n{}", {400})
-            for expect in (b"Expect: 100-continue\r\n" * 2, b"Expect: \t100-continue\r\n")
-        ),
-    ],
-)
-def test_odd_bytes_never_end_in_500(webhook: Running, head: bytes, statuses: set[int]) -> None:
-    with webhook.connect() as connection:
-        connection.sendall(head)
-        answer = b""
-        while not answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n"):
-            piece = connection.recv(65536)
-            assert piece
-            answer += piece
-    last = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert int(last.removeprefix(b"HTTP/1.1 ")[:3]) in statuses
 
 
 def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(

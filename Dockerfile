@@ -1,5 +1,5 @@
 # One image for all programs; which one runs is the container's first argument:
-# agent, webhook, scheduler or certs.
+# agent, webhook, scheduler, view or certs.
 #
 #   docker build --tag gpu-turnstile .
 #   docker build --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:... --tag gpu-turnstile .

@@ -26,6 +26,7 @@ from tests.deploy.manifests import (
     selects,
 )
 from tests.deploy.schemas import OLDEST, check, newest
+from view.__main__ import cli as view
 from webhook.__main__ import cli as webhook
 
 OBJECTS = base()
@@ -34,6 +35,7 @@ PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
     "certs": certs,
     "scheduler": scheduler,
+    "view": view,
     "webhook": webhook,
 }
 CONTAINERS = [

@@ -113,6 +113,7 @@ EXPECTED = {
     "overlays/scheduler-own": Overlay(),
     "overlays/try-out": Overlay(),
     "overlays/vcuda": Overlay(frozenset(_VCUDA), host_pid=True),
+    "overlays/view": Overlay(),
 }
 
 

@@ -14,7 +14,7 @@ DEPLOY = ROOT / "deploy"
 NAMESPACE = "gpu-turnstile"
 """Where kustomize puts what names no namespace."""
 
-PROGRAMS = ("agent", "certs", "scheduler", "webhook")
+PROGRAMS = ("agent", "certs", "scheduler", "view", "webhook")
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Much faster where PyYAML comes with libyaml."""

@@ -138,7 +138,7 @@ def asks(pod: PodReport) -> str:
     """Write what a pod asks for, in the units in which its author does."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
-    text = f"{cores} cores" + (f", {blocks} blocks" if blocks else "")
+    text = f"{cores} cores" + (f", {blocks_text(blocks, 0)}" if blocks else "")
     return f"{text} in {len(pod.containers)} containers" if len(pod.containers) > 1 else text
 
 

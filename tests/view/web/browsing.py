@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.chrome.webdriver import WebDriver
+
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import Json
@@ -102,8 +107,43 @@ def serving(api: str, folder: Path, *options: str) -> Iterator[Page]:
             process.wait(DEADLINE)
 
 
-def programs() -> tuple[str, str] | None:
-    """Return the paths of Chromium and its driver; ``None`` where one is missing."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+@contextlib.contextmanager
+def chromium() -> Iterator[WebDriver]:
+    """A browser without a window, whose console can be read.
+
+    Raises:
+        LookupError: Chromium or its driver is not installed.
+    """
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")
-    return (chromium, driver) if chromium and driver else None
+    if browser is None or driver is None:
+        raise LookupError("no chromium with chromedriver: apt-get install chromium chromium-driver")
+    options = Options()
+    options.binary_location = browser
+    # As root, in a container, it has no sandbox; what it loads is ours.
+    for each in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(each)
+    options.add_argument("--disable-lcd-text")  # coloured edges of letters double a picture's size
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = Service(driver, log_output=subprocess.DEVNULL)
+    running = webdriver.Chrome(options=options, service=service)
+    try:
+        yield running
+    finally:
+        running.quit()
+
+
+def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> None:
+    """Give the browser a size and a colour scheme."""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+    )
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def console(driver: WebDriver) -> list[str]:
+    """Return what was said on the console since this was last asked."""
+    entries: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]  # is not typed
+    return [each["message"] for each in entries]

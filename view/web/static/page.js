@@ -159,11 +159,13 @@ document.addEventListener("visibilitychange", () => {
 
 const form = document.querySelector("form.filter");
 if (form) {
+  let chosen = location.search;
   const choose = async (event) => {
     event.preventDefault();
     const query = new URLSearchParams();
     for (const [key, value] of new FormData(form)) if (value) query.set(key, value);
     history.pushState(null, "", query.size ? `./?${query}` : "./");
+    chosen = location.search;
     try {
       await whole();
     } catch {
@@ -172,7 +174,9 @@ if (form) {
   };
   form.addEventListener("submit", choose);
   form.addEventListener("change", choose);
-  addEventListener("popstate", () => location.reload());
+  addEventListener("popstate", () => {
+    if (location.search !== chosen) location.reload(); // back; not a jump within the page
+  });
 }
 
 if (kind !== "text") {

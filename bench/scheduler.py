@@ -7,6 +7,7 @@ much memory it has then. All but the last is CPU time of the thread that decides
 machine, and not of what else it was doing.
 """
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -328,11 +329,11 @@ def decide(decisions: Decisions, body: bytes) -> tuple[list[str], list[int], flo
 class _NoRequests:
     """The API server, in no time."""
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:  # noqa: ARG002 -- Protocol
+    async def get_pod(self, namespace: str, name: str) -> Json | None:  # noqa: ARG002 -- Protocol
         """Return nothing: the watch has shown every pod."""
         return None
 
-    def bind(self, namespace: str, name: str, binding: Json) -> None:
+    async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Do nothing."""
 
 
@@ -347,6 +348,7 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
         obj["status"]["phase"] = "Pending"
         cluster.state.put_pod(obj)
     ours = theirs = 0.0
+    loop = asyncio.new_event_loop()
     for obj in objects:
         names = (cluster.names * 2)[start_at : start_at + asked]
         start_at = (start_at + asked) % nodes
@@ -355,7 +357,7 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
         began = time.thread_time()
         best = fitting[scores.index(max(scores))]
         uid = obj["metadata"]["uid"]
-        binder.bind(BindingArgs(f"pod-{uid}", "default", uid, best))
+        loop.run_until_complete(binder.bind(BindingArgs(f"pod-{uid}", "default", uid, best)))
         ours += seconds + time.thread_time() - began
         began = time.thread_time()
         first = next(name for name in names if first_fit(cluster.free[name], limit) >= 0)
@@ -363,6 +365,7 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
         row[0] -= limit[0]
         row[1] -= limit[1]
         theirs += time.thread_time() - began
+    loop.close()
     return pods / ours, pods / max(theirs, 1e-9)
 
 

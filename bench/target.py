@@ -8,15 +8,16 @@ import time
 from collections import Counter
 from typing import Any
 
+from common.serving.connections import Connections, Limits
+from common.serving.protocol import HttpConnection, Service
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.reviewer import Reviewer
+from webhook.admission.reviews import LARGEST_BODY
 from webhook.handler import Handler
 from webhook.server.app import create_app
-from webhook.server.connections import Connections, Limits
-from webhook.server.protocol import HttpConnection, Service
 
 
 class Unacceptable(Exception):
@@ -34,7 +35,12 @@ class Target:
         )
         handler = Handler(reviewer, access=AccessLog(len))
         connections = Connections(Limits(1, 2**26), clock=time.monotonic, observer=handler.metrics)
-        self._service = Service(connections, create_app(handler), keeps_alive=lambda: True)
+        self._service = Service(
+            connections,
+            create_app(handler),
+            keeps_alive=lambda: True,
+            largest_body=LARGEST_BODY,
+        )
         self.statuses: Counter[str] = Counter()
 
     def try_one(self, data: bytes) -> None:

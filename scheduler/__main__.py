@@ -131,7 +131,7 @@ _POLICY = click.Choice([each.value for each in Policy])
     default=32,
     envvar="GPU_TURNSTILE_SCHEDULER_THREADS",
     show_envvar=True,
-    help="Requests that are answered at the same time.",
+    help="Bindings that wait for the API server at the same time.",
 )
 def cli(  # noqa: PLR0913 - one argument a flag
     *,

@@ -1,109 +1,97 @@
-"""The routes: paths, methods and status codes. The one module that knows Flask."""
+"""The routes of the extender: the verbs, its probes and its metrics."""
 
-import logging
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
-from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException
-
+from common.serving.answer import TEXT, Answer
+from common.serving.app import Application
+from common.serving.wsgi import VERIFIED
 from contract.errors import quote
 from scheduler.errors import BadRequest, TooLarge
-from scheduler.handler import INTERNAL, TEXT, Answer, Handler
-from scheduler.metrics import VERBS
+from scheduler.handler import INTERNAL, Handler
+from scheduler.metrics import BIND, DECISIONS
 from scheduler.protocol import LARGEST_NODES
 
-_log = logging.getLogger(__name__)
+Json: TypeAlias = dict[str, Any]
+Check: TypeAlias = Callable[[Json], Answer | None]
+
+_LARGE = 2**20
 
 
 def create_app(
-    handler: Handler,
-    *,
-    is_ready: Callable[[], str],
-    is_verified: Callable[[dict[str, Any]], bool] = lambda _: True,
-) -> Flask:
+    handler: Handler, *, is_ready: Callable[[], str], only_verified: bool = False
+) -> Application:
     """Make the WSGI application.
 
     Args:
         handler: answers kube-scheduler.
         is_ready: returns why this replica is not ready; empty when it is.
-        is_verified: whether a client may ask, by the environment of its request.
+        only_verified: refuse clients without a valid certificate.
     """
-    app = Flask(__name__, static_folder=None)
-    app.url_map.merge_slashes = False
-
-    def verb(name: str) -> Response:
-        if not is_verified(request.environ):
-            text = b"a client certificate of --client-ca is needed\n"
-            return _response(Answer(HTTPStatus.FORBIDDEN, TEXT, text))
-        return _response(handler.answer(name, _read_body))
-
-    for each in VERBS:
-        app.add_url_rule(
-            f"/{each}",
-            each,
-            lambda each=each: verb(each),
-            methods=["POST"],
-            provide_automatic_options=False,
-        )
-
-    @app.get("/healthz", provide_automatic_options=False)
-    def healthz() -> Response:
-        return _response(Answer(HTTPStatus.OK, TEXT, b"ok\n"))
-
-    @app.get("/readyz", provide_automatic_options=False)
-    def readyz() -> Response:
-        why = is_ready()
-        status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-        return _response(Answer(status, TEXT, f"{why or 'ok'}\n".encode()))
-
-    @app.get("/metrics", provide_automatic_options=False)
-    def metrics() -> Response:
-        return _response(
-            Answer(HTTPStatus.OK, handler.metrics.content_type, handler.metrics.render())
-        )
-
-    @app.errorhandler(HTTPException)
-    def refuse(error: HTTPException) -> Response:
-        status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
-        reason = {
-            HTTPStatus.NOT_FOUND: "no such path",
-            HTTPStatus.METHOD_NOT_ALLOWED: "this method is not allowed here",
-        }.get(status, "the request could not be read")
-        response = _response(Answer(status, TEXT, f"{reason}\n".encode()))
-        for key, value in error.get_headers(request.environ):
-            if key == "Allow":
-                response.headers[key] = value
-        return response
-
-    @app.errorhandler(Exception)
-    def fail(_error: Exception) -> Response:
-        _log.exception("failed", extra={"path": request.path[:253]})
-        return _response(Answer(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{INTERNAL}\n".encode()))
-
+    app = Application(_refuse, INTERNAL)
+    check = _refuse_unverified if only_verified else lambda _: None
+    for verb in DECISIONS:
+        app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
+    app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
+    app.add("/healthz", "GET", lambda _: Answer(HTTPStatus.OK, TEXT, b"ok\n"))
+    app.add("/readyz", "GET", lambda _: _probe(is_ready()))
+    app.add("/metrics", "GET", lambda _: _show(handler))
     return app
 
 
-def _read_body() -> bytes:
-    media = request.mimetype
+def _decide(
+    handler: Handler, verb: str, check: Check, environ: Json
+) -> Answer | Coroutine[Any, Any, Answer]:
+    answer = partial(handler.decide, verb, partial(_read_body, environ))
+    if int(environ.get("CONTENT_LENGTH") or 0) > _LARGE:
+        # Whole nodes, which take long to read: others are answered meanwhile.
+        return check(environ) or asyncio.to_thread(answer)
+    return check(environ) or answer()
+
+
+def _bind(handler: Handler, check: Check, environ: Json) -> Answer | Coroutine[Any, Any, Answer]:
+    return check(environ) or handler.bind(partial(_read_body, environ))
+
+
+def _refuse_unverified(environ: Json) -> Answer | None:
+    if environ.get(VERIFIED):
+        return None
+    text = b"a client certificate of --client-ca is needed\n"
+    return Answer(HTTPStatus.FORBIDDEN, TEXT, text)
+
+
+def _probe(why: str) -> Answer:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+    return Answer(status, TEXT, f"{why or 'ok'}\n".encode())
+
+
+def _show(handler: Handler) -> Answer:
+    return Answer(HTTPStatus.OK, handler.metrics.content_type, handler.metrics.render())
+
+
+def _refuse(_path: str, status: HTTPStatus, reason: str) -> Answer:
+    return Answer(status, TEXT, f"{reason}\n".encode())
+
+
+def _read_body(environ: Json) -> bytes:
+    media = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise BadRequest(f"Content-Type: Invalid value: {quote(media)}: must be application/json")
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise BadRequest("Content-Encoding: compressed bodies are not read")
-    if (request.content_length or 0) > LARGEST_NODES:
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    if length > LARGEST_NODES:
         raise TooLarge(f"body: must be at most {LARGEST_NODES} bytes")
     try:
-        body: bytes = request.stream.read(LARGEST_NODES + 1)
-    except OSError as error:
+        body: bytes = environ["wsgi.input"].read(LARGEST_NODES + 1)
+    except OSError as error:  # of servers that read while the application does
         raise BadRequest(_BROKEN) from error
-    if len(body) < (request.content_length or 0):
+    if len(body) < length:
         raise BadRequest(_BROKEN)
     return body
 
 
 _BROKEN = "body: breaks off, or its chunks are broken"
-
-
-def _response(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, content_type=answer.media)

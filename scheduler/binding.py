@@ -4,9 +4,8 @@ The pod counts on its node from the decision on (:class:`scheduler.state.Assumed
 counting where nobody knows whether the Binding was done: it may be, and then its cards are taken.
 """
 
-import threading
-import time
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -35,17 +34,17 @@ _MOST_TRIES = 20_000
 class BindApi(Protocol):
     """The part of the API that pods are bound through."""
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    async def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` when there is none."""
         ...
 
-    def bind(self, namespace: str, name: str, binding: Json) -> None:
+    async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Create a Binding."""
         ...
 
 
 class Binder:
-    """Binds pods. Safe to share between threads."""
+    """Binds pods. Belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
@@ -55,7 +54,7 @@ class Binder:
         names: Names,
         policy: Policy = Policy.BINPACK,
         on_result: Callable[[str], None] = lambda _result: None,
-        wait: Callable[[float], None] = time.sleep,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Bind what *state* has room for.
 
@@ -73,10 +72,9 @@ class Binder:
         self._policy = policy
         self._on_result = on_result
         self._wait = wait
-        self._lock = threading.Lock()
         self._busy: set[str] = set()
 
-    def bind(self, args: BindingArgs) -> str:
+    async def bind(self, args: BindingArgs) -> str:
         """Bind a pod.
 
         Returns:
@@ -85,18 +83,16 @@ class Binder:
         Raises:
             BindError: it is not bound, or nobody knows yet; kube-scheduler tries it again.
         """
-        with self._lock:
-            if args.uid in self._busy:
-                raise self._error("busy", "a binding of this pod is under way")
-            self._busy.add(args.uid)
+        if args.uid in self._busy:
+            raise self._error("busy", "a binding of this pod is under way")
+        self._busy.add(args.uid)
         try:
-            return self._bind(args)
+            return await self._bind(args)
         finally:
-            with self._lock:
-                self._busy.discard(args.uid)
+            self._busy.discard(args.uid)
 
-    def _bind(self, args: BindingArgs) -> str:
-        pod = self._state.find(args.uid) or self._fetch(args)
+    async def _bind(self, args: BindingArgs) -> str:
+        pod = self._state.find(args.uid) or await self._fetch(args)
         if isinstance(pod, str):
             return pod
         annotations: dict[str, str] = {}
@@ -114,27 +110,27 @@ class Binder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
         try:
-            self._api.bind(args.namespace, args.name, binding)
+            await self._api.bind(args.namespace, args.name, binding)
         except Rejected as error:
             if error.status != 409:
                 self._state.retract(args.uid, args.node)
                 raise self._error("rejected", f"the API server refuses: {error}") from error
-            self._look_up(args, str(error), sure=True)
+            await self._look_up(args, str(error), sure=True)
         except (Unavailable, Gone) as error:
-            self._look_up(args, str(error), sure=False)
+            await self._look_up(args, str(error), sure=False)
         else:
             self._state.settle(args.uid, args.node)
             self._on_result("bound")
         return ", ".join(f"{key.rpartition('-')[2]}: {value}" for key, value in annotations.items())
 
-    def _fetch(self, args: BindingArgs) -> Pod | str | None:
+    async def _fetch(self, args: BindingArgs) -> Pod | str | None:
         """Ask for a pod that the watch has not shown.
 
         Returns:
             The pod; ``None`` for one that asks for no GPU; text where it is bound there already.
         """
         try:
-            obj = self._api.get_pod(args.namespace, args.name)
+            obj = await self._api.get_pod(args.namespace, args.name)
         except (Rejected, Unavailable, Gone) as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
         if obj is None or obj["metadata"].get("uid") != args.uid:
@@ -173,7 +169,7 @@ class Binder:
             for index, cards in chosen.items()
         }
 
-    def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
+    async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
         """Find out what became of a Binding; return where it was done.
 
         Args:
@@ -183,9 +179,9 @@ class Binder:
         """
         for attempt in range(_LOOKS):
             if attempt:
-                self._wait(_LOOK_AGAIN_SECONDS)
+                await self._wait(_LOOK_AGAIN_SECONDS)
             try:
-                obj = self._api.get_pod(args.namespace, args.name)
+                obj = await self._api.get_pod(args.namespace, args.name)
             except (Rejected, Unavailable, Gone):
                 continue
             if obj is None or obj["metadata"].get("uid") != args.uid:

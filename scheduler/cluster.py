@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from common.apiserver.asking import Asking
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.serving.errors import SettingsError
@@ -23,13 +24,14 @@ _WRITE_SECONDS = 4.0
 
 
 class Cluster:
-    """A client for one replica. Safe to share between threads."""
+    """A client for one replica. Safe to share between threads; the coroutines are one loop's."""
 
-    def __init__(self, kubeconfig: Path | None) -> None:
+    def __init__(self, kubeconfig: Path | None, *, bindings: int = 32) -> None:
         """Read the credentials; nothing is asked yet.
 
         Args:
             kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+            bindings: how many are made at the same time.
 
         Raises:
             SettingsError: neither can be used.
@@ -39,6 +41,7 @@ class Cluster:
             self._pods = Client(kubeconfig, user_agent=_USER_AGENT)  # whose watch is ended alone
         except CredentialsError as error:
             raise SettingsError(f"--{error}") from error
+        self._asking = Asking(self._client, at_once=bindings)
 
     def list_pods(self, more: str) -> tuple[list[Json], str, str]:
         """List one page of the pods that have not ended, as of now.
@@ -70,7 +73,7 @@ class Cluster:
         """Stream their changes."""
         return self._client.watch(_NODES, {"resourceVersion": version})
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    async def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` when there is none.
 
         Raises:
@@ -78,7 +81,7 @@ class Cluster:
             Unavailable: no usable answer in time.
         """
         try:
-            return self._client.call(
+            return await self._asking.call(
                 "GET", object_path("pods", namespace, name), timeout=_GET_SECONDS
             )
         except Rejected as error:
@@ -86,7 +89,7 @@ class Cluster:
                 return None
             raise
 
-    def bind(self, namespace: str, name: str, binding: Json) -> None:
+    async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Create a Binding.
 
         Raises:
@@ -95,7 +98,7 @@ class Cluster:
         """
         path = object_path("pods", namespace, name) + "/binding"
         query = {"timeout": f"{BIND_SECONDS:.0f}s"}
-        self._client.call("POST", path, binding, timeout=BIND_SECONDS, query=query)
+        await self._asking.call("POST", path, binding, timeout=BIND_SECONDS, query=query)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` when there is none.
@@ -153,6 +156,7 @@ class Cluster:
         self._client.call("PATCH", path, patch, timeout=_WRITE_SECONDS)
 
     def close(self) -> None:
-        """End every watch."""
+        """End every watch, and the connections for Bindings."""
+        self._asking.close()
         self._client.close()
         self._pods.close()

@@ -7,15 +7,15 @@ with 200 and an ``Error``, because of any other status kube-scheduler tells peop
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
+from common.serving.answer import JSON, TEXT, Answer
 from contract.names import Names
 from placement.cluster.pods import parse_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BadRequest, BindError
-from scheduler.metrics import VERBS, Metrics
+from scheduler.metrics import BIND, Metrics
 from scheduler.protocol import (
     decode_args,
     decode_binding,
@@ -25,7 +25,6 @@ from scheduler.protocol import (
     encode_scores,
 )
 
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 INTERNAL = "internal error, see the log of the scheduler extender"
 NOT_IN_STEP = "not in step yet: nodes and pods are being listed"
 
@@ -33,17 +32,8 @@ _log = logging.getLogger(__name__)
 _TITLE = "gpu-turnstile: "  # kube-scheduler does not tell whose reason it is
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer without its framing."""
-
-    status: HTTPStatus
-    media: str
-    body: bytes
-
-
 class Handler:
-    """The handler of requests. Safe to share between threads."""
+    """The handler of requests."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
@@ -71,33 +61,52 @@ class Handler:
         self.metrics = metrics
         self._in_step = in_step
         self._not_binding = not_binding
-        self._verbs = {"filter": self._filter, "prioritize": self._prioritize, "bind": self._bind}
-        assert set(self._verbs) == set(VERBS)  # noqa: S101 -- a slip of ours, found at the start
+        self._decided = {"filter": self._filter, "prioritize": self._prioritize}
 
-    def answer(self, verb: str, read_body: Callable[[], bytes]) -> Answer:
-        """Answer one request.
+    def decide(self, verb: str, read_body: Callable[[], bytes]) -> Answer:
+        """Answer a question about nodes. Safe to call from several threads.
 
         Args:
-            verb: ``filter``, ``prioritize`` or ``bind``.
+            verb: ``filter`` or ``prioritize``.
             read_body: returns the body; raises :class:`BadRequest` for an unreadable one.
         """
         began = time.perf_counter()
         try:
-            body = self._verbs[verb](read_body())
-        except (BadRequest, BindError) as error:
-            _log.warning("not done", extra={"verb": verb, "reason": str(error)})
-            return self._error(verb, str(error), malformed=isinstance(error, BadRequest))
-        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
-            _log.exception("failed", extra={"verb": verb})
-            return self._error(verb, INTERNAL, malformed=False)
+            body = self._decided[verb](read_body())
+        except Exception as error:  # noqa: BLE001 - told apart there
+            return self._refuse(verb, error)
+        return self._done(verb, began, body)
+
+    async def bind(self, read_body: Callable[[], bytes]) -> Answer:
+        """Answer a request to bind a pod.
+
+        Args:
+            read_body: as of :meth:`decide`.
+        """
+        began = time.perf_counter()
+        try:
+            body = await self._bind(read_body())
+        except Exception as error:  # noqa: BLE001 - told apart there
+            return self._refuse(BIND, error)
+        return self._done(BIND, began, body)
+
+    def _done(self, verb: str, began: float, body: bytes) -> Answer:
         self.metrics.answered(verb, time.perf_counter() - began)
         return Answer(HTTPStatus.OK, JSON, body)
+
+    def _refuse(self, verb: str, error: Exception) -> Answer:
+        if isinstance(error, BadRequest | BindError):
+            _log.warning("not done", extra={"verb": verb, "reason": str(error)})
+            return self._error(verb, str(error), malformed=isinstance(error, BadRequest))
+        # Our own mistake: its trace is for us only.
+        _log.error("failed", extra={"verb": verb}, exc_info=error)
+        return self._error(verb, INTERNAL, malformed=False)
 
     def _error(self, verb: str, text: str, *, malformed: bool) -> Answer:
         self.metrics.failed(verb)
         if verb == "filter":
             return Answer(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
-        if verb == "bind":
+        if verb == BIND:
             return Answer(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))
         if malformed:  # a list of priorities has no field for an error
             return Answer(HTTPStatus.BAD_REQUEST, TEXT, f"{text}\n".encode())
@@ -124,13 +133,13 @@ class Handler:
         names = [node["metadata"]["name"] for node in nodes]
         return encode_scores(names, self._decisions.score_objects(pod, nodes))
 
-    def _bind(self, body: bytes) -> bytes:
+    async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)
         why = self._not_binding()
         if why:
             self.metrics.bound("not-leader")
             raise BindError(why)
-        cards = self._binder.bind(args)
+        cards = await self._binder.bind(args)
         _log.info(
             "bound",
             extra={"pod": f"{args.namespace}/{args.name}", "node": args.node, "cards": cards},

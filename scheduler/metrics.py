@@ -11,7 +11,8 @@ _BUCKETS = (
     *(0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
-VERBS = ("filter", "prioritize", "bind")
+DECISIONS, BIND = ("filter", "prioritize"), "bind"
+VERBS = (*DECISIONS, BIND)
 BINDINGS = (
     *("bound", "found", "refused", "rejected", "elsewhere", "gone", "doubtful"),
     *("unavailable", "busy", "not-leader"),
@@ -57,6 +58,28 @@ class Metrics:
             self._bindings.labels(result)
         for decision in ("fits", "full", "never"):
             self._nodes.labels(decision)
+        self._in_flight = Gauge(
+            f"{_PREFIX}requests_in_flight",
+            "Requests that have begun to arrive and are not answered.",
+            registry=self._registry,
+        )
+        self._connections = Gauge(
+            f"{_PREFIX}connections", "Connections that are open.", registry=self._registry
+        )
+        self._ended = Counter(
+            f"{_PREFIX}connections_ended",
+            "Connections ended before their client did, by what they waited for and why.",
+            ["state", "reason"],
+            registry=self._registry,
+        )
+        self._reloads = Counter(
+            f"{_PREFIX}certificate_reloads",
+            "Times the files of the certificate had changed, by what became of it.",
+            ["result"],
+            registry=self._registry,
+        )
+        for result in ("loaded", "refused"):
+            self._reloads.labels(result)
         self._expiry = Gauge(
             f"{_PREFIX}certificate_expiry_timestamp_seconds",
             "When the certificate that is served ends.",
@@ -90,6 +113,22 @@ class Metrics:
         """Count nodes asked about, by the decision."""
         for decision, count in (("fits", fits), ("full", full), ("never", never)):
             self._nodes.labels(decision).inc(count)
+
+    def in_flight(self, change: int) -> None:
+        """Add to the requests that have begun to arrive and are not answered."""
+        self._in_flight.inc(change)
+
+    def connected(self, change: int) -> None:
+        """Add to the open connections."""
+        self._connections.inc(change)
+
+    def ended(self, state: str, why: str) -> None:
+        """Count a connection that the server closed first."""
+        self._ended.labels(state, why).inc()
+
+    def certificate_changed(self, result: str) -> None:
+        """Count new files of the certificate, by their fate: ``loaded`` or ``refused``."""
+        self._reloads.labels(result).inc()
 
     def certificate_ends(self, expires: float) -> None:
         """Set the end of the served certificate."""

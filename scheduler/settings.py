@@ -26,7 +26,7 @@ class Settings:
             none.
         identity: this replica's name, the pod's.
         address: where the leader is reached, the pod's IP.
-        threads: requests that are answered at the same time.
+        threads: Bindings that wait for the API server at the same time.
     """
 
     host: str

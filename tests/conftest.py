@@ -5,11 +5,15 @@ import gc
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from certs import store
+from certs.issue import issue
+from certs.names import parse_subject
 from tests.rbac.comparison import never_granted
 from tests.rbac.manifests import DEPLOY, Manifest, read
 from tests.rbac.recording import Recording
@@ -32,7 +36,7 @@ UNMEASURED = (
     *(TESTS / each for each in ("image", "runtime", "simulator", "situations")),
 )
 SLOW = (
-    *(*UNMEASURED, TESTS / "rbac", TESTS / "webhook" / "server"),
+    *(*UNMEASURED, TESTS / "rbac", TESTS / "common" / "serving", TESTS / "webhook" / "server"),
     *(TESTS / "scheduler" / "test_server.py", TESTS / "webhook" / "test_metrics.py"),
 )
 SLOW_FIXTURES = {"folder", "kubelet", "server"}
@@ -81,6 +85,15 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what stays until the end: modules and 5,000 tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as ``python -m certs issue`` leaves it, for localhost."""
+    directory = tmp_path_factory.mktemp("certificates")
+    subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
+    store.write(directory, issue(subject, now=datetime.now(UTC)))
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ from agent.settings import EnforcementMode
 from certs.__main__ import cli as certs
 from contract.names import Names
 from scheduler.__main__ import cli as scheduler
+from scheduler.extender import observe
 from scheduler.metrics import Metrics as SchedulerMetrics
-from scheduler.server import observe
 from scheduler.state import State
 from webhook.__main__ import cli as webhook
 from webhook.metrics import Metrics as WebhookMetrics

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from common.serving.answer import JSON, TEXT, Answer
 from webhook.access_log import AccessLog
 from webhook.admission.reviewer import Reviewed, Reviewer
 from webhook.admission.verdicts import cut
 from webhook.errors import BadRequest, Unverified
 from webhook.metrics import Metrics
 
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 INTERNAL = "internal error, see the log of the webhook"
 
 _log = logging.getLogger(__name__)
@@ -37,15 +37,6 @@ class Request:
     encoding: str
     read_body: Callable[[], bytes]
     verified: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer without its framing."""
-
-    status: HTTPStatus
-    media: str
-    body: bytes
 
 
 class Handler:

@@ -45,7 +45,7 @@ class Client:
         Raises:
             CredentialsError: neither can be used.
         """
-        self._rest = Rest(kubeconfig, user_agent=user_agent, context=context)
+        self.rest = Rest(kubeconfig, user_agent=user_agent, context=context)
         self._lock = threading.Lock()
         self._watching: set[Any] = set()
         self._closed = False
@@ -75,12 +75,10 @@ class Client:
         """
         response = self._request(method, path, body, timeout=timeout, query=query)
         try:
-            decoded = json.loads(response.data)
-        except (*BROKEN, ValueError) as error:
+            content = response.data
+        except BROKEN as error:
             raise Unavailable(f"API server: {error}") from error
-        if not isinstance(decoded, dict):
-            raise Unavailable("API server: answered with something that is no object")
-        return decoded
+        return decode(content)
 
     def read_text(self, path: str, *, timeout: Timeout) -> str:
         """Get what is no object, such as what a pod answers through the API server's proxy.
@@ -195,16 +193,46 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> Any:
         """Make a request; raise what a status other than 2xx stands for."""
-        response = self._rest.request(method, path, timeout=timeout, query=query, body=body)
+        response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
         status: int = response.status
         if 200 <= status < 300:
             return response
-        message = _message(response)
-        if status == 410:
-            raise Gone(message)
-        if 400 <= status < 500 and status != 429:
-            raise Rejected(status, message)
-        raise Unavailable(f"API server: {status} {message}")
+        try:
+            content = response.data
+        except BROKEN:
+            content = b""
+        raise refusal(status, str(response.reason), content)
+
+
+def decode(content: bytes) -> Json:
+    """Read the object of an answer.
+
+    Raises:
+        Unavailable: it is none.
+    """
+    try:
+        decoded = json.loads(content)
+    except ValueError as error:
+        raise Unavailable(f"API server: {error}") from error
+    if not isinstance(decoded, dict):
+        raise Unavailable("API server: answered with something that is no object")
+    return decoded
+
+
+def refusal(status: int, reason: str, content: bytes) -> Gone | Rejected | Unavailable:
+    """Return the error for an HTTP status other than 2xx.
+
+    Args:
+        status: the HTTP status; 410 is ``Gone``, any other 4xx but 429 ``Rejected``.
+        reason: the text beside it.
+        content: a ``Status``, whose message is told, or anything else.
+    """
+    message = _message(reason, content)
+    if status == 410:
+        return Gone(message)
+    if 400 <= status < 500 and status != 429:
+        return Rejected(status, message)
+    return Unavailable(f"API server: {status} {message}")
 
 
 def object_path(resource: str, namespace: str, name: str = "", *, api: str = "/api/v1") -> str:
@@ -234,12 +262,12 @@ def _shut(response: Any) -> None:
             sock.shutdown(socket.SHUT_RDWR)
 
 
-def _message(response: Any) -> str:
+def _message(reason: str, content: bytes) -> str:
     """Return the message of a ``Status``, or the reason beside the HTTP status."""
     try:
-        return str(json.loads(response.data)["message"])
-    except (*BROKEN, TypeError, ValueError, KeyError):
-        return str(response.reason)
+        return str(json.loads(content)["message"])
+    except (TypeError, ValueError, KeyError):
+        return reason
 
 
 def _event(line: bytes) -> tuple[str, Json]:

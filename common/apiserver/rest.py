@@ -6,18 +6,20 @@ and to build typed objects of every pod on every event costs more than all else 
 modules are named one by one, because the program defers their packages (``agent.__main__``).
 """
 
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
-from kubernetes.client.rest import RESTClientObject
+from kubernetes.client.rest import RESTClientObject, should_bypass_proxies
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import load_incluster_config
+from urllib3.util.ssl_ import create_urllib3_context
 
 from common.apiserver.errors import CredentialsError
 from common.errors import Unavailable
@@ -60,6 +62,72 @@ class Rest:
             _load_kubeconfig(self._configuration, kubeconfig, context)
         self._configuration.retries = False
         self._client = RESTClientObject(self._configuration)
+        address = urlsplit(self._configuration.host)
+        self._prefix = address.path.rstrip("/")
+        self.host = address.netloc
+        self.server = address.hostname or ""
+        self.port = address.port or (443 if address.scheme == "https" else 80)
+        self._secure = address.scheme == "https"
+
+    @property
+    def proxied(self) -> bool:
+        """Whether a proxy stands between."""
+        settings = self._configuration
+        return bool(settings.proxy) and not should_bypass_proxies(
+            settings.host, settings.no_proxy or ""
+        )
+
+    @property
+    def server_name(self) -> str | None:
+        """The name in the server's certificate; ``None`` without TLS."""
+        return (self._configuration.tls_server_name or self.server) if self._secure else None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Make the TLS context for one connection; reads the files of the credentials.
+
+        Raises:
+            OSError: a file cannot be used.
+        """
+        if not self._secure:
+            return None
+        settings = self._configuration
+        verify = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
+        context = create_urllib3_context(cert_reqs=verify)
+        if settings.assert_hostname is False or not settings.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = verify
+        else:
+            context.check_hostname = True
+        if settings.ssl_ca_cert or settings.ca_cert_data:
+            context.load_verify_locations(settings.ssl_ca_cert, cadata=settings.ca_cert_data)
+        elif settings.verify_ssl:
+            context.load_default_certs()
+        if settings.cert_file:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
+        return context
+
+    def prepare(
+        self, method: str, path: str, query: Mapping[str, str] | None, *, has_body: bool
+    ) -> tuple[str, dict[str, str]]:
+        """Return the target and the header fields of a request.
+
+        Args:
+            method: such as ``GET``.
+            path: absolute, quoted.
+            query: parameters; sorted by name.
+            has_body: whether a JSON object is sent; with ``PATCH`` it is a merge patch.
+
+        Raises:
+            Unavailable: the credentials cannot be renewed.
+        """
+        try:
+            fields = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
+        except (*BROKEN, ConfigException) as error:
+            raise Unavailable(f"API server: {error}") from error
+        if has_body:
+            fields["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
+        target = self._prefix + path
+        return f"{target}?{urlencode(sorted(query.items()))}" if query else target, fields
 
     def request(
         self,
@@ -85,19 +153,15 @@ class Rest:
         Raises:
             Unavailable: no response, or the credentials cannot be renewed.
         """
-        url = self._configuration.host + path
-        if query:
-            url += "?" + urlencode(sorted(query.items()))
+        target, headers = self.prepare(method, path, query, has_body=body is not None)
+        url = self._configuration.host + target.removeprefix(self._prefix)
         try:
-            headers = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
-            if body is not None:
-                headers["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
             answer = self._client.request(
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
         except ApiException as error:  # no status of the server's: what TLS said
             raise Unavailable(f"API server: {error.status} {error.reason}") from error
-        except (*BROKEN, ConfigException) as error:
+        except BROKEN as error:
             raise Unavailable(f"API server: {error}") from error
         return answer.response
 

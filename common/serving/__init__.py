@@ -1,4 +1,5 @@
-"""The server's side of TLS, as webhook and scheduler use it: certificates that renew themselves.
+"""The HTTPS server of webhook and scheduler: processes, TLS, connections, Flask's routes.
 
-Reads certificate files; opens no socket.
+I/O is allowed here: sockets, signals, and the files of the certificate. Nothing is decided here
+about what is asked; requests go to the programs.
 """

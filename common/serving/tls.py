@@ -2,6 +2,8 @@
 
 import logging
 import ssl
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +16,27 @@ _log = logging.getLogger(__name__)
 # TLS 1.2 only with forward secrecy and authenticated encryption; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
+
+ON_FAILED_HANDSHAKE: ContextVar[Callable[[], object]] = ContextVar("ON_FAILED_HANDSHAKE")
+"""Called when a handshake fails; whoever starts it sets this before."""
+
+
+class _Handshake(ssl.SSLObject):
+    """One connection; when its handshake fails, the client receives the alert.
+
+    asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So a failure
+    is reported, and asyncio is told to wait for input, for which it sends what is pending.
+    """
+
+    def do_handshake(self) -> None:
+        """Continue the handshake."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            ON_FAILED_HANDSHAKE.get()()
+            raise ssl.SSLWantReadError from error
 
 
 class Change(Enum):
@@ -63,7 +86,7 @@ class Certificate:
         self._refused = ""
         # In this order: what is replaced between the two is found by the next refresh.
         self._content = _read(files)
-        self.context = self._make()
+        self.context = server_context(files)
         self.expires = not_after(self._content[0])
 
     def refresh(self) -> Change:
@@ -76,7 +99,7 @@ class Certificate:
             content = _read(self._files)
             if content == self._content:
                 return Change.NONE
-            context = self._make()
+            context = server_context(self._files)
             if _read(self._files) != content:
                 return Change.NONE  # replaced while it was read: the next call reads it whole
         except SettingsError as error:
@@ -85,9 +108,6 @@ class Certificate:
         self.expires = not_after(content[0])
         _log.info("certificate loaded", extra={"cert": str(self._files.cert)})
         return Change.LOADED
-
-    def _make(self) -> ssl.SSLContext:
-        return server_context(self._files)
 
     def _refuse(self, reason: str) -> Change:
         if reason == self._refused:
@@ -98,7 +118,7 @@ class Certificate:
 
 
 def server_context(files: Files) -> ssl.SSLContext:
-    """Make a server's context, for TLS 1.2 and newer.
+    """Make a server's context for asyncio, for TLS 1.2 and newer.
 
     Raises:
         SettingsError: a file cannot be read or used, or the two do not belong together.
@@ -106,6 +126,7 @@ def server_context(files: Files) -> ssl.SSLContext:
     _look_for(_CERTIFICATE, files.cert, "--cert", "a PEM certificate")
     _look_for(_KEY, files.key, "--key", "a PEM private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = _Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     # A resumed session would bring the trust of an earlier --client-ca with it, and be

@@ -5,6 +5,7 @@ EndpointSlice, binds pods that it follows and one that it does not, and gives th
 """
 
 import ast
+import asyncio
 import inspect
 import json
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ import pytest
 
 from common.serving.tls import Files
 from scheduler import cluster
-from scheduler.server import Extender
+from scheduler.extender import Extender
+from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, kubeconfig_for
@@ -91,7 +93,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
             server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         server.apply(*(each.body for each in read(DEPLOY) if each.kind == "EndpointSlice"))
         server.apply(make_node("n1"))
-        _live(Extender(_settings(kubeconfig)), admin)
+        asyncio.run(_live(Extender(_settings(kubeconfig), Metrics()), admin))
         yield Heard(
             frozenset(as_request(each) for each in server.requests if _ours(each)),
             frozenset(methods.called),
@@ -99,13 +101,13 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
         )
 
 
-def _live(extender: Extender, admin: ApiClient) -> None:
+async def _live(extender: Extender, admin: ApiClient) -> None:
     asked = [_bound_in(admin, namespace, gpus) for namespace in _TEAMS for gpus in (True, False)]
     extender.start()
     try:
         eventually(lambda: not extender.leadership.not_binding(), "it binds")
         for body in asked:
-            answer = extender.handler.answer("bind", partial(bytes, body))
+            answer = await extender.handler.bind(partial(bytes, body))
             assert json.loads(answer.body) == {"Error": ""}
         path = f"/apis/discovery.k8s.io/v1/namespaces/{_NAMESPACE}/endpointslices"
         eventually(
@@ -113,6 +115,8 @@ def _live(extender: Extender, admin: ApiClient) -> None:
         )
     finally:
         extender.stop()
+        for _ in range(3):  # connections are closed by the loop
+            await asyncio.sleep(0)
 
 
 def _bound_in(admin: ApiClient, namespace: str, gpus: bool) -> bytes:

@@ -1,7 +1,7 @@
 """Binding: one POST with the cards chosen, and what becomes of it when the answer is lost."""
 
-import threading
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -25,22 +25,24 @@ class FakeApi:
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
         self.bindings: list[Json] = []
-        self.before: list[Callable[[], None]] = []
+        self.before: list[Callable[[], Awaitable[None] | None]] = []
         self.after: list[Exception] = []
         self.deaf = 0
         self.gets = 0
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    async def get_pod(self, namespace: str, name: str) -> Json | None:
         self.gets += 1
         if self.deaf:
             self.deaf -= 1
             raise Unavailable("API server: away")
         return self.pods.get(name)
 
-    def bind(self, namespace: str, name: str, binding: Json) -> None:
+    async def bind(self, namespace: str, name: str, binding: Json) -> None:
         self.bindings.append(binding)
         if self.before:
-            self.before.pop(0)()
+            waited = self.before.pop(0)()
+            if waited is not None:
+                await waited
         pod = self.pods[name]
         pod["spec"]["nodeName"] = binding["target"]["name"]
         pod["metadata"]["annotations"] |= binding["metadata"]["annotations"]
@@ -68,7 +70,7 @@ class Stage:
             names=NAMES,
             policy=Policy.BINPACK,
             on_result=self.results.append,
-            wait=lambda _: None,
+            wait=lambda _: asyncio.sleep(0),
         )
 
     def create(
@@ -79,7 +81,10 @@ class Stage:
             self.state.put_pod(self.api.pods[name])
 
     def bind(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
-        return self.binder.bind(BindingArgs(name, "default", uid or f"u-{name}", node))
+        return asyncio.run(self.ask(name, node, uid))
+
+    async def ask(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
+        return await self.binder.bind(BindingArgs(name, "default", uid or f"u-{name}", node))
 
     def refused(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
         with pytest.raises(BindError) as error:
@@ -295,20 +300,14 @@ def test_a_conflict_with_a_binding_to_the_same_node_is_none(stage: Stage) -> Non
 
 def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
     stage.create("a", (30, 4))
-    inside, go_on = threading.Event(), threading.Event()
 
-    def wait() -> None:
-        inside.set()
-        go_on.wait(30)
+    async def meanwhile() -> None:
+        with pytest.raises(BindError, match=r"^a binding of this pod is under way$"):
+            await stage.ask()
 
-    stage.api.before = [wait]
-    first = threading.Thread(target=stage.bind)
-    first.start()
-    inside.wait(30)
-    assert stage.refused() == "a binding of this pod is under way"
-    go_on.set()
-    first.join()
-    assert sorted(stage.results) == ["bound", "busy"]
+    stage.api.before = [meanwhile]
+    assert stage.bind() == "0: 0"
+    assert stage.results == ["busy", "bound"]
 
 
 def test_a_search_that_gives_up_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.serving.wsgi import VERIFIED
 from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import create_app
@@ -23,7 +24,7 @@ from tests.scheduler.test_binding import FakeApi
 
 
 class Stage:
-    def __init__(self) -> None:
+    def __init__(self, *, only_verified: bool = False) -> None:
         self.state = State(NAMES)
         for name in ("n1", "n2"):
             self.state.put_node(make_node(name, 1))
@@ -31,7 +32,6 @@ class Stage:
         self.in_step = True
         self.not_binding = ""
         self.ready = ""
-        self.verified = True
         self.metrics = Metrics()
         self.decisions = Decisions(self.state, NAMES)
         self.handler = Handler(
@@ -51,7 +51,7 @@ class Stage:
         self.app = create_app(
             self.handler,
             is_ready=lambda: self.ready,
-            is_verified=lambda _: self.verified,
+            only_verified=only_verified,
         )
         self.client: FlaskClient = self.app.test_client()
 
@@ -197,8 +197,8 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(
     assert caplog.text.count("ZeroDivisionError: secret") == 3
 
 
-def test_without_its_certificate_nobody_is_answered_but_probes(stage: Stage) -> None:
-    stage.verified = False
+def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
+    stage = Stage(only_verified=True)
     answer = stage.client.post("/bind", json=BINDING)
     assert (answer.status_code, answer.text) == (
         403,
@@ -206,6 +206,8 @@ def test_without_its_certificate_nobody_is_answered_but_probes(stage: Stage) -> 
     )
     assert stage.client.get("/healthz").text == "ok\n"
     assert stage.client.get("/readyz").status_code == 200
+    answer = stage.client.post("/filter", json=ARGS, environ_overrides={VERIFIED: True})
+    assert answer.status_code == 200
 
 
 def test_readiness_says_why_not(stage: Stage) -> None:
@@ -227,8 +229,8 @@ def test_metrics_are_shown(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
-        ("GET", "/filter", 405, "this method is not allowed here\n"),
-        ("OPTIONS", "/bind", 405, "this method is not allowed here\n"),
+        ("GET", "/filter", 405, "GET is not allowed here\n"),
+        ("OPTIONS", "/bind", 405, "OPTIONS is not allowed here\n"),
         ("POST", "/preempt", 404, "no such path\n"),
         ("GET", "/", 404, "no such path\n"),
         ("POST", "//filter", 404, "no such path\n"),

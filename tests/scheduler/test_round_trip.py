@@ -4,6 +4,8 @@ The extender binds; what it wrote is read by the agent's own reader and placed b
 allocator, with a kubelet's bookkeeping; what the agent records is read by the extender again.
 """
 
+import asyncio
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +45,7 @@ class Cluster:
         obj = self.api.pods[name] = make_pod(name, *limits, inits=early.get("inits", ()))
         self.state.put_pod(obj)
         try:
-            self.binder.bind(BindingArgs(name, "default", f"u-{name}", "n1"))
+            asyncio.run(self.binder.bind(BindingArgs(name, "default", f"u-{name}", "n1")))
         except BindError:
             self.state.drop_pod(f"u-{name}")
             return False

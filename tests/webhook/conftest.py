@@ -2,15 +2,10 @@
 
 import copy
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from certs import store
-from certs.issue import issue
-from certs.names import parse_subject
 from contract.names import Names
 from contract.stamps import OrderStamp
 
@@ -75,12 +70,3 @@ def review() -> Json:
 def stamp() -> Callable[[], OrderStamp]:
     """A stamper that always gives the same stamp."""
     return lambda: OrderStamp(TIME, "w1", 0)
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as ``python -m certs issue`` leaves it, for localhost."""
-    directory = tmp_path_factory.mktemp("certificates")
-    subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
-    store.write(directory, issue(subject, now=datetime.now(UTC)))
-    return directory

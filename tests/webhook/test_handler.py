@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from common.serving.answer import JSON, TEXT, Answer
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
 from webhook.admission.reviewer import Reviewer
 from webhook.errors import BadRequest
-from webhook.handler import JSON, TEXT, Answer, Handler, Request
+from webhook.handler import Handler, Request
 
 Json = dict[str, Any]
 Stamp = Callable[[], OrderStamp]

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
+from common.serving.wsgi import VERIFIED
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.admission.reviewer import Reviewer
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.handler import Handler
 from webhook.server.app import create_app
-from webhook.server.wsgi import VERIFIED
 
 Json = dict[str, Any]
 Stamp = Callable[[], OrderStamp]

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import values
 
+from common.serving.tls import Certificate
 from contract.names import Names
-from webhook.server.master import Master, gunicorn_settings
-from webhook.server.tls import Certificate
-from webhook.server.worker import open_files
+from webhook.server.master import Master
 from webhook.settings import Files, Settings
 
 
@@ -56,34 +55,12 @@ def test_a_new_worker_counts_in_the_files_of_the_dead_one(
     assert files() == {"counter_0.db", "counter_1.db"}
 
 
-def test_no_setting_of_gunicorn_touches_a_read_only_root(settings: Settings) -> None:
-    made = gunicorn_settings(settings)
-    assert made["bind"] == "[::1]:8443"
-    assert made["workers"] == 3
-    assert made["control_socket_disable"] is True
-    assert made["worker_tmp_dir"] in {"/dev/shm", None}
-    assert 5 + 16 < made["graceful_timeout"] < 30
-
-
-@pytest.mark.parametrize(
-    ("limits", "wanted", "raised", "held"),
-    [
-        ((1024, 4096), 500, None, 500),
-        ((1024, 4096), 1000, (1064, 4096), 1000),
-        ((1024, 4096), 5000, (4096, 4096), 4032),
-        ((1024, -1), 5000, (5064, -1), 5000),
-        ((32, 32), 5000, (32, 32), 1),
-    ],
-)
-def test_no_more_connections_are_held_than_there_may_be_open_files(
-    monkeypatch: pytest.MonkeyPatch,
-    limits: tuple[int, int],
-    wanted: int,
-    raised: tuple[int, int] | None,
-    held: int,
+def test_no_setting_of_gunicorn_touches_a_read_only_root(
+    settings: Settings, tmp_path: Path
 ) -> None:
-    state = [limits]
-    monkeypatch.setattr("resource.getrlimit", lambda _: state[-1])
-    monkeypatch.setattr("resource.setrlimit", lambda _, new: state.append(new))
-    assert open_files(wanted) == held
-    assert state[1:] == ([] if raised is None else [raised])
+    made = Master(settings, Certificate(settings.files), tmp_path).cfg.settings
+    assert made["bind"].value == ["[::1]:8443"]
+    assert made["workers"].value == 3
+    assert made["control_socket_disable"].value is True
+    assert made["worker_tmp_dir"].value in {"/dev/shm", None}
+    assert 5 + 16 < made["graceful_timeout"].value < 30

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.webhook.server.stages import ListenerStage, Make
-from webhook.server.connections import Limits
+from common.serving.connections import Limits
+from tests.common.serving.stages import ListenerStage, Make
 
 
 @pytest.fixture

@@ -10,11 +10,19 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
+from common.serving.answer import Answer
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 VERIFIED = "gpu_turnstile.verified"
 """Key of the environment: whether the client presented a valid certificate."""
+
+DEFER = "gpu_turnstile.defer"
+"""Key of the environment: takes a coroutine that returns the answer, which waits for something.
+
+The application calls it instead of ``start_response``, and returns no body.
+"""
 
 UNREADABLE = (
     b"HTTP/1.1 400 Bad Request\r\nServer: gpu-turnstile\r\nConnection: close\r\n"
@@ -69,32 +77,16 @@ def client_environ(transport: Any) -> dict[str, Any]:
     }
 
 
-def respond(
-    application: "WSGIApplication", request: Request, client: dict[str, Any], *, keep: bool
-) -> bytes:
-    """Call the application and return its answer as bytes.
+def make_environ(request: Request, client: dict[str, Any]) -> dict[str, Any]:
+    """Return the environment of one request.
+
+    Args:
+        request: that has arrived.
+        client: as :func:`client_environ` returned it.
 
     Raises:
         httptools.HttpParserInvalidURLError: the target of the request is no URL.
     """
-    head = ""
-
-    def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:
-        nonlocal head
-        fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        head = (
-            f"HTTP/1.1 {status}\r\nServer: gpu-turnstile\r\nDate: {_http_date(int(time.time()))}"
-            f"\r\nConnection: {'keep-alive' if keep else 'close'}\r\n{fields}\r\n"
-        )
-
-    found = application(_environ(request, client), start_response)
-    body = b"".join(found)
-    if (close := getattr(found, "close", None)) is not None:
-        close()
-    return head.encode("latin-1") + body
-
-
-def _environ(request: Request, client: dict[str, Any]) -> dict[str, Any]:
     url = httptools.parse_url(request.target)
     environ = client | {
         "REQUEST_METHOD": request.method,
@@ -110,6 +102,34 @@ def _environ(request: Request, client: dict[str, Any]) -> dict[str, Any]:
             key, text = _key(name), value.decode("latin-1")
             environ[key] = f"{environ[key]},{text}" if key in environ else text
     return environ
+
+
+def respond(application: "WSGIApplication", environ: dict[str, Any], *, keep: bool) -> bytes:
+    """Call the application and return its answer as bytes."""
+    head = b""
+
+    def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:
+        nonlocal head
+        head = _head(status, headers, keep=keep)
+
+    found = application(environ, start_response)
+    body = b"".join(found)
+    if (close := getattr(found, "close", None)) is not None:
+        close()
+    return head + body
+
+
+def write_answer(answer: Answer, *, keep: bool) -> bytes:
+    """Return an answer as bytes."""
+    return _head(answer.status_line, answer.headers, keep=keep) + answer.body
+
+
+def _head(status: str, headers: list[tuple[str, str]], *, keep: bool) -> bytes:
+    fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return (
+        f"HTTP/1.1 {status}\r\nServer: gpu-turnstile\r\nDate: {_http_date(int(time.time()))}"
+        f"\r\nConnection: {'keep-alive' if keep else 'close'}\r\n{fields}\r\n"
+    ).encode("latin-1")
 
 
 @lru_cache(maxsize=256)

@@ -8,17 +8,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from webhook.admission.reviews import LARGEST_BODY
-from webhook.server.connections import Connections, Limits
-from webhook.server.listener import Listener
-from webhook.server.protocol import HttpConnection, Service
-from webhook.server.tls import server_context
-from webhook.settings import Files
+from common.serving.answer import TEXT, Answer
+from common.serving.connections import Connections, Limits
+from common.serving.listener import Listener
+from common.serving.protocol import HttpConnection, Service
+from common.serving.tls import Files, server_context
+from common.serving.wsgi import DEFER
 
 DEADLINE = 30
+LARGEST_BODY = 2**16
 GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -77,7 +79,12 @@ class ConnectionStage:
         self.environs: list[dict[str, Any]] = []
         self.on_request: Callable[[], None] = lambda: None
         connections = Connections(Limits(10, 10**8), clock=time.monotonic, observer=self.told)
-        service = Service(connections, self._application, keeps_alive=lambda: keeps_alive)
+        service = Service(
+            connections,
+            self._application,
+            keeps_alive=lambda: keeps_alive,
+            largest_body=LARGEST_BODY,
+        )
         self.connection = HttpConnection(service, hang_up=lambda: None)
         self.transport = Transport(**extra)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]  # a fake
@@ -108,6 +115,7 @@ class ListenerStage:
     def __init__(self, certificates: Path, limits: Limits, handshake_seconds: float) -> None:
         self.told = Told()
         self.answer = b"answer"
+        self.inside, self.go_on = asyncio.Event(), asyncio.Event()
         self.keeps_alive = True
         self.clients: list[socket.socket] = []
         self.pool = ThreadPoolExecutor(16)
@@ -118,14 +126,27 @@ class ListenerStage:
         context = server_context(Files(certificates / "tls.crt", certificates / "tls.key"))
         self.listener = Listener(
             [listening],
-            Service(self.connections, self._application, keeps_alive=lambda: self.keeps_alive),
+            Service(
+                self.connections,
+                self._application,
+                keeps_alive=lambda: self.keeps_alive,
+                largest_body=LARGEST_BODY,
+            ),
             context=lambda: context,
             handshake_seconds=handshake_seconds,
         )
 
     def _application(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        if environ["PATH_INFO"] == "/slow":
+            environ[DEFER](self._wait())
+            return []
         start_response("200 OK", [("Content-Length", str(len(self.answer)))])
         return [self.answer]
+
+    async def _wait(self) -> Answer:
+        self.inside.set()
+        await self.go_on.wait()
+        return Answer(HTTPStatus.OK, TEXT, b"slow")
 
     async def run(self, client: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.pool, client)

@@ -1,5 +1,6 @@
 """The listener in this process: real sockets and TLS, clients on threads."""
 
+import asyncio
 import errno
 import gc
 import socket
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.webhook.server.stages import GET, Make, run
-from webhook.server.connections import Limits, State
-from webhook.server.protocol import HttpConnection
+from common.serving.connections import Limits, State
+from common.serving.protocol import HttpConnection
+from tests.common.serving.stages import DEADLINE, GET, Make, run
+
+SLOW = GET.replace(b"/a", b"/slow")
 
 
 def test_requests_are_answered_and_the_connection_kept(make: Make) -> None:
@@ -204,5 +207,56 @@ def test_a_thousand_handshakes_do_not_fill_the_memory_of_a_pod(make: Make) -> No
             finally:
                 tracemalloc.stop()
             assert held / 10 < 64 * 1024
+
+    run(test)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_an_answer_that_waits_holds_up_its_own_connection_alone(make: Make, pieces: int) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            slow, quick = await stage.connect(), await stage.connect()
+            requests = [SLOW + GET] if pieces == 1 else [SLOW, GET]
+            for each in requests:
+                slow.sendall(each)
+                await stage.inside.wait()
+            assert await stage.ask(quick) == b"answer"
+            assert stage.told.flying == 1
+            stage.go_on.set()
+            got = b""
+            while got.count(b"\r\n\r\n") < 2 or not got.endswith(b"answer"):
+                got += await stage.run(lambda: slow.recv(65536))
+            assert got.index(b"slow") < got.index(b"answer")  # in the order of the requests
+            await stage.wait(lambda: stage.told.flying == 0)
+
+    run(test)
+
+
+def test_a_client_that_leaves_before_its_answer_is_forgotten(make: Make) -> None:
+    async def test() -> None:
+        async with make(limits=Limits(1, 10**8)) as stage:
+            slow = await stage.connect()
+            slow.sendall(SLOW)
+            await stage.inside.wait()
+            quick = await stage.connect()  # takes the only place
+            stage.go_on.set()
+            assert await stage.ask(quick) == b"answer"
+            assert stage.told.ends == {("answering", "no-room"): 1}
+
+    run(test)
+
+
+def test_draining_waits_for_an_answer_that_waits(make: Make) -> None:
+    async def test() -> None:
+        async with make() as stage:
+            slow = await stage.connect()
+            asked = asyncio.create_task(stage.ask(slow, SLOW))
+            await stage.inside.wait()
+            draining = asyncio.create_task(stage.listener.drain(DEADLINE))
+            await asyncio.sleep(0)
+            stage.go_on.set()
+            assert await asked == b"slow"
+            slow.close()
+            await draining
 
     run(test)

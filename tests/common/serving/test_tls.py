@@ -11,9 +11,8 @@ from cryptography.hazmat.primitives import serialization
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
-from webhook.errors import SettingsError
-from webhook.server.tls import Certificate, Change, server_context
-from webhook.settings import Files
+from common.serving.errors import SettingsError
+from common.serving.tls import Certificate, Change, Files, server_context
 
 
 def test_a_good_pair_serves_tls_1_2_and_newer(certificates: Path) -> None:
@@ -198,7 +197,7 @@ def test_files_that_change_while_they_are_read_are_read_again(
         mount.replace()
         return context
 
-    monkeypatch.setattr("webhook.server.tls.server_context", slow)
+    monkeypatch.setattr("common.serving.tls.server_context", slow)
     assert certificate.refresh() is Change.NONE
     monkeypatch.undo()
     assert certificate.refresh() is Change.LOADED

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.webhook.server.stages import Told
-from webhook.server.connections import Connections, Limits, State
+from common.serving.connections import Connections, Limits, State
+from tests.common.serving.stages import Told
 
 
 class Client:

@@ -14,7 +14,7 @@ from cryptography import exceptions as cryptography_exceptions
 from cryptography import x509
 
 from common.serving.expiry import not_after
-from tests.webhook.server.stages import GET, ConnectionStage, Make, run
+from tests.common.serving.stages import GET, ConnectionStage, Make, run
 
 
 def _exceptions(*modules: ModuleType) -> list[type[Exception]]:

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.webhook.server.stages import GET, ConnectionStage
-from webhook.admission.reviews import LARGEST_BODY
-from webhook.server.wsgi import VERIFIED
+from common.serving.wsgi import VERIFIED
+from tests.common.serving.stages import GET, LARGEST_BODY, ConnectionStage
 
 HEAD = b"POST /b HTTP/1.1\r\nHost: localhost\r\n"
 UNREADABLE = b"the request could not be read\n"

@@ -17,12 +17,13 @@ class State(Enum):
     HANDSHAKE = "handshake"
     FRESH = "fresh"  # the first request
     READING = "reading"  # the rest of a request
+    ANSWERING = "answering"  # an answer that waits for something
     WRITING = "writing"  # the client reads the answer
     IDLE = "idle"  # the next request
     LINGERING = "lingering"  # the client has read the last answer
 
 
-BUSY = (State.READING, State.WRITING)
+BUSY = (State.READING, State.ANSWERING, State.WRITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Limits:
             State.FRESH: 120,
             State.IDLE: 120,
             State.READING: 15,
+            State.ANSWERING: 60,
             State.WRITING: 10,
             State.LINGERING: 5,
         }
@@ -74,6 +76,10 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    def holds(self, connection: Connection) -> bool:
+        """Return whether a connection is open."""
+        return connection in self._states
 
     def add(self, connection: Connection) -> None:
         """Add a new connection; close others until there is room for it."""

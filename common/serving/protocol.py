@@ -1,21 +1,30 @@
 """One client's connection: httptools reads its requests, the WSGI application answers them.
 
-asyncio calls it with decrypted bytes. A request that has arrived whole is answered at once:
-a review is a tenth of a millisecond of computing and waits for nothing, so threads would
-only take turns at it.
+asyncio calls it with decrypted bytes. A request that has arrived whole is answered at once: it
+is less than a millisecond of computing and waits for nothing, so threads would only take turns
+at it. An answer that does wait for something is a coroutine, and the loop goes on meanwhile.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from webhook.admission.reviews import LARGEST_BODY
-from webhook.server.connections import Connections, State
-from webhook.server.wsgi import UNREADABLE, Request, client_environ, respond
+from common.serving.answer import Answer
+from common.serving.connections import Connections, State
+from common.serving.wsgi import (
+    DEFER,
+    UNREADABLE,
+    Request,
+    client_environ,
+    make_environ,
+    respond,
+    write_answer,
+)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -35,11 +44,13 @@ class Service:
         connections: the table of them.
         application: answers requests.
         keeps_alive: returns whether connections are kept after an answer.
+        largest_body: bytes of a request.
     """
 
     connections: Connections
     application: "WSGIApplication"
     keeps_alive: Callable[[], bool]
+    largest_body: int
 
 
 class HttpConnection(asyncio.Protocol):
@@ -62,6 +73,7 @@ class HttpConnection(asyncio.Protocol):
         self._last = False  # no further request is accepted
         self._discards = False  # the rest of a body
         self._paused = False  # the client does not take its answers
+        self._deferred: asyncio.Task[Answer] | None = None  # an answer that waits
         self._received = 0  # bytes since the last whole request
         self._connections.add(self)
 
@@ -112,6 +124,9 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on: the client has taken its answers."""
         self._paused = False
+        if self._deferred is not None:
+            self._connections.move(self, State.ANSWERING)
+            return
         self._connections.move(self, State.READING if self._arriving else State.IDLE)
         self._writer.resume_reading()
         self._answer()
@@ -145,14 +160,14 @@ class HttpConnection(asyncio.Protocol):
         for name, value in request.fields:
             if name == b"expect" and value.lower() == b"100-continue":
                 request.waits = True
-            elif name == b"content-length" and int(value) > LARGEST_BODY:
+            elif name == b"content-length" and int(value) > self._service.largest_body:
                 self._refuse_body(request)
 
     def on_body(self, body: bytes) -> None:
         """Read more of the body."""
         if self._arriving is not None:
             self._arriving.body += body
-            if len(self._arriving.body) > LARGEST_BODY:
+            if len(self._arriving.body) > self._service.largest_body:
                 self._refuse_body(self._arriving)
 
     def on_message_complete(self) -> None:
@@ -170,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
     def _refuse_body(self, request: Request) -> None:
         """Answer without the body, and discard it: a client may send it all before it reads."""
         request.body.clear()
-        request.missing = LARGEST_BODY + 1
+        request.missing = self._service.largest_body + 1
         self._discards = True
         self._accept(request, last=True)
 
@@ -194,9 +209,9 @@ class HttpConnection(asyncio.Protocol):
         self._connections.hold(self, self._received)
 
     def _answer(self) -> None:
-        while self._waiting and not self._paused:
+        while self._waiting and not self._paused and self._deferred is None:
             self._answer_one(self._waiting.popleft())
-        if self._last and not self._waiting and not self._paused:
+        if self._last and not self._waiting and not self._paused and self._deferred is None:
             self._connections.move(self, State.LINGERING)
             if not self._discards:
                 self._writer.close()
@@ -206,9 +221,31 @@ class HttpConnection(asyncio.Protocol):
     def _answer_one(self, request: Request) -> None:
         keep = request.keep and not request.missing and self._service.keeps_alive()
         try:
-            content = respond(self._service.application, request, self._client, keep=keep)
+            environ = make_environ(request, self._client)
         except httptools.HttpParserInvalidURLError:
-            content, keep = UNREADABLE, False
+            self._send(UNREADABLE, keep=False)
+            return
+        deferred: list[Coroutine[Any, Any, Answer]] = []
+        environ[DEFER] = deferred.append
+        content = respond(self._service.application, environ, keep=keep)
+        if not deferred:
+            self._send(content, keep=keep)
+            return
+        # Of what follows nothing is read before: answers keep the order of their requests.
+        self._writer.pause_reading()
+        self._connections.move(self, State.ANSWERING)
+        self._deferred = asyncio.get_running_loop().create_task(deferred[0])
+        self._deferred.add_done_callback(partial(self._answered, keep=keep))
+
+    def _answered(self, done: asyncio.Task[Answer], *, keep: bool) -> None:
+        self._deferred = None
+        if self._connections.holds(self):
+            self._send(write_answer(done.result(), keep=keep), keep=keep)
+            if not self._paused:
+                self._writer.resume_reading()
+            self._answer()
+
+    def _send(self, content: bytes, *, keep: bool) -> None:
         if not keep:
             self._last = True
             self._waiting.clear()

@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING
 
 from gunicorn.workers.base import Worker
 
-from webhook.server.connections import Connections, Limits, State
-from webhook.server.listener import Listener
-from webhook.server.protocol import Service
-from webhook.server.tls import Change
+from common.serving.connections import Connections, Limits, State
+from common.serving.listener import Listener
+from common.serving.protocol import Service
+from common.serving.tls import Change
 
 if TYPE_CHECKING:
-    from webhook.server.master import Master
+    from common.serving.master import Master
 
 DRAIN_SECONDS = 16.0
 """With the delay before it, within the 30 s that Kubernetes grants a pod by default."""
 
 _TURN_SECONDS = 1.0
-_BUFFERED = 64 * 2**20
 _SPARE_DESCRIPTORS = 64
 # A decoded pod is hundreds of objects without a cycle among them: a search for cycles after
-# every other review, as Python does by default, finds nothing.
+# every other request, as Python does by default, finds nothing.
 _GARBAGE = 20_000
 
 
@@ -44,13 +43,19 @@ class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        settings, certificate, metrics = self.app.settings, self.app.certificate, self.app.metrics
+        serving, certificate, metrics = self.app.serving, self.app.certificate, self.app.metrics
         metrics.certificate_ends(certificate.expires)
-        limits = Limits(open_files(settings.connections), _BUFFERED)
+        limits = Limits(open_files(serving.connections), serving.buffered)
         connections = Connections(limits, clock=time.monotonic, observer=metrics)
+        service = Service(
+            connections,
+            self.wsgi,
+            keeps_alive=lambda: bool(self.alive) and self.app.keeps_connections(),
+            largest_body=serving.largest_body,
+        )
         listener = Listener(
             self.sockets,
-            Service(connections, self.wsgi, keeps_alive=lambda: bool(self.alive)),
+            service,
             context=lambda: certificate.context,
             handshake_seconds=limits.seconds[State.HANDSHAKE],
         )
@@ -67,12 +72,14 @@ class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
             woken.clear()
         # Readiness is false and answers say "close" from now on. Requests are still accepted
         # until everybody has had the time to notice.
-        ends = time.monotonic() + settings.drain_delay
+        ends = time.monotonic() + serving.drain_delay
+        ending = asyncio.get_running_loop().run_in_executor(None, self.app.end)
         while (left := ends - time.monotonic()) > 0:
             self._look_after(connections)
             await asyncio.sleep(min(left, _TURN_SECONDS))
         self.notify()
         await listener.drain(DRAIN_SECONDS)
+        await ending
 
     def _look_after(self, connections: Connections) -> None:
         """Do the tasks that are due about once a second."""

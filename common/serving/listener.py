@@ -9,9 +9,9 @@ from asyncio import sslproto
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from webhook.server.connections import State
-from webhook.server.protocol import HttpConnection, Service
-from webhook.server.tls import ON_FAILED_HANDSHAKE
+from common.serving.connections import State
+from common.serving.protocol import HttpConnection, Service
+from common.serving.tls import ON_FAILED_HANDSHAKE
 
 _MOST_ACCEPTS = 16  # before others have their turn
 _PARTING_SECONDS = 1.0

@@ -1,0 +1,95 @@
+"""The routes of a server: paths, methods and status codes. The one module that knows Flask."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flask import Flask
+from werkzeug.exceptions import HTTPException
+
+from common.serving.answer import Answer
+from common.serving.wsgi import DEFER
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+    View: TypeAlias = Callable[[WSGIEnvironment], Answer | Coroutine[Any, Any, Answer]]
+
+_log = logging.getLogger(__name__)
+_LONGEST_PATH, _LONGEST_METHOD = 253, 16  # of a sender's text
+
+
+class Application(Flask):
+    """Flask's routes and methods; views take the environment and return an answer.
+
+    A view whose answer waits for something returns a coroutine. It is left to the server where
+    the environment has :data:`DEFER`, and run here otherwise.
+
+    Flask's contexts, request and response would cost half as much as a whole request, which
+    has no use for them.
+
+    Args:
+        refuse: returns the answer to a request that no route takes, by path, status and reason.
+        internal: the reason when a view fails: our own mistake.
+    """
+
+    def __init__(self, refuse: Callable[[str, HTTPStatus, str], Answer], internal: str) -> None:
+        super().__init__(__name__, static_folder=None)
+        self.url_map.merge_slashes = False  # nobody is ever redirected
+        self._adapter = self.url_map.bind("")
+        self._views: dict[str, View] = {}
+        self._refuse = refuse
+        self._internal = internal
+
+    def add(self, path: str, method: str, view: "View") -> None:
+        """Add a route."""
+        self.add_url_rule(path, path, methods=[method], provide_automatic_options=False)
+        self._views[path] = view
+
+    def wsgi_app(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Answer one request."""
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        extra: list[tuple[str, str]] = []
+        try:
+            endpoint, _ = self._adapter.match(path, method)
+            found = self._views[endpoint](environ)
+            if isinstance(found, Answer):
+                answer = found
+            elif DEFER in environ:
+                environ[DEFER](self._later(path, found))
+                return []
+            else:
+                answer = asyncio.run(self._later(path, found))
+        except HTTPException as error:
+            status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
+            answer = self._refuse(path, status, _reason(status, method))
+            extra = [each for each in error.get_headers(environ) if each[0] == "Allow"]
+        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
+            answer = self._fail(path)
+        start_response(answer.status_line, answer.headers + extra)
+        return [] if method == "HEAD" else [answer.body]
+
+    async def _later(self, path: str, found: Coroutine[Any, Any, Answer]) -> Answer:
+        try:
+            return await found
+        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
+            return self._fail(path)
+
+    def _fail(self, path: str) -> Answer:
+        _log.exception("failed", extra={"path": _cut(path, _LONGEST_PATH)})
+        return self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
+
+
+def _reason(status: HTTPStatus, method: str) -> str:
+    return {
+        HTTPStatus.NOT_FOUND: "no such path",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{_cut(method, _LONGEST_METHOD)} is not allowed here",
+    }.get(status, "the request could not be read")
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."

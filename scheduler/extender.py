@@ -1,0 +1,128 @@
+"""One replica, put together: state, watches, election and the handler of requests; no HTTP."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from scheduler.binding import Binder
+from scheduler.cluster import Cluster
+from scheduler.decisions import Decisions
+from scheduler.election import Election
+from scheduler.following import Watches
+from scheduler.handler import NOT_IN_STEP, Handler
+from scheduler.leadership import Endpoint, Leadership
+from scheduler.metrics import Metrics
+from scheduler.settings import Settings
+from scheduler.state import State
+
+
+class Extender:
+    """The parts of one replica, and the threads of those that follow the cluster."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        """Read the credentials; nothing is asked before :meth:`start`.
+
+        Args:
+            settings: of the operator.
+            metrics: counts.
+
+        Raises:
+            SettingsError: the credentials cannot be used.
+        """
+        self.state = State(settings.names, settings.policy)
+        self.metrics = metrics
+        self._cluster = Cluster(settings.kubeconfig, bindings=settings.threads)
+        self.watches = Watches(self.state, self._cluster)
+        election = None
+        if settings.lease:
+            election = Election(
+                self._cluster,
+                namespace=settings.namespace,
+                name=settings.lease,
+                identity=f"{settings.identity}_{secrets.token_hex(4)}",
+                clock=time.monotonic,
+                now=lambda: datetime.now(UTC),
+            )
+        endpoint = Endpoint(
+            self._cluster,
+            namespace=settings.namespace,
+            name=settings.endpoint_slice,
+            address=settings.address,
+            port=settings.port,
+        )
+        self.leadership = Leadership(election, self.watches, endpoint, clock=time.monotonic)
+        self.handler = Handler(
+            decisions=Decisions(self.state, settings.names, settings.node_policy),
+            binder=Binder(
+                self.state,
+                self._cluster,
+                names=settings.names,
+                policy=settings.policy,
+                on_result=self.metrics.bound,
+            ),
+            names=settings.names,
+            metrics=self.metrics,
+            in_step=lambda: self.watches.in_step,
+            not_binding=self.leadership.not_binding,
+        )
+        self._stop = threading.Event()
+        observe(
+            self.metrics,
+            self.state,
+            leads=lambda: not self.leadership.not_binding(),
+            in_step=lambda: self.watches.in_step,
+        )
+
+    def start(self) -> None:
+        """Begin to follow the cluster and to take part in the election; returns at once."""
+        threading.Thread(target=self._run, name="leadership", daemon=True).start()
+
+    def not_ready(self) -> str:
+        """Return why this replica is not ready; empty when it is."""
+        if self._stop.is_set():
+            return "shutting down"
+        return "" if self.watches.in_step else NOT_IN_STEP
+
+    def stop(self) -> None:
+        """Bind nothing more, give the lease back, and end the watches."""
+        self.leadership.end()
+        self._stop.set()
+        self.watches.stop()
+        self._cluster.close()
+
+    def _run(self) -> None:
+        # A list that begins after the lease was taken need not be made again.
+        follow = threading.Thread(target=self._follow, name="follow", daemon=True)
+        follow.start()
+        self.leadership.run(self._stop)
+
+    def _follow(self) -> None:
+        self.leadership.first_step.wait()
+        self.watches.start()
+
+
+def observe(
+    metrics: Metrics, state: State, *, leads: Callable[[], bool], in_step: Callable[[], bool]
+) -> None:
+    """Export what is looked at when somebody asks.
+
+    Args:
+        metrics: where.
+        state: the cluster.
+        leads: whether this replica binds.
+        in_step: whether nodes and pods are followed.
+    """
+    for name, text, value in (
+        ("leader", "1 while this replica binds.", lambda: float(leads())),
+        ("in_step", "1 while nodes and pods are followed.", lambda: float(in_step())),
+        ("known_nodes", "Nodes that are known.", lambda: float(state.counts[0])),
+        ("known_pods", "GPU pods that count on a node.", lambda: float(state.counts[1])),
+        (
+            "assumed_pods",
+            "Pods bound here that the watch does not show.",
+            lambda: float(state.assumed),
+        ),
+    ):
+        metrics.observe(name, text, value)

@@ -107,14 +107,20 @@ def has_ended(obj: Mapping[str, Any]) -> bool:
     return (obj.get("status") or {}).get("phase") in _ENDED
 
 
-def parse_pod(obj: Mapping[str, Any], names: Names) -> Pod | None:
+def parse_pod(obj: Mapping[str, Any], names: Names, demand: PodDemand | None = None) -> Pod | None:
     """Read a pod object; ``None`` for one that asks for no GPU.
 
     The object may be hostile where the API server does not check it: annotations and counts. What
     does not parse counts as not said; the agent logs it on the node.
+
+    Args:
+        obj: the object.
+        names: the contract's names.
+        demand: what its spec asks for, where that has been read already.
     """
     spec = obj.get("spec") or {}
-    demand, _ = read_pod_demand(spec, names)
+    if demand is None:
+        demand, _ = read_pod_demand(spec, names)
     if not demand:
         return None
     metadata = obj["metadata"]

@@ -26,16 +26,12 @@ class Stamps:
     """What the webhook wrote.
 
     Attributes:
-        admitted: when, by ``admission-order``; empty where there is no such stamp.
-        bound: when, by ``bind-order``; empty where there is no such stamp.
-        node: ``predicate-node``.
-        order: the stamps as they are written, of creation and of binding.
+        admission: ``admission-order``; empty where there is no such stamp.
+        binding: ``bind-order``; empty where there is no such stamp.
     """
 
-    admitted: str
-    bound: str
-    node: str
-    order: tuple[str, str]
+    admission: str
+    binding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +101,13 @@ class PodFacts:
 
 def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     """Read a pod object, annotations possibly hostile; ``None`` for one that asks for no GPU."""
-    placed = parse_pod(obj, names)
+    spec = obj.get("spec") or {}
+    demand, errors = read_pod_demand(spec, names)
+    placed = parse_pod(obj, names, demand) if demand else None
     if placed is None:
         return None
-    metadata, spec = obj["metadata"], obj.get("spec") or {}
-    status, annotations = obj.get("status") or {}, metadata.get("annotations") or {}
-    _, errors = read_pod_demand(spec, names)
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    annotations = metadata.get("annotations") or {}
     wishes, wrong = read_wishes(annotations, names)
     recorded = dict(placed.recorded)
     return PodFacts(
@@ -151,14 +148,13 @@ def refusal_text(message: str) -> str:
 
 
 def _stamps(annotations: Mapping[str, Any], names: Names) -> Stamps:
-    admitted, bound = (
-        str(annotations.get(each, "")) for each in (names.admission_order, names.bind_order)
+    return Stamps(
+        *(str(annotations.get(each, "")) for each in (names.admission_order, names.bind_order))
     )
-    node = str(annotations.get(names.predicate_node, ""))
-    return Stamps(_time_of(admitted), _time_of(bound), node, (admitted, bound))
 
 
-def _time_of(stamp: str) -> str:
+def time_of(stamp: str) -> str:
+    """Return when an order stamp was made, RFC 3339; empty for what is none."""
     try:
         at = OrderStamp.decode(stamp).time_ns
         return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

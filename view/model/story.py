@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from placement.scoring import Policy
 from view.model.changes import find_changes
 from view.model.occupancy import Occupancy
-from view.model.pods import PodFacts
+from view.model.pods import PodFacts, time_of
 from view.model.reports import (
     CardReport,
     Change,
@@ -128,11 +128,12 @@ def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
 
 
 def _admitted(facts: PodFacts) -> Step:
-    stamp, _ = facts.stamps.order
-    if not facts.stamps.admitted:
+    stamp = facts.stamps.admission
+    at = time_of(stamp)
+    if not at:
         text = "no stamp of the webhook: the pod did not pass it"
         return Step("admitted", "", text, _WRONG)
-    return Step("admitted", facts.stamps.admitted, f"by the webhook, stamp {stamp}", _DONE)
+    return Step("admitted", at, f"by the webhook, stamp {stamp}", _DONE)
 
 
 def _bound(facts: PodFacts, report: PodReport) -> Step:
@@ -149,11 +150,12 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
     ]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
-    _, stamp = facts.stamps.order
-    if not facts.stamps.bound:
+    stamp = facts.stamps.binding
+    at = time_of(stamp)
+    if not at:
         text += "; no stamp: the binding did not pass the webhook"
         return Step("bound", "", text, _WRONG)
-    return Step("bound", facts.stamps.bound, f"{text}, stamp {stamp}", _DONE)
+    return Step("bound", at, f"{text}, stamp {stamp}", _DONE)
 
 
 def _cards_of(indices: Sequence[str]) -> str:

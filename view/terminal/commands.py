@@ -115,7 +115,7 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
 
 def _nodes(session: Session, names: tuple[str, ...]) -> None:
     cluster = session.load()
-    known = {each.name for each in cluster.report().nodes}
+    known = {each.name for each in cluster.report().nodes} if names else set()
     for name in names:
         if name not in known:
             raise (

@@ -5,19 +5,24 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import TextIO
 
+from rich.cells import cell_len
+from rich.color import ColorSystem
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.style import Style
 from rich.text import Text
 
-from view.terminal.layout import Column, Grid, Line, Page
+from view.terminal.layout import BOLD, Cell, Column, Grid, Line, Page
 
 _UNLIMITED = 100_000
 """Columns where output goes to a file or another program: nothing is cut there."""
 
 _LEAST_WRAPPED = 24
+"""Columns are left out until what wraps has so much."""
+
+_NARROWEST = 12
 _GAP = 3
-_STYLES = {"good": "green"}
+_WRAPPER = Console(file=StringIO())
 
 
 class Screen:
@@ -69,9 +74,14 @@ class Screen:
             if isinstance(part, Line):
                 console.print(_text_of(part, width), soft_wrap=width == _UNLIMITED)
             elif part.rows:
-                console.print(_table_of(part, width))
+                buffer.writelines(f"{row}\n" for row in _rows_of(part, width, self._styled))
         lines = (each.rstrip() for each in buffer.getvalue().splitlines())
         return "".join(f"{each}\n" for each in lines)
+
+    def _styled(self, text: str, style: str) -> str:
+        if not self._color or not style or not text:
+            return text
+        return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
     @contextmanager
     def redrawing(self) -> Iterator[Callable[[Page], None]]:
@@ -113,22 +123,32 @@ def _text_of(line: Line, width: int) -> Text:
     return Text("\n").join(Text(" " * line.indent) + each for each in wrapped)
 
 
-def _table_of(grid: Grid, width: int) -> Table:
+def _rows_of(grid: Grid, width: int, styled: Callable[[str, str], str]) -> Iterator[str]:
+    """Return the lines of a grid.
+
+    Not by the library's table, which takes milliseconds a row: there may be thousands.
+    """
     kept = _fitting(grid, width)
-    table = Table(
-        box=None, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold"
-    )
+    widths = {at: _width(grid, at) for at in kept}
+    over = sum(widths.values()) + _GAP * (len(kept) - 1) - width
     for at in kept:
-        column = grid.columns[at]
-        table.add_column(
-            Text(column.name),
-            no_wrap=not column.wraps,
-            overflow="fold" if column.wraps else "ellipsis",
-            min_width=None if column.wraps else _width(grid, at),
-        )
-    for row in grid.rows:
-        table.add_row(*(Text(row[at].text, style=row[at].style) for at in kept))
-    return table
+        if over > 0 and grid.columns[at].wraps:
+            widths[at] = max(widths[at] - over, _NARROWEST)
+    heading = [Cell(grid.columns[at].name, BOLD) for at in range(len(grid.columns))]
+    for row in (heading, *grid.rows):
+        cells = [(_wrapped(row[at].text, widths[at]), row[at].style, widths[at]) for at in kept]
+        for number in range(max(len(lines) for lines, _, _ in cells)):
+            parts = []
+            for lines, style, wide in cells:
+                text = lines[number] if number < len(lines) else ""
+                parts.append(styled(text, style) + " " * (wide - cell_len(text)))
+            yield (" " * _GAP).join(parts)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if cell_len(text) <= width:
+        return [text]
+    return [each.plain.rstrip() for each in Text(text).wrap(_WRAPPER, width, overflow="fold")]
 
 
 def _fitting(grid: Grid, width: int) -> list[int]:
@@ -150,4 +170,4 @@ def _least(grid: Grid, at: int) -> int:
 
 def _width(grid: Grid, at: int) -> int:
     texts = (row[at].text for row in grid.rows)
-    return max(len(grid.columns[at].name), *(Text(each).cell_len for each in texts))
+    return max(len(grid.columns[at].name), *map(cell_len, texts))

@@ -7,6 +7,7 @@ JSON: ``{"memoryBlock": bytes, "cards": [{"uuid", "index", "model", "memory", "n
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from contract.errors import InvalidRecord, quote
@@ -93,6 +94,7 @@ def encode_inventory(node: NodeCards) -> str:
     )
 
 
+@lru_cache(maxsize=4)  # of one node, several readers ask one after the other
 def decode_inventory(text: str) -> NodeCards:
     """Read an inventory, strictly.
 

@@ -47,32 +47,46 @@ def story(*happenings: tuple[float, Happening], rules: Rules = RULES) -> CardHea
 # --- faults ---------------------------------------------------------------------------
 
 
-def test_a_fault_makes_a_card_unhealthy_and_says_what_and_when() -> None:
-    health = story((1, FELL_OFF))
-    assert not health.healthy
-    assert health.reason == "Xid 79 (GPU has fallen off the bus) at 12:00:01"
+ASKS = Probe(uncorrectable=0, action="a reset of the card")
+REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
+    "what and when": ([(1, FELL_OFF)], "Xid 79 (GPU has fallen off the bus) at 12:00:01"),
+    "an Xid without a name": ([(0, xid_fault(999))], "Xid 999 at 12:00:00"),
+    "an error of an application": ([(1, xid_fault(each)) for each in APPLICATION_XIDS], ""),
+    "the first until a graver one": (
+        [(1, LOST), (2, FELL_OFF), (3, LOST), (4, xid_fault(119))],
+        "Xid 79 (GPU has fallen off the bus) at 12:00:02",
+    ),
+    "the first before a lesser one": (
+        [(1, FELL_OFF), (2, UNREADABLE)],
+        "Xid 79 (GPU has fallen off the bus) at 12:00:01",
+    ),
+    "a driver that asks for more": (
+        [(0, CONTAINED), (400, ASKS)],
+        "the driver asks for a reset of the card at 12:06:40",
+    ),
+    "what an agent that starts late has missed": (
+        [(5, Probe(action="a reset of the card"))],
+        "the driver asks for a reset of the card at 12:00:05",
+    ),
+    "new uncorrectable errors": (
+        [(0, Probe(uncorrectable=1)), (1, Probe(uncorrectable=3))],
+        "3 uncorrectable ECC errors, before 1 at 12:00:01",
+    ),
+}
 
 
-def test_an_error_of_an_application_is_not_the_cards_fault() -> None:
-    for xid in APPLICATION_XIDS:
-        assert story((1, xid_fault(xid))) == CardHealth()
+@pytest.mark.parametrize(("happened", "reason"), REASONS.values(), ids=REASONS)
+def test_why_a_card_is_unhealthy_is_told(
+    happened: list[tuple[float, Happening]], reason: str
+) -> None:
+    health = story(*happened)
+    assert (health.reason, health.healthy) == (reason, not reason)
 
 
 def test_which_errors_are_an_applications_is_a_setting() -> None:
     rules = Rules(application_xids={94})
     assert story((1, CONTAINED), rules=rules).healthy
     assert not story((1, xid_fault(13)), rules=rules).healthy
-
-
-def test_an_xid_without_a_name_is_told_by_its_number() -> None:
-    assert story((0, xid_fault(999))).reason == "Xid 999 at 12:00:00"
-
-
-def test_the_first_fault_is_told_until_a_graver_one_comes() -> None:
-    assert story((1, CONTAINED), (2, UNREADABLE)).reason.startswith("Xid 94 ")
-    assert story((1, LOST), (2, FELL_OFF), (3, LOST), (4, xid_fault(119))).reason == (
-        "Xid 79 (GPU has fallen off the bus) at 12:00:02"
-    )
 
 
 @pytest.mark.parametrize(
@@ -94,78 +108,48 @@ def test_some_faults_need_a_reset(fault: Fault, needed: bool) -> None:
 # --- recovery -------------------------------------------------------------------------
 
 
-def test_a_card_comes_back_after_the_quiet_time_by_a_passing_probe() -> None:
-    assert not story((0, CONTAINED), (299.9, TOLD_ALL_WELL)).healthy
+WAITS = replace(TOLD_ALL_WELL, pending=True)
+DEFECT = replace(TOLD_ALL_WELL, defect="memory rows could not be remapped")
+GONE: list[tuple[float, Happening]] = [(0, FELL_OFF), (10, LOST), (100, LOST), (110, OLD_DRIVER)]
+UNLOADED_ONCE: list[tuple[float, Happening]] = [(0, FELL_OFF), (100, UNLOADED), (110, OLD_DRIVER)]
+RESET: list[tuple[float, Happening]] = [(0, FELL_OFF), (1, LOST), (10, OLD_DRIVER)]
+ONE_ERROR, TWO_ERRORS = Probe(uncorrectable=1, action=""), Probe(uncorrectable=2)
+COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
+    "before the quiet time": ([(0, CONTAINED), (299.9, TOLD_ALL_WELL)], False),
+    "after the quiet time": ([(0, CONTAINED), (300, TOLD_ALL_WELL)], True),
+    **{
+        f"{fault.text}: needs a reset": ([(0, OLD_DRIVER), (1, fault), (9e9, OLD_DRIVER)], False)
+        for fault in (FELL_OFF, xid_fault(119), Fault(FaultKind.ECC, "ECC"))
+    },
+    "the driver asks for nothing more": ([(0, xid_fault(119)), (300, TOLD_ALL_WELL)], True),
+    "it asked a while ago": ([(0, CONTAINED), (400, ASKS), (699, TOLD_ALL_WELL)], False),
+    "it asked long ago": ([(0, CONTAINED), (400, ASKS), (700, TOLD_ALL_WELL)], True),
+    "gone, and back for a while": ([*GONE, (399, OLD_DRIVER)], False),
+    "gone, and back: it was reset": ([*GONE, (400, OLD_DRIVER)], True),
+    "the driver was unloaded": ([*UNLOADED_ONCE, (400, OLD_DRIVER)], True),
+    "an error of NVML that passes": ([(0, FELL_OFF), (10, UNREADABLE), (9e9, OLD_DRIVER)], False),
+    "the count goes on": ([(0, TWO_ERRORS), (1, FELL_OFF), (400, TWO_ERRORS)], False),
+    "the count starts again": ([(0, TWO_ERRORS), (1, FELL_OFF), (400, OLD_DRIVER)], True),
+    "a fault after the reset": ([*RESET, (20, FELL_OFF), (9e9, OLD_DRIVER)], False),
+    "a lesser one after the reset": ([*RESET, (20, CONTAINED), (9e9, OLD_DRIVER)], True),
+    "its memory waits for a reset": ([(0, xid_fault(95)), (400, WAITS)], False),
+    "the bad row is out of use till then": ([(0, CONTAINED), (400, WAITS)], True),
+    "a defect": ([(0, xid_fault(64)), (9e9, DEFECT)], False),
+    "a defect of a healthy card": ([(0, DEFECT)], True),
+    "the count rose": ([(0, Probe(1)), (1, CONTAINED), (400, TWO_ERRORS)], False),
+    "the count is the same": ([(0, Probe(1)), (1, CONTAINED), (400, ONE_ERROR)], True),
+}
+
+
+@pytest.mark.parametrize(("happened", "healthy"), COMES_BACK.values(), ids=COMES_BACK)
+def test_when_a_card_comes_back(happened: list[tuple[float, Happening]], healthy: bool) -> None:
+    assert story(*happened).healthy is healthy
+
+
+def test_new_uncorrectable_errors_need_a_reset_and_an_absence_shows_one() -> None:
+    assert story((0, Probe(uncorrectable=1)), (1, Probe(uncorrectable=3))).needs_reset
+    assert story(*GONE).reset_seen
     assert story((0, CONTAINED), (300, TOLD_ALL_WELL)) == CardHealth(uncorrectable=0)
-
-
-@pytest.mark.parametrize("fault", [FELL_OFF, xid_fault(119), Fault(FaultKind.ECC, "ECC")])
-def test_what_needs_a_reset_waits_for_one(fault: Fault) -> None:
-    assert not story((0, OLD_DRIVER), (1, fault), (9e9, OLD_DRIVER)).healthy
-
-
-def test_a_driver_that_asks_for_nothing_more_is_believed() -> None:
-    assert story((0, xid_fault(119)), (300, TOLD_ALL_WELL)).healthy
-
-
-def test_a_driver_that_still_asks_keeps_the_card_unhealthy() -> None:
-    asks = Probe(uncorrectable=0, action="a reset of the card")
-    health = story((0, CONTAINED), (400, asks))
-    assert health.reason == "the driver asks for a reset of the card at 12:06:40"
-    asked = ((0.0, CONTAINED), (400.0, asks))
-    assert not story(*asked, (699, TOLD_ALL_WELL)).healthy
-    assert story(*asked, (700, TOLD_ALL_WELL)).healthy
-
-
-def test_an_agent_that_starts_late_learns_from_the_driver_what_it_missed() -> None:
-    assert story((5, Probe(action="a reset of the card"))).reason == (
-        "the driver asks for a reset of the card at 12:00:05"
-    )
-
-
-@pytest.mark.parametrize("absence", [LOST, UNLOADED])
-def test_a_card_that_was_gone_and_answers_again_was_reset(absence: Fault) -> None:
-    away = ((0.0, FELL_OFF), (10.0, absence), (100.0, absence), (110.0, OLD_DRIVER))
-    assert story(*away).reset_seen
-    assert not story(*away, (399, OLD_DRIVER)).healthy
-    assert story(*away, (400, OLD_DRIVER)).healthy
-
-
-def test_an_error_of_nvml_that_passes_is_no_reset() -> None:
-    assert not story((0, FELL_OFF), (10, UNREADABLE), (9e9, OLD_DRIVER)).healthy
-
-
-def test_a_count_of_errors_that_starts_again_shows_a_reset() -> None:
-    before = ((0.0, Probe(uncorrectable=2)), (1.0, FELL_OFF))
-    assert not story(*before, (400, Probe(uncorrectable=2))).healthy
-    assert story(*before, (400, Probe(uncorrectable=0))).healthy
-
-
-def test_a_fault_after_the_reset_needs_another() -> None:
-    reset = ((0.0, FELL_OFF), (1.0, LOST), (10.0, OLD_DRIVER))
-    assert not story(*reset, (20, FELL_OFF), (9e9, OLD_DRIVER)).healthy
-    assert story(*reset, (20, CONTAINED), (9e9, OLD_DRIVER)).healthy
-
-
-def test_memory_that_waits_for_a_reset_contradicts_one() -> None:
-    waiting = replace(TOLD_ALL_WELL, pending=True)
-    assert not story((0, xid_fault(95)), (400, waiting)).healthy
-    assert story((0, CONTAINED), (400, waiting)).healthy  # the bad row is out of use till then
-
-
-def test_a_defect_keeps_an_unhealthy_card_away_but_takes_no_healthy_one() -> None:
-    defect = replace(TOLD_ALL_WELL, defect="memory rows could not be remapped")
-    assert not story((0, xid_fault(64)), (9e9, defect)).healthy
-    assert story((0, defect)).healthy
-
-
-def test_new_uncorrectable_errors_are_a_fault_wherever_they_are_seen() -> None:
-    seen = story((0, Probe(uncorrectable=1)), (1, Probe(uncorrectable=3)))
-    assert seen.reason == "3 uncorrectable ECC errors, before 1 at 12:00:01"
-    assert seen.needs_reset
-    quiet = ((0.0, Probe(uncorrectable=1)), (1.0, CONTAINED))
-    assert not story(*quiet, (400, Probe(uncorrectable=2, action=""))).healthy
-    assert story(*quiet, (400, Probe(uncorrectable=1, action=""))).healthy
 
 
 def test_a_probe_without_a_count_keeps_the_last_one() -> None:

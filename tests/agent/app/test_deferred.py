@@ -44,15 +44,6 @@ def test_a_module_is_imported_without_what_its_packages_import(ran: list[str]) -
     assert ran == []
 
 
-def test_a_module_inside_a_package_waits_though_the_package_does_not(ran: list[str]) -> None:
-    defer("deferred_probe.inner")
-    assert ran == []
-    package = importlib.import_module("deferred_probe")
-    assert ran == ["deferred_probe"]
-    assert package.inner.VALUE == 8
-    assert ran == list(PACKAGES)
-
-
 def test_what_only_the_init_defines_is_there_when_it_is_asked_for(ran: list[str]) -> None:
     defer(*PACKAGES)
     package = importlib.import_module("deferred_probe")

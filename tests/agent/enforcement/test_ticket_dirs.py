@@ -132,15 +132,6 @@ def test_at_a_start_a_uid_that_is_not_known_is_no_difference(
     assert dirs.find(IDS) == TicketDir(made.digest, pod_id("a", then), made.files)
 
 
-def test_a_wiped_disk_gets_the_same_path_again(dirs: TicketDirs, root: Path) -> None:
-    """K12: the kubelet remembers the path of the mount."""
-    made = dirs.make(IDS, A)
-    shutil.rmtree(root.parent)
-    assert dirs.find(IDS) is None
-    assert dirs.ensure(IDS, A) == made
-    assert made.files.is_dir()
-
-
 def test_adopting_writes_the_proven_owner_and_keeps_what_is_inside(dirs: TicketDirs) -> None:
     made = dirs.make(IDS, A)
     (made.files / "kept").touch()
@@ -162,20 +153,6 @@ def test_adopting_by_a_directory_that_was_replaced_leaves_its_successor_alone(
     dirs.adopt(made.digest, folder, A)
     os.close(folder)
     assert dirs.find(IDS) == TicketDir(made.digest, B, made.files)
-
-
-def test_directories_of_pods_that_are_gone_are_removed(dirs: TicketDirs, root: Path) -> None:
-    kept, gone = dirs.make(IDS, A), dirs.make(OTHER_IDS, B)
-    (gone.files / "deep").mkdir()
-    (gone.files / "deep" / "file").touch()
-    assert dirs.keep([A]) == (gone,)
-    assert dirs.all() == (kept,)
-    assert tree(root) == [
-        kept.digest,
-        f"{kept.digest}/files",
-        f"{kept.digest}/owner.json",
-    ]
-    assert dirs.keep([A]) == ()
 
 
 @pytest.mark.parametrize(
@@ -205,16 +182,6 @@ def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
     (root / ".gone-x").mkdir()
     dirs.clean()
     assert names(root) == sorted([".gone-x", "lost+found", made.digest, "notes.txt"])
-
-
-def test_an_owner_that_does_not_parse_is_nobody(dirs: TicketDirs, root: Path) -> None:
-    made = dirs.make(IDS, A)
-    (root / made.digest / "owner.json").write_bytes(b'{"name": "a", "namesp')
-    assert dirs.find(IDS) is None
-    assert dirs.all() == ()
-    dirs.clean()
-    assert names(root) == []
-    assert dirs.ensure(IDS, A) == made
 
 
 @pytest.mark.parametrize("call", [TicketDirs.make, TicketDirs.ensure])

@@ -57,17 +57,6 @@ def test_a_share_is_resolved_placed_translated_and_proven(
 # --- evidence -------------------------------------------------------------------------
 
 
-def test_an_allocate_without_a_preferred_call_is_settled_by_the_witness(node: Node) -> None:
-    """K2: exactly as many places as asked for are available."""
-    pod = make_pod("a", asks(100, 32))
-    node.bind(pod)
-    node.free = {CORE: ids(1, range(100)), MEMORY: ids(1, range(32))}
-    node.admit(pod)
-    assert not node.decision_log.refs("prefer")
-    assert node.decision_log.evidence("allocate") == [Evidence.WITNESS] * 2
-    assert node.writer.of(pod)["main"].evidence is Evidence.WITNESS
-
-
 def test_a_kubelet_that_takes_other_places_than_preferred_is_followed(node: Node) -> None:
     pod = node.begin(make_pod("a", asks(30, 8)))
     assert cards_of(node.prefer(CORE, 30)) == ["GPU-0"]
@@ -88,9 +77,6 @@ def test_nobody_waits_for_what_is_asked(node: Node) -> None:
     assert node.decision_log.refusals == [("prefer", CORE, 50, str(refused.value))]
 
 
-# --- the API server behind, or away ---------------------------------------------------
-
-
 def test_with_the_api_away_what_the_kubelet_lists_is_enough(node: Node) -> None:
     pod = make_pod("a", asks(30, 8))
     node.pods.away = True
@@ -107,6 +93,9 @@ def test_with_the_api_away_what_the_kubelet_lists_is_enough(node: Node) -> None:
     assert node.writer.of(pod)["main"].cards == tuple(node.cards(pod))
 
 
+# --- the API server behind, or away ---------------------------------------------------
+
+
 def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused(
     node: Node,
 ) -> None:
@@ -119,27 +108,6 @@ def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused
 
 
 # --- init containers: fact K7 ---------------------------------------------------------
-
-
-def test_places_of_an_init_container_are_handed_on_silently(node: Node) -> None:
-    pod = node.admitted(make_pod("a", init(40, 8), asks(30, 8)))
-    assert node.decision_log.refs("prefer") == ["a/init", "a/init"]
-    assert node.decision_log.refs("allocate") == ["a/init", "a/init", "a/main", "a/main"]
-    assert node.decision_log.evidence("allocate")[2:] == [Evidence.WITNESS] * 2
-    assert set(node.got[pod.id, "main", CORE]) < set(node.got[pod.id, "init", CORE])
-    assert set(node.writer.of(pod)) == {"init", "main"}
-    node.start(pod)
-    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
-
-
-def test_cores_go_to_the_card_whose_memory_the_kubelet_will_hand_on(node: Node) -> None:
-    """The cores of the init container are used up, some of its memory is not."""
-    node.admitted(make_pod("full", asks(90, 4)))
-    node.admitted(make_pod("other", asks(40, 4)))  # binpack now prefers GPU-0 for 10 cores
-    pod = node.admitted(
-        make_pod("a", init(20, 6), sidecar(20, 2), asks(20, 2, "c1"), asks(10, 2, "c2"))
-    )
-    assert node.cards(pod, "c2") == node.cards(pod, "init") == ["GPU-1"]
 
 
 def test_an_init_container_starts_without_proof_because_the_record_omits_it(node: Node) -> None:
@@ -172,14 +140,6 @@ def test_a_place_another_live_container_holds_is_refused(node: Node) -> None:
     )
     assert node.decision_log.refusals == [("allocate", CORE, 3, str(refused.value))]
     assert not node.grants
-
-
-def test_places_that_make_no_sense_are_refused_and_nothing_is_assigned(node: Node) -> None:
-    node.begin(make_pod("a", asks(30, 8)))
-    with pytest.raises(GrantError) as refused:
-        node.allocator.allocate(CORE, ids(0, range(20)) + ids(1, range(10)))
-    assert str(refused.value) == "a share of 30 cores is split over cards: 20 on GPU-0, 10 on GPU-1"
-    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
 @ORDERS
@@ -275,20 +235,6 @@ def test_without_a_record_a_container_starts_unproven(node: Node) -> None:
     ]  # the cores were proven by the List of the preferred call for the memory
 
 
-def test_places_that_nobody_holds_start_unproven(node: Node) -> None:
-    node.allocator.prestart(CORE, ids(0, range(30)))
-    assert node.decision_log.unproven_starts == [
-        (
-            None,
-            frozenset(ids(0, range(30))),
-            "the kubelet's record shows nobody holding exactly these",
-        )
-    ]
-    node.record.away = "away"
-    node.allocator.prestart(CORE, ids(0, range(30)))
-    assert node.decision_log.unproven_starts[1][2] == "away"
-
-
 def test_a_container_that_is_released_while_its_start_asks_the_kubelet_starts_unproven(
     node: Node,
 ) -> None:
@@ -325,79 +271,7 @@ def test_an_init_container_whose_places_another_pod_holds_is_vetoed(node: Node) 
         node.allocator.prestart(MEMORY, node.got[pod.id, "init", MEMORY])
 
 
-def test_an_init_container_of_which_the_agent_knows_nothing_hands_places_on(node: Node) -> None:
-    """Its own pod's containers hold some of them (K7): that is no veto."""
-    pod = node.admitted(make_pod("a", init(40, 8), asks(30, 8)))
-    node.restart_agent()
-    node.allocator.rebuild()
-    node.start(pod, "init")
-    node.start(pod)
-    assert node.decision_log.refusals == []
-
-
 # --- rejected pods: fact K8 -----------------------------------------------------------
-
-
-def test_a_pod_guessed_wrongly_has_had_its_turn_once_the_record_says_who_it_was() -> None:
-    """Whole cards without memory: there is no second call to show who is being admitted."""
-    node = Node(cards=4)
-    rejected, good = make_pod("r", asks(100, 0), at=9), make_pod("g", asks(100, 0), at=1)
-    later = make_pod("l", asks(100, 0), at=2)
-    node.bind(rejected, good, later)
-    node.record.show(rejected)
-    node.pods.on_server.clear()  # the API tells nothing new
-    node.admit(good)
-    node.admit(later)
-    assert node.decision_log.refs("allocate") == ["r/main", "l/main"]
-    assert node.decision_log.evidence("prefer") == [Evidence.ORDER, Evidence.WITNESS]
-    assert len(node.decision_log.corrections) == 1
-
-
-def test_a_pod_guessed_blindly_has_its_turn_still_before_it(node: Node) -> None:
-    """Without a List nobody knows whether the guessed pod was there when another was served."""
-    asked, guessed = make_pod("a", asks(30, 8), at=3), make_pod("b", asks(30, 8), at=2)
-    rejected = make_pod("r", asks(30, 8), at=1)
-    node.bind(asked, guessed, rejected)
-    node.record.away = "rate limited"
-    node.admit(asked)
-    node.record.away = ""
-    node.record.show(rejected)
-    node.admit(guessed)
-    assert node.decision_log.refs("allocate")[2:] == ["b/main", "b/main"]
-
-
-def test_a_pod_that_was_refused_is_not_taken_for_the_next_one(node: Node) -> None:
-    """List in its old form goes on showing it, and the watch does not know yet (K8)."""
-    never, good = make_pod("n", asks(30, 999), at=2), make_pod("g", asks(30, 8), at=1)
-    node.bind(never, good)
-    node.record.show(never)
-    with pytest.raises(PlacementError):
-        node.prefer(CORE, 30)
-    node.admit(good)
-    assert node.decision_log.refs("allocate") == ["g/main", "g/main"]
-    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
-    assert [str(each) for each in node.decision_log.refused_claims] == ["default/n container main"]
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_pod_that_was_answered_and_has_lost_it_again_was_rejected(
-    node: Node, restarted: bool
-) -> None:
-    """Another plugin failed after our answer. A kubelet that restarted tries the pod again."""
-    lost, good = make_pod("x", asks(30, 8), at=2), make_pod("g", asks(30, 8), at=1)
-    node.bind(lost, good)
-    node.record.show(lost)
-    node.serve(lost, lost.demand.containers[0], CORE)
-    node.give_back(lost)
-    node.record.show(lost)
-    if restarted:
-        node.allocator.registered()
-        node.admit(lost)
-    else:
-        node.admit(good)
-    last = "x/main" if restarted else "g/main"
-    assert node.decision_log.refs("allocate") == ["x/main", last, last]
-    assert node.decision_log.evidence("prefer")[1:] == [Evidence.WITNESS] * 2
 
 
 def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node) -> None:
@@ -414,30 +288,6 @@ def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node
     node.admit(good)
     assert node.decision_log.refs("allocate")[-2:] == ["g/main", "g/main"]
     assert node.decision_log.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
-
-
-def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
-    """K4: the kubelet does not show it, and the annotation of the pod is not written yet."""
-    pod = node.begin(make_pod("a", init(80, 20), asks(10, 2)))
-    node.serve(pod, pod.demand.containers[0], CORE)
-    known = node.allocator.knowledge()
-    node.restart_agent()
-    node.allocator.rebuild()
-    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
-    node.allocator.inherit(known)
-    assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
-
-
-def test_a_successor_writes_no_allocation_without_what_the_init_container_got(node: Node) -> None:
-    """The predecessor's is still on its way, and would be overwritten."""
-    node.admitted(make_pod("a", init(30, 8), asks(10, 2)))
-    known = node.allocator.knowledge()
-    node.writer.puts.clear()
-    node.restart_agent()
-    node.allocator.rebuild(inheriting=True)
-    node.allocator.inherit(known)
-    ((_, allocations),) = node.writer.puts
-    assert allocations.keys() == {"init", "main"}
 
 
 def test_a_successor_that_hears_of_a_pod_before_it_inherits_writes_nothing(node: Node) -> None:
@@ -464,21 +314,6 @@ def test_a_successor_knows_that_no_init_container_of_a_pod_was_served_yet(node: 
     node.serve(pod, pod.demand.containers[0], CORE)
     assert node.decision_log.refs("allocate") == ["a/init"]
     assert node.decision_log.evidence("prefer") == [Evidence.WITNESS]
-
-
-def test_a_successor_knows_an_init_container_that_starts_after_its_pods_admission(
-    node: Node,
-) -> None:
-    pod, after = make_pod("a", init(30, 8), asks(10, 2)), make_pod("b", asks(10, 2))
-    node.admitted(pod)
-    node.admitted(after)
-    known = node.allocator.knowledge()
-    node.restart_agent()
-    node.allocator.rebuild(inheriting=True)
-    node.allocator.inherit(known)
-    node.admitted(make_pod("c", asks(10, 2)))
-    node.allocator.prestart(CORE, node.got[pod.id, "init", CORE])
-    assert str(node.decision_log.unproven_starts[-1][0]) == "default/a container init"
 
 
 def test_what_a_predecessor_takes_back_is_taken_back(node: Node) -> None:
@@ -535,16 +370,13 @@ def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(n
 # --- restarts -------------------------------------------------------------------------
 
 
-def test_a_reservation_is_dropped_when_the_plugin_registers_again(node: Node) -> None:
-    pod, other = make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8))
-    node.begin(pod)
-    chosen = node.prefer(CORE, 30)
-    node.allocator.registered()
-    node.forget(pod)
-    node.begin(other)
-    node.allocator.allocate(CORE, chosen)
-    assert node.decision_log.refs("allocate") == ["b/main"]
-    assert node.decision_log.evidence("allocate") == [Evidence.WITNESS]
+def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: Node) -> None:
+    pod = node.begin(make_pod("a", init(30, 8), asks(10, 2)))
+    node.serve(pod, pod.demand.containers[0], CORE)
+    known = node.allocator.knowledge().for_another_kubelet()
+    node.restart_agent()
+    node.allocator.inherit(known)
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
 
 
 def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(node: Node) -> None:
@@ -557,45 +389,6 @@ def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(n
     assert cards_of(again) == ["GPU-1"]
     node.allocator.allocate(MEMORY, again)
     assert node.decision_log.refs("allocate") == ["a/init", "a/init"]
-
-
-def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: Node) -> None:
-    pod = node.begin(make_pod("a", init(30, 8), asks(10, 2)))
-    node.serve(pod, pod.demand.containers[0], CORE)
-    known = node.allocator.knowledge().for_another_kubelet()
-    node.restart_agent()
-    node.allocator.inherit(known)
-    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
-
-
-def test_a_restarted_agent_does_not_claim_to_know_how_far_the_init_containers_are(
-    node: Node,
-) -> None:
-    """Of a pod that it finds; of one that comes later it has seen all (K4)."""
-    pod, later = (make_pod(name, init(30, 8), asks(30, 2)) for name in "ab")
-    node.begin(pod)
-    node.serve(pod, pod.demand.containers[0], CORE)
-    node.restart_agent()
-    node.allocator.rebuild()
-    for resource in (MEMORY, CORE):
-        node.serve(pod, pod.demand.containers[resource is CORE], resource)
-    assert node.decision_log.evidence("allocate") == [Evidence.TICKET, Evidence.ORDER]
-    node.admitted(later)
-    assert set(node.decision_log.evidence("prefer")) == {Evidence.WITNESS}
-
-
-def test_a_restarted_agent_writes_what_it_finds(node: Node) -> None:
-    pod = node.admitted(make_pod("a", asks(30, 8), sidecar(10, 2)))
-    done = node.admitted(make_pod("b", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True, annotated=node.writer.of(done)))
-    node.restart_agent()
-    assert node.allocator.rebuild()
-    assert [put.id for put, _ in node.writer.puts] == [pod.id]
-    assert node.writer.of(pod) == {
-        "main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD),
-        "side": Allocation(("GPU-0",), 10, 2, Evidence.RECORD),
-    }
-    assert node.allocator.free(CORE)["GPU-0"] == 50
 
 
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
@@ -625,16 +418,6 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
     assert not node.writer.puts
     node.allocator.catch_up(pod)
     assert [put for put, _ in node.writer.puts] == [pod]
-
-
-def test_an_init_container_in_its_pods_annotation_is_remembered_over_a_restart(node: Node) -> None:
-    """K4: the kubelet keeps its places for the life of the pod and never shows them."""
-    pod = node.admitted(make_pod("a", init(80, 20), asks(10, 2)))
-    node.pods.add(replace(pod, assigned=True, annotated=node.writer.of(pod)))
-    node.restart_agent()
-    node.allocator.rebuild()
-    assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
-    assert node.allocator.free(MEMORY) == {"GPU-0": 12, "GPU-1": 32}
 
 
 # --- what is not published yet --------------------------------------------------------------------
@@ -785,32 +568,6 @@ def test_what_an_init_container_got_is_written_before_its_pod_is_complete(node: 
 # --- an agent that starts while the API is away -------------------------------------------
 
 
-def test_containers_are_entitled_and_counted_once_as_soon_as_the_api_is_back(node: Node) -> None:
-    """Served and annotated by the agent before: no call of the kubelet will come for them."""
-    pod = node.admitted(make_pod("a", asks(30, 8)), CORE_FIRST)
-    annotated = replace(pod, assigned=True, annotated=node.writer.of(pod), running=True)
-    node.pods.remove(pod)
-    node.restart_agent()
-    node.allocator.rebuild()
-    assert node.allocator.entitled(pod.id.uid, "main") is None
-    free = sum(node.allocator.free(CORE).values())
-    node.pods.add(annotated)
-    node.allocator.catch_up(annotated)
-    assert node.allocator.entitled(pod.id.uid, "main") is not None
-    assert sum(node.allocator.free(CORE).values()) == free == 170
-
-
-def test_what_a_force_deleted_pod_holds_is_taken_until_it_has_left_the_list(node: Node) -> None:
-    pod = node.admitted(make_pod("a", init(40, 8), asks(30, 8)), CORE_FIRST)
-    node.pods.remove(pod)
-    node.allocator.refresh()
-    free = sum(node.allocator.free(CORE).values())
-    assert free <= 170
-    node.record.hide(pod)
-    node.allocator.refresh()
-    assert sum(node.allocator.free(CORE).values()) == 200
-
-
 def test_an_agent_that_could_not_read_the_record_when_it_started_assigns_what_runs_on_a_quiet_node(
     node: Node,
 ) -> None:
@@ -836,3 +593,18 @@ def test_what_a_guess_gave_a_pod_without_a_spec_is_free_when_two_looks_do_not_fi
         node.allocator.refresh()
         free.append(sum(node.allocator.free(CORE).values()))
     assert free[1] - free[0] == 30
+
+
+def test_containers_are_entitled_and_counted_once_as_soon_as_the_api_is_back(node: Node) -> None:
+    """Served and annotated by the agent before: no call of the kubelet will come for them."""
+    pod = node.admitted(make_pod("a", asks(30, 8)), CORE_FIRST)
+    annotated = replace(pod, assigned=True, annotated=node.writer.of(pod), running=True)
+    node.pods.remove(pod)
+    node.restart_agent()
+    node.allocator.rebuild()
+    assert node.allocator.entitled(pod.id.uid, "main") is None
+    free = sum(node.allocator.free(CORE).values())
+    node.pods.add(annotated)
+    node.allocator.catch_up(annotated)
+    assert node.allocator.entitled(pod.id.uid, "main") is not None
+    assert sum(node.allocator.free(CORE).values()) == free == 170

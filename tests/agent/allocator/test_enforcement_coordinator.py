@@ -46,20 +46,6 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
     assert node.decision_log.refusals[-1][-1] == "state-dir: no space left on device"
 
 
-def test_after_the_disk_has_room_again_the_next_pod_is_served(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    first, second = make_pod("a", asks(30, 4)), make_pod("b", asks(30, 4))
-    node.bind(first)
-    enforcer.error = EnforcementError("full")
-    with pytest.raises(EnforcementError):
-        node.admit(first)
-    node.forget(first)
-    enforcer.error = None
-    node.admitted(second)
-    assert [ref.pod for ref, _, _ in enforcer.made] == [second.id, second.id]
-
-
 def test_nothing_is_made_for_places_that_another_container_holds(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
@@ -96,16 +82,6 @@ def test_whole_cards_without_a_memory_request_have_no_memory_limit(
     assert about is not None
     assert about.memory is None
     assert about.core_limit is None
-
-
-def test_an_init_container_is_whom_its_places_were_given_to(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    pod = node.admitted(make_pod("p", init(40, 4), asks(10, 1)))
-    node.start(pod, "init")
-    ((_, about),) = enforcer.started
-    assert about is not None
-    assert about.ref == ContainerRef(pod.id, "init")
 
 
 def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(

@@ -241,6 +241,7 @@ def _annotated(cores: int, memory: int, *cards: str) -> Allocation:
         ({"c0": _annotated(30, 4)}, 70, 6),
         ({"i0": _annotated(20, 6), "c0": _annotated(30, 4)}, 70, 4),
         ({"i0": _annotated(30, 40)}, 70, 0),
+        ({"c0": Allocation((), 50, 4, Evidence.WITNESS)}, 100, 10),
     ],
 )
 def test_what_containers_took_before_the_agent_started_counts_by_their_pods_record(
@@ -264,15 +265,6 @@ def test_the_record_of_a_pod_that_has_ended_or_is_asking_does_not_count(why: str
     assert free["GPU-0"] == 100
 
 
-def test_what_the_ledger_knows_of_a_recorded_pod_is_not_counted_twice() -> None:
-    ledger = Ledger()
-    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20)))
-    pod = view(
-        "q", container("i0", kind=INIT), container("c0"), annotated={"i0": _annotated(30, 4)}
-    )
-    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 70
-
-
 def test_an_annotation_that_the_kubelets_record_contradicts_does_not_count() -> None:
     """It came with a copied manifest, and this pod's own was never written."""
     ledger = Ledger()
@@ -287,38 +279,6 @@ def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
     other = view("q", container("i0", kind=INIT), annotated={"i0": _annotated(60, 4)})
     cards, _ = _seat(view("p"), MEMORY, assumptions=Assumptions((other,)))
     assert cards == ("GPU-1",)
-
-
-def test_places_of_cards_the_node_does_not_have_are_not_counted() -> None:
-    ledger = Ledger()
-    hold(ledger, Q, "c0", CORE, ids("GPU-9", range(20)))
-    assert free_places(ledger, NODE, CORE) == {"GPU-0": 100, "GPU-1": 100, "GPU-2": 100}
-
-
-def test_a_record_on_an_init_container_is_less_what_a_later_container_was_handed() -> None:
-    """K7: what the init container had, the container after it has, as the ledger knows."""
-    ledger = Ledger()
-    hold(ledger, Q, "s0", CORE, ids("GPU-0", range(10)))
-    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(20, 50)))
-    pod = view(
-        "q",
-        container("s0", 10, 1, kind=SIDECAR),
-        container("i0", 40, 4, kind=INIT),
-        container("c0", 30, 4),
-        annotated={"i0": _annotated(40, 4)},
-    )
-    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 100 - 10 - 40
-    assert free_places(ledger, NODE, CORE, hidden=[view("q")])["GPU-0"] == 60
-
-
-def test_of_a_recorded_pod_on_several_cards_each_is_taken_to_hold_as_much() -> None:
-    pod = view(
-        "q", container("i0", 200, 5, kind=INIT), annotated={"i0": _annotated(200, 5, *CARDS)}
-    )
-    assert free_places(Ledger(), NODE, CORE, hidden=[pod]) == {"GPU-0": 0, "GPU-1": 0, "GPU-2": 100}
-    assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-1"] == 7
-    nowhere = view("q", annotated={"c0": Allocation((), 50, 4, Evidence.WITNESS)})
-    assert free_places(Ledger(), NODE, CORE, hidden=[nowhere])["GPU-0"] == 100
 
 
 # --- an annotation may be stale -------------------------------------------------------

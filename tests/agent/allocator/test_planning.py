@@ -108,13 +108,6 @@ def test_a_new_kubelet_ends_all_plans() -> None:
     assert plan(node, pod) is None
 
 
-def test_init_containers_go_where_those_after_them_fit() -> None:
-    node = Node()
-    node.admitted(make_pod("x", asks(50, 4)))
-    pod = node.admitted(make_pod("p", init(10, 1), asks(80, 4)))
-    assert node.cards(pod) == ["GPU-1"]
-
-
 # --- what others want -----------------------------------------------------------------
 
 

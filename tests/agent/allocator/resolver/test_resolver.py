@@ -136,14 +136,6 @@ def test_without_a_record_nothing_is_seen_and_that_is_told(stand: Stand) -> None
     assert not stand.pods.fetched
 
 
-def test_pods_that_the_api_tells_of_are_not_asked_for(stand: Stand) -> None:
-    served, asking = make_pod("s", asks(30, 8)), make_pod("a", asks(30, 8))
-    stand.meet(served, asking)
-    stand.give(served)
-    assert stand.look().snapshot == stand.record.list(within=1)
-    assert not stand.pods.fetched
-
-
 def test_pods_that_the_api_has_not_told_of_are_asked_for_a_few_at_a_time(stand: Stand) -> None:
     for name in "hgfedcba":
         view = make_pod(name, asks(30, 8))
@@ -220,16 +212,6 @@ def test_an_ended_pod_is_asked_for_once_and_only_if_nobody_else_can_be_asking(
     stand.look()
     stand.look()
     assert stand.pods.fetched == [("default", "o")]
-
-
-def test_an_ended_pod_is_not_asked_for_beside_one_that_only_the_kubelet_knows(
-    stand: Stand,
-) -> None:
-    over = make_pod("o", asks(30, 8), terminal=True)
-    stand.bind(over)
-    stand.show(over, make_pod("static", asks(30, 8)))
-    stand.look()
-    assert stand.pods.fetched == [("default", "static")]
 
 
 @pytest.mark.parametrize(
@@ -422,15 +404,6 @@ def test_a_kubelet_that_comes_anew_tries_every_pod_again(stand: Stand) -> None:
 # --- who is asking --------------------------------------------------------------------
 
 
-def test_who_was_seen_lacking_while_another_was_served_had_its_turn(stand: Stand) -> None:
-    rejected, first = make_pod("r", asks(20, 8)), make_pod("a", asks(30, 8))
-    stand.meet(rejected, first)
-    assert stand.resolve().pod == first.id
-    second = stand.meet(make_pod("b", asks(20, 8), at=1))
-    stand.give(first)
-    assert stand.resolve(20) == Resolution(second.id, second.demand.containers[0], Evidence.WITNESS)
-
-
 def test_places_that_are_named_must_be_free_but_for_what_init_containers_left(
     stand: Stand,
 ) -> None:
@@ -566,18 +539,6 @@ def test_blind_a_call_that_the_guessed_container_cannot_make_corrects_the_guess(
     ] == [(CORE, ContainerRef(guessed.id, "main"), ContainerRef(meant.id, "main"))]
 
 
-def test_blind_the_call_is_settled_for_whom_the_guess_was_corrected_to(
-    stand: Stand, guessed: PodView
-) -> None:
-    """Another pod was half served, too, and rejected, which the API has not told."""
-    half, meant = make_pod("h", asks(30, 4), at=2), make_pod("m", asks(30, 4), at=3)
-    stand.bind(half, meant)
-    hold(stand.ledger, half.id, "main", CORE, ids("GPU-1", range(30)))
-    resolution = stand.resolve(4, resource=MEMORY)
-    assert stand.ledger.holding(ContainerRef(meant.id, "main"), CORE) is not None
-    assert resolution.pod == meant.id
-
-
 @pytest.mark.parametrize("why", ["it asks", "has both", "nobody else", "unknown", "kubelet anew"])
 def test_blind_a_guess_that_nothing_contradicts_stays(
     stand: Stand, guessed: PodView, why: str
@@ -599,16 +560,6 @@ def test_blind_a_guess_that_nothing_contradicts_stays(
     assert stand.decision_log.corrections == []
 
 
-def test_blind_a_guess_whose_places_are_given_back_already_stays_so(
-    stand: Stand, guessed: PodView
-) -> None:
-    stand.ledger.release(ContainerRef(guessed.id, "main"), CORE)
-    other = make_pod("o", asks(30, 4))
-    stand.bind(other)
-    assert stand.resolve(4, resource=MEMORY).pod == other.id
-    assert stand.decision_log.corrections == []
-
-
 # --- what the API has told too late -----------------------------------------------------
 
 
@@ -616,18 +567,6 @@ def test_a_pod_of_the_same_name_with_other_sizes_is_read_before_a_call_is_refuse
     stand: Stand,
 ) -> None:
     """The watch still shows the one before, which could be asking, but not for this."""
-    old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
-    stand.bind(old)
-    stand.pods.on_server[new.id.key] = new
-    stand.show(new)
-    assert stand.resolve() == Resolution(new.id, new.demand.containers[0], Evidence.WITNESS)
-
-
-def test_an_older_pod_is_not_named_for_a_newer_one_whose_sizes_are_out_of_date(
-    stand: Stand,
-) -> None:
-    stand.meet(make_pod("r", asks(30, 8)))
-    stand.resolve()
     old, new = make_pod("a", asks(50, 8)), make_pod("a", asks(30, 8))
     stand.bind(old)
     stand.pods.on_server[new.id.key] = new

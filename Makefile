@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
-.PHONY: help demo test test-fast check bench e2e proto format clean
+.PHONY: help demo test test-fast check bench e2e pictures proto format clean
 
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
@@ -14,6 +14,7 @@ help:
 	@echo "make check      format, lint, types, layers"
 	@echo "make bench      what is measured, against what (BENCH=name for one)"
 	@echo "make e2e        tests against the real cluster of KUBECONFIG"
+	@echo "make pictures   those of docs/images, with Chromium"
 	@echo "make format     format and fix what ruff can"
 	@echo "make proto      generate the gRPC stubs again"
 
@@ -47,6 +48,9 @@ bench: $(STAMP)
 
 e2e: $(STAMP)
 	$(BIN)/python -m pytest -m e2e tests/e2e
+
+pictures: $(STAMP)
+	$(BIN)/python -m tests.view.web.pictures
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -20,11 +20,18 @@ from agent.injection.inject import Injection
 from agent.observability.metrics import Metrics as AgentMetrics
 from agent.settings import EnforcementMode
 from certs.__main__ import cli as certs
+from common.apiserver.client import Client
 from contract.names import Names
 from scheduler.__main__ import cli as scheduler
 from scheduler.extender import observe
 from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
+from view.__main__ import cli as view
+from view.model.state import ClusterState
+from view.web.command import serve
+from view.web.feed import Feed
+from view.web.live import Live
+from view.web.metrics import Metrics as ViewMetrics
 from webhook.__main__ import cli as webhook
 from webhook.metrics import Metrics as WebhookMetrics
 
@@ -38,6 +45,7 @@ PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
     "certs": certs,
     "scheduler": scheduler,
+    "view": view,
     "webhook": webhook,
 }
 
@@ -317,7 +325,7 @@ def test_the_ways_to_inject_and_to_enforce_are_all_told() -> None:
         assert rows == [each.value for each in values]
 
 
-@pytest.mark.parametrize("program", ["agent", "scheduler", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])
 def test_every_flag_is_told_with_its_default(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| flag of the {program} |")
@@ -326,7 +334,8 @@ def test_every_flag_is_told_with_its_default(program: str) -> None:
         cells = row.split(" | ")
         names, defaults = (re.findall(r"`([^`]+)`", each) for each in cells[:2])
         told |= dict(zip(names, defaults or [""] * len(names), strict=True))
-    options = {each.opts[0]: each for each in PROGRAMS[program].params}
+    command = serve if program == "view" else PROGRAMS[program]
+    options = {each.opts[0]: each for each in command.params}
     assert set(told) == set(options)
     for flag, option in options.items():
         default = option.default if isinstance(option.default, str | int | float) else ""
@@ -359,12 +368,20 @@ def extender_metrics() -> SchedulerMetrics:
     return metrics
 
 
+def page_metrics() -> ViewMetrics:
+    """The metrics of the page, those that look at its state included."""
+    metrics = ViewMetrics()
+    Live(cast("Client", None), ClusterState(Names()), Feed(1), metrics, namespace="")
+    return metrics
+
+
 def exported() -> dict[str, set[str]]:
     """What each program exports, without the prefix of all."""
     found = {}
     for program, text in (
         ("agent", AgentMetrics().render().decode()),
         ("scheduler", extender_metrics().render().decode()),
+        ("view", page_metrics().render().decode()),
         ("webhook", WebhookMetrics().render().decode()),
     ):
         prefix = f"gpu_turnstile_{program}_"
@@ -379,14 +396,14 @@ def test_every_metric_is_exported() -> None:
         (program, name)
         for page in PAGES
         for program, name in re.findall(
-            r"\bgpu_turnstile_(agent|scheduler|webhook)_([a-z_]+)\b", whole(page)
+            r"\bgpu_turnstile_(agent|scheduler|view|webhook)_([a-z_]+)\b", whole(page)
         )
     ]
     assert {program for program, _ in found} >= {"agent"}
     assert [each for each in found if each[1] not in ours[each[0]]] == []
 
 
-@pytest.mark.parametrize("program", ["agent", "scheduler", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])
 def test_every_metric_is_told(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| metric of the {program} ")

@@ -5,7 +5,6 @@ resources (``ValidateResourceRequirements``), and the kubelet loops over ``limit
 when it allocates devices.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,8 +20,6 @@ CORES_PER_CARD = 100
 LARGEST_COUNT = 2**31 - 1
 """The kubelet sends the size of a preferred allocation as an int32."""
 
-
-_PLAIN = re.compile(r"[1-9][0-9]{0,8}\Z", re.ASCII)
 
 # A dict is the answer nearly always, and an abstract class is slow to ask.
 _MAPPINGS = (dict, Mapping)
@@ -64,9 +61,6 @@ class Demand:
         return tuple(each + (card < more) for card in range(self.cards))
 
 
-_NOTHING = Demand(0, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class ContainerDemand:
     """A container that asks for GPUs.
@@ -106,12 +100,7 @@ def asks_for_gpus(spec: object, names: Names) -> bool:
         spec: a pod spec as decoded JSON; anything else simply asks for nothing.
         names: the names to look for.
     """
-    return any(
-        resource in listing
-        for _, container, _ in _containers(spec, "spec")
-        for listing in _listings(container)
-        for resource in (names.core, names.memory)
-    )
+    return any(_mentions(each, names) for *_, each in _containers(spec))
 
 
 def read_pod_demand(
@@ -131,17 +120,20 @@ def read_pod_demand(
     found: list[ContainerDemand] = []
     errors: list[FieldError] = []
     handed_on = 0  # cores that ordinary init containers leave over
-    for where, container, kind in _containers(spec, path):
-        demand, wrong = _read_container(container, names, f"{where}.resources")
+    for field, index, container in _containers(spec):
+        if not _mentions(container, names):
+            continue
+        where = f"{path}.{field}[{index}].resources"
+        demand, wrong = _read_container(container, names, where)
         errors += wrong
         if demand.cores or demand.memory:
             if handed_on > CORES_PER_CARD and 0 < demand.cores < handed_on:
-                errors.append(_split(demand.cores, handed_on, f"{where}.resources", names))
+                errors.append(_split(demand.cores, handed_on, where, names))
+            kind = _kind(field, container)
             if kind is ContainerKind.INIT:
                 handed_on = max(handed_on, demand.cores)
             else:
                 handed_on = max(handed_on - demand.cores, 0)
-            index = int(where[where.rindex("[") + 1 : -1])
             found.append(ContainerDemand(_name(container), kind, index, demand))
     return PodDemand(tuple(found)), tuple(errors)
 
@@ -158,20 +150,35 @@ def parse_pod_demand(spec: object, names: Names, *, path: str = "spec") -> PodDe
     return demand
 
 
-def _containers(spec: object, path: str) -> Iterator[tuple[str, Mapping[str, Any], ContainerKind]]:
-    """Walk the containers in the kubelet's order of admission: init list first, then containers."""
+def _containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    """Walk the containers in the kubelet's order of admission: init list first, then containers.
+
+    Yields:
+        The field, the place in it, and the container.
+    """
     if not isinstance(spec, _MAPPINGS):
         return
     for field in ("initContainers", "containers"):
         listed = spec.get(field)
         for index, container in enumerate(listed if isinstance(listed, list) else ()):
-            if not isinstance(container, _MAPPINGS):
-                continue
-            kind = ContainerKind.MAIN
-            if field == "initContainers":
-                restartable = container.get("restartPolicy") == "Always"
-                kind = ContainerKind.SIDECAR if restartable else ContainerKind.INIT
-            yield f"{path}.{field}[{index}]", container, kind
+            if isinstance(container, _MAPPINGS):
+                yield field, index, container
+
+
+def _kind(field: str, container: Mapping[str, Any]) -> ContainerKind:
+    if field != "initContainers":
+        return ContainerKind.MAIN
+    restartable = container.get("restartPolicy") == "Always"
+    return ContainerKind.SIDECAR if restartable else ContainerKind.INIT
+
+
+def _mentions(container: Mapping[str, Any], names: Names) -> bool:
+    """Return whether a container has one of our resources in its limits or requests."""
+    if not isinstance(container.get("resources"), _MAPPINGS):
+        return False
+    limits, requests = _listings(container)
+    core, memory = names.core, names.memory
+    return core in limits or memory in limits or core in requests or memory in requests
 
 
 def _listings(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -195,9 +202,6 @@ def _read_container(
     container: Mapping[str, Any], names: Names, path: str
 ) -> tuple[Demand, list[FieldError]]:
     limits, requests = _listings(container)
-    core, memory_name = names.core, names.memory
-    if not (core in limits or memory_name in limits or core in requests or memory_name in requests):
-        return _NOTHING, []
     cores, errors = _read_resource(names.core, limits, requests, path)
     if cores is not None:
         errors += _check_cores(cores, limits, names, path)
@@ -224,7 +228,7 @@ def _read_resource(
                 "requests-without-limits",
             )
         ]
-    count, errors = _read_count(limits[resource], f"{path}.limits[{resource}]")
+    count, errors = _read_count(limits[resource], resource, path)
     if resource in requests and not (count is not None and _same(requests, limits, resource)):
         asked = parse_quantity(requests[resource])
         if asked is None or (count is not None and asked != count):
@@ -247,23 +251,20 @@ def _same(requests: Mapping[str, Any], limits: Mapping[str, Any], resource: str)
     return isinstance(asked, str) and isinstance(limit, str) and asked == limit
 
 
-def _read_count(value: object, path: str) -> tuple[int | None, list[FieldError]]:
-    if isinstance(value, str) and _PLAIN.match(value):  # nearly always, and much faster
-        return int(value), []
+def _read_count(value: object, resource: str, path: str) -> tuple[int | None, list[FieldError]]:
     number = parse_quantity(value)
-
-    def refuse(detail: str, rule: str) -> tuple[None, list[FieldError]]:
-        return None, [FieldError(path, Fault.INVALID, detail, rule, quote(value))]
-
     if number is None:
-        return refuse('must be a whole number such as "50"', "not-a-number")
-    if number.denominator != 1:
-        return refuse("must be a whole number, it cannot be divided further", "not-whole")
-    if number <= 0:
-        return refuse("must be at least 1: leave it out to ask for none", "not-positive")
-    if number > LARGEST_COUNT:
-        return refuse(f"must be at most {LARGEST_COUNT}", "too-large")
-    return int(number), []
+        detail, rule = 'must be a whole number such as "50"', "not-a-number"
+    elif number.denominator != 1:
+        detail, rule = "must be a whole number, it cannot be divided further", "not-whole"
+    elif number <= 0:
+        detail, rule = "must be at least 1: leave it out to ask for none", "not-positive"
+    elif number > LARGEST_COUNT:
+        detail, rule = f"must be at most {LARGEST_COUNT}", "too-large"
+    else:
+        return int(number), []
+    where = f"{path}.limits[{resource}]"
+    return None, [FieldError(where, Fault.INVALID, detail, rule, quote(value))]
 
 
 def _check_cores(

@@ -22,7 +22,7 @@ _LONGEST_TEXT = 64
 _LARGEST_EXPONENT = 99
 
 
-def parse_quantity(value: object) -> Fraction | None:
+def parse_quantity(value: object) -> Fraction | int | None:
     """Read a quantity as found in decoded JSON.
 
     Args:
@@ -34,10 +34,10 @@ def parse_quantity(value: object) -> Fraction | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, int):
-        return Fraction(value)
+        return value
     text = value if isinstance(value, str) else repr(value)
     if len(text) < 19 and text.isascii() and text.isdigit():  # nearly always, and much faster
-        return Fraction(int(text))
+        return int(text)
     match = _QUANTITY.match(text) if len(text) <= _LONGEST_TEXT else None
     return None if match is None else _scale(match)
 

@@ -132,7 +132,7 @@ def _quantity(text: StringType) -> Fraction:
     number = parse_quantity(str(text))
     if number is None:
         raise ValueError(f"{text} is no quantity")
-    return number
+    return Fraction(number)
 
 
 def _is_integer(quantity: Fraction) -> BoolType:

@@ -35,7 +35,7 @@ def canonical(value: object) -> str:
     number = parse_quantity(value)
     if number is None:
         raise InvalidQuantity(NOT_A_QUANTITY)
-    nano = ceil(abs(number) * _NANO) * (1 if number >= 0 else -1)  # finer is rounded up
+    nano = ceil(abs(Fraction(number)) * _NANO) * (1 if number >= 0 else -1)  # finer is rounded up
     text = value if isinstance(value, str) else ""
     if text.endswith("i") and abs(nano) >= 1024 * _NANO and nano % _NANO == 0:
         return _with_binary_suffix(nano // _NANO)
@@ -45,7 +45,7 @@ def canonical(value: object) -> str:
 
 def as_number(value: object) -> Fraction:
     """Read a quantity that was made canonical before; 0 for what is none."""
-    return parse_quantity(value) or Fraction(0)
+    return Fraction(parse_quantity(value) or 0)
 
 
 def _with_binary_suffix(number: int) -> str:

@@ -4,7 +4,7 @@ The kubelet puts the variables of the pod's author after those of a device plugi
 who sets one of these, often by copying an example, overrides the node's value.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from contract.demand import PodDemand
@@ -21,6 +21,7 @@ _NODE_SETS = frozenset(
     }
 )
 _NODE_SETS_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one for each card
+_BEGINNINGS = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # of all these: nearly none has one
 
 
 def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
@@ -38,18 +39,28 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
             name = container.get("name")
             if not isinstance(name, str) or name not in asking:
                 continue
-            for entry in _mappings(container.get("env")):
-                variable = entry.get("name")
-                if isinstance(variable, str) and (
-                    variable in _NODE_SETS or variable.startswith(_NODE_SETS_PREFIX)
-                ):
-                    yield (
-                        f"container {cut(name, _LONGEST_NAME)}: env {cut(variable, _LONGEST_NAME)} "
-                        "undoes what the node sets"
-                    )
+            for variable in _variables(container.get("env")):
+                yield (
+                    f"container {cut(name, _LONGEST_NAME)}: env {cut(variable, _LONGEST_NAME)} "
+                    "undoes what the node sets"
+                )
 
 
-def _mappings(listed: object) -> Sequence[dict[str, Any]]:
-    if not isinstance(listed, list):
-        return ()
-    return [each for each in listed if isinstance(each, dict)]
+def _variables(env: object) -> list[str]:
+    """Return the names in *env* that the node sets, too."""
+    listed = env if isinstance(env, list) else []
+    names = [each.get("name") for each in listed if isinstance(each, dict)]
+    return [
+        each
+        for each in names
+        if isinstance(each, str)
+        and each.startswith(_BEGINNINGS)
+        and (each in _NODE_SETS or each.startswith(_NODE_SETS_PREFIX))
+    ]
+
+
+def _mappings(listed: object) -> Iterator[dict[str, Any]]:
+    if isinstance(listed, list):
+        for each in listed:
+            if isinstance(each, dict):
+                yield each

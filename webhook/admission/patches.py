@@ -68,8 +68,23 @@ def encode_patch(operations: Sequence[Operation]) -> bytes:
     Raises:
         jsonpatch.JsonPatchException: an operation is none of RFC 6902.
     """
-    written: str = JsonPatch(operations).to_string(dumps=_dumps)
-    return written.encode("ascii")
+    _check(tuple((each["op"], each["path"], "value" in each) for each in operations))
+    return _dumps(operations).encode("ascii")
+
+
+@lru_cache(maxsize=256)
+def _check(operations: tuple[tuple[str, str, bool], ...]) -> None:
+    """Let the library check a patch; nearly all patches differ by their values alone.
+
+    Raises:
+        jsonpatch.JsonPatchException: an operation is none of RFC 6902.
+    """
+    JsonPatch(
+        [
+            {"op": op, "path": path, **({"value": None} if valued else {})}
+            for op, path, valued in operations
+        ]
+    )
 
 
 def _operation(op: str, path: str, value: object) -> Operation:

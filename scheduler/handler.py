@@ -11,19 +11,18 @@ from http import HTTPStatus
 
 from common.serving.answer import JSON, TEXT, Answer
 from contract.names import Names
-from placement.cluster.pods import parse_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BadRequest, BindError
 from scheduler.metrics import BIND, Metrics
 from scheduler.protocol import (
-    decode_args,
     decode_binding,
     encode_bound,
     encode_filter_error,
     encode_filtered,
     encode_scores,
 )
+from scheduler.questions import Questions
 
 INTERNAL = "internal error, see the log of the scheduler extender"
 NOT_IN_STEP = "not in step yet: nodes and pods are being listed"
@@ -57,7 +56,7 @@ class Handler:
         """
         self._decisions = decisions
         self._binder = binder
-        self._names = names
+        self._questions = Questions(names)
         self.metrics = metrics
         self._in_step = in_step
         self._not_binding = not_binding
@@ -113,10 +112,9 @@ class Handler:
         return Answer(HTTPStatus.OK, JSON, encode_scores((), ()))
 
     def _filter(self, body: bytes) -> bytes:
-        args = decode_args(body)
+        pod, args = self._questions.read(body)
         if not self._in_step():
             raise BindError(NOT_IN_STEP)
-        pod = parse_pod(args.pod, self._names)
         if args.names is not None:
             found = self._decisions.filter(pod, args.names)
         else:
@@ -125,8 +123,7 @@ class Handler:
         return encode_filtered(args, found.titled(_TITLE))
 
     def _prioritize(self, body: bytes) -> bytes:
-        args = decode_args(body)
-        pod = parse_pod(args.pod, self._names)
+        pod, args = self._questions.read(body)
         if args.names is not None:
             return encode_scores(args.names, self._decisions.scores(pod, args.names))
         nodes = args.nodes or ()

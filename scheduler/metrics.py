@@ -51,13 +51,12 @@ class Metrics:
             ["decision"],
             registry=self._registry,
         )
+        # To find a child by its label costs more than to count.
+        self._answered = {verb: self._seconds.labels(verb) for verb in VERBS}
         for verb in VERBS:
-            self._seconds.labels(verb)
             self._errors.labels(verb)
-        for result in BINDINGS:
-            self._bindings.labels(result)
-        for decision in ("fits", "full", "never"):
-            self._nodes.labels(decision)
+        self._bound = {result: self._bindings.labels(result) for result in BINDINGS}
+        self._filtered = [self._nodes.labels(each) for each in ("fits", "full", "never")]
         self._in_flight = Gauge(
             f"{_PREFIX}requests_in_flight",
             "Requests that have begun to arrive and are not answered.",
@@ -99,7 +98,7 @@ class Metrics:
             verb: one of :data:`VERBS`.
             seconds: how long it took.
         """
-        self._seconds.labels(verb).observe(seconds)
+        self._answered[verb].observe(seconds)
 
     def failed(self, verb: str) -> None:
         """Count a request that was answered with an error."""
@@ -107,12 +106,12 @@ class Metrics:
 
     def bound(self, result: str) -> None:
         """Count a request to bind, by one of :data:`BINDINGS`."""
-        self._bindings.labels(result).inc()
+        self._bound[result].inc()
 
     def filtered(self, fits: int, full: int, never: int) -> None:
         """Count nodes asked about, by the decision."""
-        for decision, count in (("fits", fits), ("full", full), ("never", never)):
-            self._nodes.labels(decision).inc(count)
+        for counter, count in zip(self._filtered, (fits, full, never), strict=True):
+            counter.inc(count)
 
     def in_flight(self, change: int) -> None:
         """Add to the requests that have begun to arrive and are not answered."""

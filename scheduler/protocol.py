@@ -69,10 +69,7 @@ def decode_args(body: bytes) -> ExtenderArgs:
         BadRequest: it is not what kube-scheduler sends; names field, rule and value.
     """
     document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
-    pod = document.get("Pod")
-    if not isinstance(pod, dict):
-        _refuse("Pod", pod, "must be a pod")
-    _check_object("Pod", pod, "spec")
+    pod = _pod(document)
     listed, names = document.get("Nodes"), document.get("NodeNames")
     if (listed is None) == (names is None):
         both = "both are there" if names is not None else "neither is there"
@@ -94,6 +91,26 @@ def decode_args(body: bytes) -> ExtenderArgs:
         _text(each["metadata"], "name", f"{path}.metadata.")
     rest = {key: value for key, value in listed.items() if key != "items"}
     return ExtenderArgs(pod, None, tuple(items or ()), rest)
+
+
+def decode_pod(part: bytes) -> Json:
+    """Read a pod that stands alone in such a body.
+
+    Raises:
+        BadRequest: it is not what kube-scheduler sends; names field, rule and value.
+    """
+    return _pod(_document(part, LARGEST_NAMES, _ARGS, "ExtenderArgs"))
+
+
+def decode_names(part: bytes) -> tuple[str, ...] | None:
+    """Read the names of nodes that stand alone; ``None`` where they do not."""
+    try:
+        document = _DECODER.decode(part.decode("utf-8"))
+        if len(part) <= LARGEST_NAMES and document.keys() == {"Nodes", "NodeNames"}:
+            return None if document["Nodes"] is not None else _names(document["NodeNames"])
+    except (AttributeError, RecursionError, ValueError, BadRequest):
+        pass
+    return None
 
 
 def decode_binding(body: bytes) -> BindingArgs:
@@ -150,6 +167,14 @@ def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:
 def encode_bound(error: str = "") -> bytes:
     """Write the answer to bind; without an error the pod is bound."""
     return _encode({"Error": error})
+
+
+def _pod(document: Json) -> Json:
+    pod = document.get("Pod")
+    if not isinstance(pod, dict):
+        _refuse("Pod", pod, "must be a pod")
+    _check_object("Pod", pod, "spec")
+    return pod
 
 
 def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> dict[str, Any]:

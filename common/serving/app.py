@@ -40,13 +40,14 @@ class Application(Flask):
         self.url_map.merge_slashes = False  # nobody is ever redirected
         self._adapter = self.url_map.bind("")
         self._views: dict[str, View] = {}
+        self._known: dict[tuple[str, str], View] = {}  # what needs no search
         self._refuse = refuse
         self._internal = internal
 
     def add(self, path: str, method: str, view: "View") -> None:
         """Add a route."""
         self.add_url_rule(path, path, methods=[method], provide_automatic_options=False)
-        self._views[path] = view
+        self._views[path] = self._known[method, path] = view
 
     def wsgi_app(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
@@ -55,8 +56,11 @@ class Application(Flask):
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         extra: list[tuple[str, str]] = []
         try:
-            endpoint, _ = self._adapter.match(path, method)
-            found = self._views[endpoint](environ)
+            view = self._known.get((method, path))
+            if view is None:
+                endpoint, _ = self._adapter.match(path, method)
+                view = self._views[endpoint]
+            found = view(environ)
             if isinstance(found, Answer):
                 answer = found
             elif DEFER in environ:

@@ -1,0 +1,76 @@
+"""What kube-scheduler asks is read the same, whether its pod was read before or not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from placement.cluster.pods import parse_pod
+from scheduler.errors import BadRequest
+from scheduler.protocol import decode_args
+from scheduler.questions import Questions
+from tests.placement.cluster.builders import NAMES, make_pod
+
+POD = make_pod("a", (60, 4))
+ODD = {**POD, "x": {"a": 1, "Nodes": None, "NodeNames": ["no"]}}
+TEXT = make_pod("b", (10, 4), annotations={"a": ',"Nodes":null,"NodeNames":["no"]}'})
+
+
+def go(*names: str, pod: Any = POD) -> bytes:
+    """Write as Go does."""
+    document = {"Pod": pod, "Nodes": None, "NodeNames": list(names)}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+GOOD = [
+    go("n1"),
+    go("n2", "n1"),
+    go(),
+    go("n1", pod=ODD),
+    go("n1", pod=TEXT),
+    json.dumps({"NodeNames": ["n1"], "Pod": ODD}, separators=(",", ":")).encode(),
+    json.dumps({"Pod": POD, "Nodes": {"items": []}, "NodeNames": None}).encode(),
+    go("n1", pod=make_pod("plain")),
+]
+BAD = [
+    go("")[:-1],
+    go("n1")[:-1],
+    go("n1") + b"}",
+    go("n1", pod={"metadata": 1}),
+    go("n1", pod=ODD).removesuffix(b',"Nodes":null,"NodeNames":["n1"]}'),
+    go("n1").replace(b'"Nodes":null', b'"Nodes":1'),
+    b'{"Pod":,"Nodes":null,"NodeNames":["n1"]}',
+    b',"Nodes":null,"NodeNames":["n1"]}',
+]
+
+
+@pytest.mark.parametrize("first", GOOD)
+def test_a_pod_that_was_read_before_is_read_the_same(first: bytes) -> None:
+    questions = Questions(NAMES)
+    for body in (first, *GOOD, first):
+        pod, args = questions.read(body)
+        whole = decode_args(body)
+        assert pod == parse_pod(whole.pod, NAMES)
+        assert (args.names, args.nodes) == (whole.names, whole.nodes)
+
+
+@pytest.mark.parametrize("body", BAD)
+def test_what_is_malformed_is_refused_in_the_same_words_whatever_was_read(body: bytes) -> None:
+    questions = Questions(NAMES)
+    for each in GOOD:
+        questions.read(each)
+    with pytest.raises(BadRequest) as whole:
+        decode_args(body)
+    for _ in range(2):
+        with pytest.raises(BadRequest) as found:
+            questions.read(body)
+        assert str(found.value) == str(whole.value)
+
+
+def test_only_so_many_pods_are_remembered() -> None:
+    questions = Questions(NAMES)
+    for number in range(40):
+        pod, _ = questions.read(go("n1", pod=make_pod(f"p{number}", (10, 1))))
+        assert pod is not None
+        assert pod.name == f"p{number}"
+    assert len(questions._pods) == 16

@@ -184,9 +184,7 @@ class Stage:
     def post(self, body: bytes) -> int:
         context = ssl.create_default_context(cafile=self.cluster.root / "certs" / "ca.crt")
         request = urllib.request.Request(
-            f"{self.cluster.webhook_url}/mutate/pods",
-            body,
-            {"Content-Type": "application/json"},
+            f"{self.cluster.webhook_url}/mutate/pods", body, {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=30, context=context) as answer:

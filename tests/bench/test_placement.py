@@ -1,10 +1,5 @@
 from bench import placement
-from bench.placement import (
-    Free,
-    admit_first_fit,
-    admit_gpu_manager,
-    can_be_placed,
-)
+from bench.placement import Free, admit_first_fit, admit_gpu_manager, can_be_placed
 from contract.demand import Demand
 
 

@@ -19,7 +19,5 @@ def issued() -> Issued:
 def rsa_key() -> bytes:
     """A key of a kind that we never make."""
     return rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -201,10 +201,7 @@ class World:
         self.said.append(": ".join([message, *map(str, fields.values())]))
 
     def run(
-        self,
-        gate: Callable[[], None] = lambda: None,
-        *,
-        until: datetime | None = None,
+        self, gate: Callable[[], None] = lambda: None, *, until: datetime | None = None
     ) -> Wait | Done:
         around = Surroundings(self.clock, self.clock.sleep, lambda: self.served, self.say)
         return rotate(Gated(self.cluster, gate), self.settings, around, until=until)

@@ -117,11 +117,7 @@ def test_what_is_no_configuration_is_refused(obj: Json, message: str) -> None:
     ("annotations", "path", "value"),
     [
         (None, "/metadata/annotations", {"gpu-turnstile/bundle-changed": "2030-01-02T03:04:05Z"}),
-        (
-            {"a": "b"},
-            "/metadata/annotations/gpu-turnstile~1bundle-changed",
-            "2030-01-02T03:04:05Z",
-        ),
+        ({"a": "b"}, "/metadata/annotations/gpu-turnstile~1bundle-changed", "2030-01-02T03:04:05Z"),
     ],
 )
 def test_a_patch_spares_the_annotations_there_are(

@@ -99,11 +99,7 @@ def test_force_replaces_a_link_and_not_the_file_it_points_to(
 
 @pytest.mark.parametrize("failing", range(1, 5))
 def test_a_write_that_fails_changes_nothing_and_leaves_nothing(
-    issued: Issued,
-    newer: Issued,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failing: int,
+    issued: Issued, newer: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     """A disk that is full at the first, second, third or fourth file."""
     store.write(tmp_path, issued)

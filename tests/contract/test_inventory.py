@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.errors import InvalidRecord
-from contract.inventory import (
-    NodeCard,
-    NodeCards,
-    NodeLink,
-    decode_inventory,
-    encode_inventory,
-)
+from contract.inventory import NodeCard, NodeCards, NodeLink, decode_inventory, encode_inventory
 
 WELL = NodeCard("GPU-a", 0, "A100", 80 << 30, 1, "", 70, 312)
 ILL = NodeCard("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01", 100, 320)

@@ -184,9 +184,7 @@ CREATIONS = [
         "all that can be wrong with counts, at once",
         [("50", ""), ("", "1"), ("250", "")],
         [("1050", "")],
-        denied=[
-            _ALL_AT_ONCE,
-        ],
+        denied=[_ALL_AT_ONCE],
     ),
     Creation("a container takes what is left over", [("200", ""), ("50", "1")], [("200", "")]),
     Creation(

@@ -100,10 +100,7 @@ PODS = [
         bound="",
     ),
     Example(
-        "a token of the agent's account names no node",
-        AGENT,
-        _RECORD,
-        "only pods of its own node",
+        "a token of the agent's account names no node", AGENT, _RECORD, "only pods of its own node"
     ),
     Example(
         "the agent changes a foreign annotation",
@@ -247,10 +244,7 @@ PODS = [
         "create it anew",
     ),
     Example(
-        "somebody annotates a plain pod",
-        SOMEBODY,
-        _note("example.com/owner", "me"),
-        annotations={},
+        "somebody annotates a plain pod", SOMEBODY, _note("example.com/owner", "me"), annotations={}
     ),
 ]
 

@@ -51,16 +51,11 @@ def test_what_fits_together_gives_no_findings() -> None:
         (replace(INIT, recorded=None), ["p i: is not recorded"]),
         (
             replace(RIGHT, recorded=Allocation(("A",), 2, 2, Evidence.WITNESS)),
-            [
-                "p c: asked for 2 cores and 1 blocks, 2 cores and 2 blocks are recorded",
-            ],
+            ["p c: asked for 2 cores and 1 blocks, 2 cores and 2 blocks are recorded"],
         ),
         (
             replace(RIGHT, visible=("B",)),
-            [
-                "p c: sees ('B',), the kubelet gave it ['A']",
-                "p c: sees ('B',), recorded ('A',)",
-            ],
+            ["p c: sees ('B',), the kubelet gave it ['A']", "p c: sees ('B',), recorded ('A',)"],
         ),
         (
             replace(RIGHT, held={**RIGHT.held, Resource.MEMORY: frozenset()}),

@@ -235,9 +235,7 @@ def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -
     wait("the old ones' end", lambda: not before.keys() & after().keys())
 
 
-def test_no_creation_fails_while_authority_and_certificate_are_renewed(
-    deployed: Deployed,
-) -> None:
+def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed: Deployed) -> None:
     """Nobody drops the old authority before every replica was asked and is done with it."""
     installation = deployed.installation
     before, served = installation.trusted(), installation.served()

@@ -39,11 +39,7 @@ def known(kubectl: Kubectl) -> set[str]:
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
 def test_an_api_server_takes_all_of_it_without_a_warning(
-    overlay: str,
-    kubectl: Kubectl,
-    known: set[str],
-    namespaces: None,
-    report: Callable[[str], None],
+    overlay: str, kubectl: Kubectl, known: set[str], namespaces: None, report: Callable[[str], None]
 ) -> None:
     built: list[Json] = list(
         yaml.safe_load_all(kubectl.run("kustomize", str(DEPLOY / overlay)).out)

@@ -171,9 +171,7 @@ def test_a_pod_that_the_webhook_has_met_may_be_made_to_ask_later(admitting: Gate
         _patched(admitting, _HALF, gpu_assigned="false")
 
 
-def test_a_request_that_a_late_webhook_takes_away_takes_the_stamps_with_it(
-    admitting: Gate,
-) -> None:
+def test_a_request_that_a_late_webhook_takes_away_takes_the_stamps_with_it(admitting: Gate) -> None:
     plain = {"op": "add", "path": "/spec/containers/0/resources", "value": {}}
     with admitting.late_webhook(patch_with(plain)):
         made = admitting.cluster.create(_pod(GPU), dry_run=True)

@@ -22,11 +22,7 @@ KUBELETS = "Allocate failed due to no healthy devices present; cannot allocate u
         ({"large": f"{OURS}no card fits 5 cores"}, {"large"}, {"large"}),
         ({"large": KUBELETS}, {"large"}, set()),
         ({"large": f"{OURS}no card fits 10 cores", "fits": KUBELETS}, {"fits"}, set()),
-        (
-            dict.fromkeys(("large", "fits"), f"{OURS}no card fits 10 cores"),
-            {"fits"},
-            {"fits"},
-        ),
+        (dict.fromkeys(("large", "fits"), f"{OURS}no card fits 10 cores"), {"fits"}, {"fits"}),
     ],
 )
 def test_each_refusal_without_a_reason_is_found(

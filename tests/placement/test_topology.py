@@ -15,10 +15,7 @@ KINDS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "NV4", "NV18")
 
 
 def node(
-    count: int,
-    kinds: Mapping[tuple[int, int], str],
-    *,
-    numa: Sequence[int | None] = (),
+    count: int, kinds: Mapping[tuple[int, int], str], *, numa: Sequence[int | None] = ()
 ) -> Inventory:
     return Inventory(
         tuple(
@@ -50,12 +47,7 @@ SIX = node(
 
 
 @pytest.mark.parametrize(
-    ("size", "taken", "expected"),
-    [
-        (3, (), [0, 1, 2]),
-        (2, (), [4, 5]),
-        (1, (4,), [5]),
-    ],
+    ("size", "taken", "expected"), [(3, (), [0, 1, 2]), (2, (), [4, 5]), (1, (4,), [5])]
 )
 def test_gpu_managers_published_picks_are_ours(
     size: int, taken: tuple[int, ...], expected: list[int]

@@ -162,10 +162,7 @@ class AgentLife:
 def _serve(kubelet: FakeKubelet, pod: str, cores: int, blocks: int) -> None:
     """Do what a kubelet does for the one container of a pod."""
     kubelet.pods[pod] = {"c0": []}
-    for stem, resource, size in (
-        ("vmemory", NAMES.memory, blocks),
-        ("vcore", NAMES.core, cores),
-    ):
+    for stem, resource, size in (("vmemory", NAMES.memory, blocks), ("vcore", NAMES.core, cores)):
         with plugin(kubelet.path_of(stem)) as stub:
             offered = [
                 each.ID for each in next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices

@@ -3,13 +3,7 @@
 from typing import Any
 
 from tests.rbac.comparison import never_granted, too_little, too_much
-from tests.rbac.manifests import (
-    Account,
-    Manifest,
-    granted,
-    subjects,
-    unbound,
-)
+from tests.rbac.manifests import Account, Manifest, granted, subjects, unbound
 from tests.rbac.rules import Request
 
 AGENT = Account("gpu-turnstile", "agent")

@@ -72,10 +72,7 @@ def test_a_binding_in_a_namespace_holds_there_alone() -> None:
     assert missing(asked, own) == [asked[1], asked[2]]
 
 
-MANY = [
-    Request("get", "", "pods", "team-a", "p"),
-    Request("get", "", "pods", "team-b", "q"),
-]
+MANY = [Request("get", "", "pods", "team-a", "p"), Request("get", "", "pods", "team-b", "q")]
 
 
 @pytest.mark.parametrize(

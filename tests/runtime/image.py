@@ -70,10 +70,7 @@ def archive(name: str, content: bytes, command: list[str]) -> bytes:
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(content)}"]},
         }
     ).encode()
-    parts = {
-        f"{_digest(config)}.json": config,
-        f"{_digest(content)}/layer.tar": content,
-    }
+    parts = {f"{_digest(config)}.json": config, f"{_digest(content)}/layer.tar": content}
     config_path, layer_path = parts
     manifest = [{"Config": config_path, "RepoTags": [name], "Layers": [layer_path]}]
     written = io.BytesIO()

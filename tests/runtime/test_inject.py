@@ -82,9 +82,7 @@ def test_the_driver_files_are_found_and_not_written_to(make_node: MakeNode, tmp_
     assert "ro" in inside.mounts()["/usr/local/nvidia"]
 
 
-def test_without_a_driver_directory_the_library_path_is_the_images_own(
-    make_node: MakeNode,
-) -> None:
+def test_without_a_driver_directory_the_library_path_is_the_images_own(make_node: MakeNode) -> None:
     inside = make_node(1).run("a", 50, 4)
     assert inside.env()["LD_LIBRARY_PATH"] == "/of/the/image"
 

@@ -189,10 +189,7 @@ def test_a_pod_in_doubt_counts_on_every_node_until_one_is_certain(state: State) 
     state.assume(planned("a", "n1", 1), ((1, 30, 4),))
     state.assume(planned("a", "n2", 0), ((0, 30, 4),))
     assert state.assumed_on("u-a") == {"n1", "n2"}
-    assert (free(state, "n1"), free(state, "n2")) == (
-        [(100, 32), (70, 28)],
-        [(70, 28), (100, 32)],
-    )
+    assert (free(state, "n1"), free(state, "n2")) == ([(100, 32), (70, 28)], [(70, 28), (100, 32)])
     state.settle("u-a", "n2")
     assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
 
@@ -213,9 +210,7 @@ def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> No
     assert free(state) == [(100, 32), (70, 28)]
 
 
-def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(
-    state: State,
-) -> None:
+def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(state: State) -> None:
     state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
     state.assume(planned("a", "n1", 1), ((1, 30, 4),))
     state.retract("u-a", "n1")

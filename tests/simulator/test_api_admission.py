@@ -269,10 +269,7 @@ def test_a_service_is_held_to_its_own_name(
 ) -> None:
     with running_hook(authority, certified) as hook:
         services = {"hook.gpu.svc": ("127.0.0.1", hook.port)}
-        with (
-            ApiServer(Settings(services=services)) as server,
-            ApiClient(server.url) as client,
-        ):
+        with ApiServer(Settings(services=services)) as server, ApiClient(server.url) as client:
             server.apply(hook.configuration(clientConfig=hook.service()))
             if trusted:
                 client.create(PODS, pod())
@@ -337,12 +334,7 @@ def test_a_patch_waits_for_no_other_and_loses_nothing(
 def test_configurations_are_never_reviewed(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
-    everything = {
-        "apiGroups": ["*"],
-        "apiVersions": ["*"],
-        "operations": ["*"],
-        "resources": ["*"],
-    }
+    everything = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}
     hook.respond = deny(message="nothing works")
     server.apply(hook.configuration(rules=[everything]))
     failure(client)

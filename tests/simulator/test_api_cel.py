@@ -17,10 +17,7 @@ ASKS = (
         (pod(), False),
         (pod(limits={"cpu": "1"}), False),
         (pod(limits={CORE: "10"}), True),
-        (
-            pod(initContainers=[{"name": "i", "resources": {"limits": {CORE: "1"}}}]),
-            True,
-        ),
+        (pod(initContainers=[{"name": "i", "resources": {"limits": {CORE: "1"}}}]), True),
     ],
 )
 def test_a_condition_tells_gpu_pods_from_plain_ones(obj: dict[str, object], answer: bool) -> None:

@@ -143,13 +143,7 @@ def test_conditions_keep_a_request_from_a_policy(
             },
             False,
         ),
-        (
-            {
-                "resourceRules": [rule("pods")],
-                "objectSelector": {"matchLabels": {"a": "b"}},
-            },
-            False,
-        ),
+        ({"resourceRules": [rule("pods")], "objectSelector": {"matchLabels": {"a": "b"}}}, False),
     ],
     ids=str,
 )

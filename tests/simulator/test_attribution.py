@@ -4,13 +4,7 @@ import pytest
 
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.names import Names
-from simulator.attribution import (
-    Call,
-    Pending,
-    Tally,
-    score_agent,
-    score_oldest_pending,
-)
+from simulator.attribution import Call, Pending, Tally, score_agent, score_oldest_pending
 from simulator.audit import double_booked, holdings_of, unequal_records
 from simulator.burst import container, pod
 

@@ -5,11 +5,7 @@ from random import Random
 import pytest
 
 from contract.demand import ContainerKind
-from simulator.kubelet.admission import (
-    NodeView,
-    admit,
-    in_order,
-)
+from simulator.kubelet.admission import NodeView, admit, in_order
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Devices, Options, Step
 from simulator.kubelet.errors import AdmissionFailure

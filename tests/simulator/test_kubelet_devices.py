@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from contract.demand import ContainerKind
 from simulator.kubelet.answers import Answer
-from simulator.kubelet.devices import (
-    AllocateCall,
-    Devices,
-    Options,
-    PreferCall,
-    SaveBooks,
-    Step,
-)
+from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall, SaveBooks, Step
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
 from simulator.kubelet.numa import Device, NumaHint, no_hint
 from simulator.kubelet.pods import Container, Pod, requests_of

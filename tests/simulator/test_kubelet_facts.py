@@ -156,9 +156,7 @@ def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are() -> None:
     with node() as n:
         n.plug()
         p = pod(
-            "p",
-            container("c", 1),
-            init=(container("i", 2), container("s", 1, restart="Always")),
+            "p", container("c", 1), init=(container("i", 2), container("s", 1, restart="Always"))
         )
         n.admit(p)
         assert n.list() == {"p": {"s": {CORE: 1}, "c": {CORE: 1}}}

@@ -5,11 +5,7 @@ import re
 import pytest
 
 from simulator.client import Json
-from simulator.scheduler.configuration import (
-    ExtenderSettings,
-    TlsSettings,
-    parse_configuration,
-)
+from simulator.scheduler.configuration import ExtenderSettings, TlsSettings, parse_configuration
 from simulator.scheduler.scoring import score
 from tests.simulator.api_helpers import CORE, node, pod
 from tests.simulator.extender_helpers import configuration

@@ -79,10 +79,7 @@ class Course:
         return f"{self.first.rpartition('-')[2]}-first"
 
 
-COURSES = (
-    Course(22, NAMES.core, unwritten=True),
-    Course(38, NAMES.memory, unwritten=False),
-)
+COURSES = (Course(22, NAMES.core, unwritten=True), Course(38, NAMES.memory, unwritten=False))
 
 
 class Fault(StrEnum):
@@ -332,26 +329,26 @@ def check_received(node: Node) -> None:
 
 
 def cases() -> list[tuple[Fault, Step, Course]]:
-    """Every fault at every call, before it or after it by turns, and both where it matters.
+    """Every fault at every step where it matters; elsewhere the faults that are alike take turns.
 
-    At each step the agent is killed at least once, and so is the kubelet: the faults that are
-    alike take turns.
+    At each step the agent is killed at least once, and so is the kubelet.
     """
     found = []
-    for turn, fault in enumerate(Fault):
-        for number, step in enumerate(STEPS):
-            call = number // 2  # a call has two steps
-            matters = step in FORKS and fault is not Fault.BOTH_AGENT_FIRST
-            if fault is Fault.LOST:  # it is about calls, each once
-                if step.what == "Checkpoint" or step.when == "after":
-                    continue
-            elif not matters and (number + call + turn) % 2:
-                continue
-            one = COURSES[(call // 2 + turn) % 2]
-            both = matters and fault.agent  # what is not written yet dies with the agent only
-            if fault is Fault.BOTH_AGENT_FIRST:
-                one = COURSES[0]  # what differs from BOTH has nothing to do with the course
-            found += [(fault, step, course) for course in (COURSES if both else (one,))]
+    for number, step in enumerate(STEPS):
+        turn = number // 2  # a call has two steps
+        one, other = (COURSES[(turn + each) % 2] for each in (0, 1))
+        if step in FORKS:
+            # What is not written yet dies with the agent only.
+            found += [(Fault.AWAY, step, one), (Fault.AWAY, step, other)]
+            found += [(Fault.REPLACED, step, one), (Fault.KUBELET, step, other)]
+            found += [(Fault.BOTH, step, one), (Fault.BOTH, step, other)]
+        else:
+            agents, kubelets = (Fault.AWAY, Fault.REPLACED), (Fault.KUBELET, Fault.BOTH)
+            found += [(agents[number % 2], step, one), (kubelets[(number + turn) % 2], step, other)]
+        if step.when == "before" and step.what != "Checkpoint":  # about calls, each once
+            found.append((Fault.LOST, step, other))
+        if number % 4 == 0:  # what differs from BOTH has nothing to do with the course
+            found.append((Fault.BOTH_AGENT_FIRST, step, COURSES[0]))
     return found
 
 
@@ -372,10 +369,7 @@ def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> 
 
 @pytest.mark.parametrize(("fault", "step", "course"), cases(), ids=str)
 def test_after_a_kill_all_run_or_read_why_and_the_books_are_equal(
-    fault: Fault,
-    step: Step,
-    course: Course,
-    caplog: pytest.LogCaptureFixture,
+    fault: Fault, step: Step, course: Course, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = Case(fault, step, course, caplog)
     with case.node:

@@ -260,10 +260,7 @@ def test_a_wrong_guess_by_order_is_corrected_once_the_record_is_back(
     """The pod whose stamps come first is admitted last, to the same card or to another."""
     first, second = a_pod("first", at=1), a_pod("second", at=2)
     gate = Gate("first", "second")
-    with (
-        gate,
-        blind(denied, seed=seed, policy=policy, kubelet={"hook": gate}) as (node, blindness),
-    ):
+    with gate, blind(denied, seed=seed, policy=policy, kubelet={"hook": gate}) as (node, blindness):
         node.pods.bind(first)
         node.bind(second)
         wait_until_admitted(node)

@@ -199,12 +199,7 @@ def unstamped(name: str, at: int, *containers: Json) -> Json:
 
 def test_pods_with_and_without_stamps_in_one_batch_are_named_rightly() -> None:
     random = Random(0)
-    kinds = (
-        stamped,
-        bound_by_its_author,
-        unstamped,
-        stamped_by_gpu_manager,
-    )
+    kinds = (stamped, bound_by_its_author, unstamped, stamped_by_gpu_manager)
     pods = [
         kinds[number % 4](
             f"p-{number}",
@@ -316,9 +311,7 @@ def copied(name: str, *cards: str, cores: int = 10, at: int = 0) -> Json:
     """A manifest copied from a running pod while there was no webhook to clean it."""
     record = encode_allocations({"c0": Allocation(cards, cores, 4, Evidence.WITNESS)})
     return a_pod(
-        name,
-        at=at,
-        annotations={NAMES.gpu_allocation: record, NAMES.gpu_assigned: "true"},
+        name, at=at, annotations={NAMES.gpu_allocation: record, NAMES.gpu_assigned: "true"}
     )
 
 

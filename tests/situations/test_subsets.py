@@ -102,9 +102,7 @@ def test_whole_cards_go_where_the_hint_wants_them(seed: int) -> None:
 
 
 @every_seed
-def test_all_that_is_aligned_is_allocated_without_asking_and_told_by_the_record(
-    seed: int,
-) -> None:
+def test_all_that_is_aligned_is_allocated_without_asking_and_told_by_the_record(seed: int) -> None:
     """Exactly one whole card is left on the node: no preferred call for its cores."""
     with hinted_node(seed, hints=Hints(a={1}, b={1})) as node:
         node.admit([a_pod("a", gpu("c0", 100, 32))])

@@ -45,9 +45,7 @@ def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
 
 
 def test_every_flag_is_an_environment_variable(
-    served: list[Settings],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    served: list[Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = {
         flag: f"GPU_TURNSTILE_{'' if flag == 'domain' else 'WEBHOOK_'}"
@@ -110,10 +108,7 @@ def test_every_flag_is_an_environment_variable(
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
-    served: list[Settings],
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+    served: list[Settings], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert command.main(arguments) == 2
     captured = capsys.readouterr()

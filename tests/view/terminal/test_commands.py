@@ -99,11 +99,7 @@ def test_machines_read_the_same_as_json_and_yaml(
         ("nodes nowhere", 1, 'Error from server (NotFound): nodes "nowhere" not found\n'),
         ("nodes n5", 1, 'error: node "n5" has no GPUs\n'),
         ("--context other pods", 1, 'error: context "other" does not exist\n'),
-        (
-            "--kubeconfig /no/such pods",
-            1,
-            "error: stat /no/such: no such file or directory\n",
-        ),
+        ("--kubeconfig /no/such pods", 1, "error: stat /no/such: no such file or directory\n"),
         ("--domain Not_A_Domain pods", 1, None),
         ("fit -f /no/such", 2, None),
         ("explode", 2, None),
@@ -139,11 +135,7 @@ def test_an_error_is_one_line_as_kubectl_words_it(
     ],
 )
 def test_the_exit_code_of_fit_says_whether_all_fit(
-    kubeconfig: Path,
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    code: int,
-    said: str,
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, said: str
 ) -> None:
     manifest = kubeconfig.with_name("pod.yaml")
     manifest.write_text(text)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -192,29 +191,6 @@ def _refused(kubelet: FakeKubelet, pod: str, cores: int, blocks: int) -> None:
         del kubelet.pods[pod]
     else:
         raise AssertionError(f"{pod} was served")
-
-
-class Methods:
-    """Counts the calls of a client's methods, through the class.
-
-    Attributes:
-        called: their names.
-    """
-
-    def __init__(self) -> None:
-        self.called: set[str] = set()
-
-    def watch(self, patch: Any, owner: type, names: set[str]) -> None:
-        """Note every call of *names* from now on."""
-        for name in names:
-            patch.setattr(owner, name, self._noting(name, getattr(owner, name)))
-
-    def _noting(self, name: str, original: Any) -> Any:
-        def noting(*args: Any, **kwargs: Any) -> Any:
-            self.called.add(name)
-            return original(*args, **kwargs)
-
-        return noting
 
 
 def _both_of(registered: Sequence[pb.RegisterRequest]) -> bool:

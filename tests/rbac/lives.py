@@ -1,0 +1,200 @@
+"""Each program goes through everything that makes it ask the API server for something."""
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from agent.kubernetes_api import client as agent_client
+from certs import cluster as certs_cluster
+from certs.__main__ import main as certs
+from common.serving.tls import Files
+from scheduler import cluster as scheduler_cluster
+from scheduler.extender import Extender
+from scheduler.metrics import Metrics
+from scheduler.settings import Settings
+from simulator.api.faults import RequestRecord
+from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.fakes import eventually
+from tests.placement.cluster.builders import NAMES, make_node, make_pod
+from tests.rbac.agent_life import AgentLife
+from tests.rbac.hearing import Heard, is_ours, listening, methods_named, methods_of
+from tests.rbac.manifests import DEPLOY, containers, read, words
+from tests.rbac.recording import as_request
+from tests.view.web.sample import held_pod
+from view.web import server as view_server
+from view.web.settings import Settings as ViewSettings
+
+_TEAMS = ("team-a", "team-b")
+
+
+def _namespaces(server: ApiServer, *names: str) -> None:
+    for name in names:
+        server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+def agents(folder: Path) -> Heard:
+    """Let two agents live, each with a node and a namespace of its own."""
+    methods = methods_of(agent_client, "Api")
+    with listening(methods, agent_client.Api) as listener:
+        lives = []
+        for node, namespace in zip(("n1", "n2"), _TEAMS, strict=True):
+            (folder / node).mkdir()
+            lives.append(AgentLife(listener.server, folder / node, node=node, namespace=namespace))
+        for life in lives:
+            life.live()
+        return listener.heard()
+
+
+# --- certs ------------------------------------------------------------------------------
+
+_APIS = (client.CoreV1Api, client.AdmissionregistrationV1Api)
+# Who serves what is asked of the replicas themselves, of whom there are none here.
+_LEFT_OUT = "GPU_TURNSTILE_CERTS_REPLICAS"
+
+
+def rotations(folder: Path) -> Heard:
+    """Run ``certs rotate`` as the Jobs of deploy/ do: on nothing, and on emptied Secrets."""
+    methods = methods_named(certs_cluster, ("_core", "_admission"))
+    kubeconfig = folder / "kubeconfig"
+    with listening(methods, *_APIS) as listener, ApiClient(listener.server.url) as admin:
+        server = listener.server
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        _namespaces(server, "gpu-turnstile", "gpu-turnstile-node")
+        kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        server.apply(*(each.body for each in read(DEPLOY / "base") if each.kind in kinds))
+        jobs = containers(read(DEPLOY), "certs")
+        assert {tuple(_arguments(each))[:1] for each in jobs} == {("rotate",)}
+        for job in jobs:
+            _rotate(job, kubeconfig)
+        _empty_the_secrets(admin, server)
+        for job in jobs:
+            _rotate(job, kubeconfig)
+        return listener.heard()
+
+
+def _arguments(container: dict[str, Any]) -> list[str]:
+    said = words(container)
+    return said[said.index("certs") + 1 :]
+
+
+def _rotate(container: dict[str, Any], kubeconfig: Path) -> None:
+    at_once = ["--kubeconfig", str(kubeconfig), "--settle", "0", "--grace", "0"]
+    with pytest.MonkeyPatch.context() as patch:
+        for each in container.get("env", ()):
+            if each["name"] != _LEFT_OUT:
+                patch.setenv(each["name"], each.get("value", "gpu-turnstile"))
+        assert certs([*_arguments(container), *at_once]) == 0
+
+
+def _empty_the_secrets(admin: ApiClient, server: ApiServer) -> None:
+    path = "/api/v1/namespaces/gpu-turnstile/secrets"
+    for secret in admin.get(path)["items"]:
+        metadata = {key: secret["metadata"][key] for key in ("name", "namespace")}
+        admin.delete(f"{path}/{metadata['name']}")
+        kind = {"apiVersion": "v1", "kind": "Secret", "type": secret["type"]}
+        server.apply({**kind, "metadata": metadata, "data": {}})
+
+
+# --- scheduler ----------------------------------------------------------------------------
+
+
+def extender(folder: Path) -> Heard:
+    """Let a replica of the Deployment take the Lease, be found, bind pods, and end."""
+    methods = methods_of(scheduler_cluster, "Cluster")
+    kubeconfig = folder / "kubeconfig"
+    with (
+        listening(methods, scheduler_cluster.Cluster) as listener,
+        ApiClient(listener.server.url) as admin,
+    ):
+        server = listener.server
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        _namespaces(server, "gpu-turnstile", *_TEAMS)
+        server.apply(*(each.body for each in read(DEPLOY) if each.kind == "EndpointSlice"))
+        server.apply(make_node("n1"))
+        asyncio.run(_live(Extender(_settings(kubeconfig), Metrics()), admin))
+        return listener.heard()
+
+
+def _settings(kubeconfig: Path) -> Settings:
+    """As the Deployment has them, where they name objects."""
+    (container,) = containers(read(DEPLOY), "scheduler")
+    given = {each["name"]: each.get("value", "") for each in container["env"]}
+    return Settings(
+        "127.0.0.1",
+        8444,
+        Files(Path("unused"), Path("unused")),
+        NAMES,
+        kubeconfig=kubeconfig,
+        namespace="gpu-turnstile",
+        endpoint_slice=given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"],
+        address="10.0.0.1",
+    )
+
+
+async def _live(replica: Extender, admin: ApiClient) -> None:
+    """Bind, in two namespaces, a pod that it follows and one that it does not."""
+    asked = [_bound_in(admin, namespace, gpus) for namespace in _TEAMS for gpus in (True, False)]
+    replica.start()
+    try:
+        eventually(lambda: not replica.leadership.not_binding(), "it binds")
+        for body in asked:
+            answer = await replica.handler.bind(partial(bytes, body))
+            assert json.loads(answer.body) == {"Error": ""}
+        path = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices"
+        eventually(
+            lambda: "10.0.0.1" in str(admin.list(path)["items"][0]["endpoints"]), "it is found"
+        )
+    finally:
+        replica.stop()
+        for _ in range(3):  # connections are closed by the loop
+            await asyncio.sleep(0)
+
+
+def _bound_in(admin: ApiClient, namespace: str, gpus: bool) -> bytes:
+    """Create a pod, and return what kube-scheduler sends to have it bound."""
+    made = make_pod(f"{'share' if gpus else 'plain'}-{namespace}", (50, 8), uid="")
+    made["metadata"]["namespace"] = namespace
+    if not gpus:
+        del made["spec"]["containers"][0]["resources"]
+    metadata = admin.create(f"/api/v1/namespaces/{namespace}/pods", made)["metadata"]
+    asked = {"PodName": metadata["name"], "PodNamespace": namespace, "PodUID": metadata["uid"]}
+    return json.dumps(asked | {"Node": "n1"}).encode()
+
+
+# --- view ---------------------------------------------------------------------------------
+
+
+def page(folder: Path) -> Heard:
+    """Serve the page, ask for all that it has, and wait until it follows the cluster."""
+    kubeconfig = folder / "kubeconfig"
+    with listening(set()) as listener, ApiClient(listener.server.url) as admin:
+        server = listener.server
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        server.apply(make_node("n1"))
+        _namespaces(server, *_TEAMS)
+        for name in _TEAMS:
+            pod = held_pod(name, "p", ("n1", 0, 10, 1))
+            pod["metadata"]["uid"] = ""
+            admin.create(f"/api/v1/namespaces/{name}/pods", pod)
+        settings = ViewSettings("127.0.0.1", 8480, NAMES, kubeconfig=kubeconfig)
+        master = view_server.Master(settings)
+        browser = master.load().test_client()  # type: ignore[attr-defined]  # a Flask application
+        eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
+        for path in ("/", "/rows?since=0", *(f"/pods/{each}/p" for each in _TEAMS), "/metrics"):
+            assert browser.get(path).status_code == 200
+        eventually(
+            lambda: len({as_request(each) for each in server.requests if _watches(each)}) >= 3,
+            "all watches are open",
+        )
+        master.end()
+        return listener.heard()
+
+
+def _watches(record: RequestRecord) -> bool:
+    return is_ours(record) and as_request(record).verb == "watch"

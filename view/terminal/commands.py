@@ -235,7 +235,7 @@ def explain(session: Session, pod: str) -> None:
 )
 @options()
 def fit(session: Session, filename: Sequence[Any]) -> None:
-    """Tell whether and where a pod would fit, and change nothing.
+    """Show whether and where a pod would fit, and change nothing.
 
     The exit code is 0 where all manifests fit, 1 where one does not, 2 or more for an error.
     """

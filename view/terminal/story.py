@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from view.model.reports import Change, NodeVerdict, PodStory, Stage
+from view.model.reports import CardVerdict, Change, NodeVerdict, PodStory, Stage
 from view.model.verdicts import name_some
 from view.terminal.layout import (
     BAD,
@@ -20,7 +20,7 @@ from view.terminal.layout import (
     line,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, ask_of, by_name, gaps_in_words, short_model
+from view.terminal.words import STAGES, ask_of, by_name, gaps_in_words, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -90,34 +90,48 @@ def show_changes(changes: Sequence[Change], *, most: int | None) -> list[Line]:
 
 
 def show_verdicts(nodes: Sequence[NodeVerdict], *, most: int | None) -> list[Grid | Line]:
-    """Lay nodes out, with what each card lacks."""
+    """Lay nodes out, with what each card lacks; nodes and cards that are alike stand together."""
+    groups: dict[object, list[NodeVerdict]] = {}
+    for verdict in nodes:
+        alike = tuple((card.index, card.model, card.why_not) for card in verdict.cards)
+        key = (verdict.placing,) if verdict.fits else (verdict.reason, alike)
+        groups.setdefault(key, []).append(verdict)
     rows: list[Row] = []
-    for verdict in nodes[:most]:
-        rows.append((cell(verdict.node, BOLD), _answer(verdict), _placing(verdict)))
-        if not verdict.fits:
-            rows += [
-                (
-                    cell(f"  card {card.index}"),
-                    cell("would do" if not card.why_not else "no", "" if card.why_not else GOOD),
-                    cell(
-                        f"{short_model(card.model)}: {card.why_not}"
-                        if card.why_not
-                        else f"{short_model(card.model)}: {card.cores_free} cores and "
-                        f"{card.blocks_free} blocks free",
-                        DIM,
-                    ),
-                )
-                for card in verdict.cards
-            ]
+    for group in list(groups.values())[:most]:
+        first = group[0]
+        names = name_some([each.node for each in group], 1)
+        rows.append((cell(names, BOLD), _answer(first), _placing(first)))
+        if not first.fits:
+            rows += _cards(first)
     page: list[Grid | Line] = []
     if rows:
         columns = (Column("NODE"), Column("FITS"), Column("WHY", wraps=True))
         page.append(Grid(columns, tuple(rows)))
-    if len(nodes) > len(nodes[:most]):
+    if most is not None and len(groups) > most:
         fitting = sum(each.fits for each in nodes)
         rest = f"{len(nodes)} nodes in all, {fitting} of them fit; all of them: -o wide"
         page.append(line(rest, DIM))
     return page
+
+
+def _cards(verdict: NodeVerdict) -> list[Row]:
+    """Return a row for all cards of a node that are alike and lack the same."""
+    alike: dict[tuple[str, str], list[CardVerdict]] = {}
+    for card in verdict.cards:
+        alike.setdefault((card.model, card.why_not), []).append(card)
+    rows: list[Row] = []
+    for (model, why_not), cards in alike.items():
+        least = min((card.cores_free, card.blocks_free) for card in cards)
+        several = "s" * (len(cards) > 1)
+        free = f"{least[0]} cores and {least[1]} blocks free{' at least' if several else ''}"
+        rows.append(
+            (
+                cell(f"  card{several} {ranges([card.index for card in cards])}"),
+                cell("no") if why_not else cell("would do", GOOD),
+                cell(f"{short_model(model)}: {why_not or free}", DIM),
+            )
+        )
+    return rows
 
 
 def _answer(verdict: NodeVerdict) -> Cell:

@@ -51,6 +51,17 @@ def cards_of(container: ContainerReport) -> str:
     )
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers, those that follow each other as a range: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def evidence_of(container: ContainerReport) -> str:
     """Write how it is known which cards a container has."""
     if container.source is None:

@@ -23,7 +23,7 @@ from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
 from view.terminal.story import show_story
 from view.terminal.top import show_use
-from view.terminal.words import age
+from view.terminal.words import age, ranges
 
 NOW = datetime(2025, 11, 22, 9, tzinfo=UTC)
 CARDS = {"GPU-n1-0": ("n1", 0, "NVIDIA A100"), "GPU-n2-0": ("n2", 0, "Tesla T4")}
@@ -70,6 +70,15 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
 def test_nodes_and_what_waits_are_on_one_page() -> None:
     expected = (Path(__file__).parent / "nodes.txt").read_text(encoding="utf-8")
     assert drawn(show_nodes(scene().report())) == expected.splitlines()
+
+
+def test_the_documentation_shows_what_is_printed() -> None:
+    page = (Path(__file__).parents[3] / "docs/kubectl-gpu.md").read_text(encoding="utf-8")
+    for lines in (
+        drawn(show_nodes(scene().report()), 128),
+        drawn(story(scene(), "big"), 118),
+    ):
+        assert "\n".join(lines) in page
 
 
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
@@ -257,3 +266,18 @@ def test_ages_are_written_as_kubectl_does(created: str, expected: str) -> None:
 
 def test_line_ends_become_spaces_and_other_steering_is_spelled_out() -> None:
     assert safe("a\r\nb\tc\u2028d\x9be") == r"a b c\u2028d\x9be"
+
+
+def test_nodes_and_cards_that_are_alike_stand_together() -> None:
+    nodes = [make_node(f"n{number}", 4, sick=[2]) for number in range(3)]
+    held = scenes.running("a", (60, 4), "n2", 0)
+    lines = drawn(show_fits([state_of(nodes, [held]).fit(make_pod("new", (60, 400)))]))
+    assert lines[4:10] == [
+        "NODE             FITS   WHY",
+        "n0 and 1 more    no     no card has 400 blocks",
+        "  cards 0-1, 3   no     A100: 32 of 400 memory blocks free",
+        "  card 2         no     A100: unhealthy (Xid 79)",
+        "n2               no     no card has 400 blocks",
+        "  card 0         no     A100: 40 of 60 cores free, 28 of 400 memory blocks free",
+    ]
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"

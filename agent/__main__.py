@@ -45,6 +45,7 @@ from agent.settings import (
     HOST_ROOT,
     STATE_DIR,
     EnforcementMode,
+    MetricsNames,
     Settings,
     parse_application_xids,
     parse_driver_dir,
@@ -259,7 +260,32 @@ class _OneLineGroup(click.Group):
     type=click.Path(path_type=Path, readable=False),
     default=str(CRI_SOCKET),
     show_envvar=True,
-    help="The container runtime's socket; vcuda asks it which container a process is in.",
+    help="The container runtime's socket; vcuda and --measure-use ask it which container a "
+    "process is in.",
+)
+@click.option(
+    "--measure-use",
+    type=click.Choice(["off", "on"]),
+    default="off",
+    callback=_read_by("on".__eq__),
+    show_envvar=True,
+    help="Whether it is measured what each container uses of its cards; needs hostPID and "
+    "--cri-socket.",
+)
+@click.option(
+    "--use-period",
+    default="5s",
+    callback=_read_by(partial(parse_period, "use-period")),
+    show_envvar=True,
+    help="How often that is measured.",
+)
+@click.option(
+    "--metrics-names",
+    type=click.Choice([each.value for each in MetricsNames]),
+    default=MetricsNames.OWN.value,
+    callback=_read_by(MetricsNames),
+    show_envvar=True,
+    help="Whether gpu-manager's gauges of containers are served too, at its path /metric.",
 )
 @click.option(
     "--http-host",

@@ -16,6 +16,8 @@ from placement.scoring import Policy
 # A unix socket's path is at most 107 bytes (unix(7)).
 _LONGEST_SOCKET_PATH = 107
 
+_SHORTEST_PERIOD = 1.0
+
 STATE_DIR = Path("/var/lib/gpu-turnstile")
 HOST_ROOT = Path("/")
 AUTO = "auto"
@@ -39,6 +41,15 @@ class EnforcementMode(StrEnum):
     """Tencent's vcuda-controller, in the host's driver directory."""
     HAMI_CORE = "hami-core"
     """HAMi-core's libvgpu.so."""
+
+
+class MetricsNames(StrEnum):
+    """Under which names the gauges of containers are served."""
+
+    OWN = "gpu-turnstile"
+    """Ours, at ``/metrics``."""
+    GPU_MANAGER = "gpu-manager"
+    """Ours, and at ``/metric`` those of gpu-manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +81,12 @@ class Settings:
         http_port: its port.
         recovery_quiet: seconds without a fault before an unhealthy card may come back.
         application_xids: the Xids that are an application's fault, not the card's.
+        measure_use: whether it is measured what containers use of the cards.
+        use_period: seconds between two measurements.
+        metrics_names: under which names the gauges of containers are served.
 
     Raises:
-        SettingsError: a path is too long for a socket.
+        SettingsError: a path is too long for a socket, or a period too short.
     """
 
     node_name: str
@@ -98,11 +112,19 @@ class Settings:
     cri_socket: Path = CRI_SOCKET
     cdi_dir: Path = CDI_DIR
     host_root: Path = HOST_ROOT
+    measure_use: bool = False
+    use_period: float = 5.0
+    metrics_names: MetricsNames = MetricsNames.OWN
 
     def __post_init__(self) -> None:
         """Refuse what would only fail later, with a worse message."""
         if not self.node_name:
             raise SettingsError("node-name: Required value: the node's name in the API")
+        if self.use_period < _SHORTEST_PERIOD:
+            raise SettingsError(
+                f"use-period: Invalid value: {self.use_period:g}: must be at least 1s: the driver "
+                "samples processes about once a second"
+            )
         for flag, path in (
             ("plugin-dir", self.plugin_dir / "gpu-turnstile" / ".handover.sock.new"),
             ("pod-resources-socket", self.pod_resources_socket),

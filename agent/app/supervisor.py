@@ -8,15 +8,17 @@ until then the agent lives, says why it is not ready, and keeps looking.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.allocator.allocator import Allocator
+from agent.allocator.holdings import Holdings
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable
+from agent.app.card_report import CardReport
 from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
 from agent.app.serving import Serving
@@ -41,7 +43,6 @@ from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
-from agent.observability.series import Series, card_series
 from agent.settings import Settings
 from contract.demand import CORES_PER_CARD
 from contract.inventory import NodeCards
@@ -137,10 +138,16 @@ class Agent:
             ),
             pace=pace,
         )
+        self._report = CardReport(
+            settings,
+            metrics=self._metrics,
+            holdings=self._holdings,
+            inventory=lambda: self._watch.inventory,
+            tell=self._tell,
+        )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
         self._metrics.registered.set_function(lambda: self._registered)
         self._metrics.pending.set_function(self.pending)
-        self._metrics.read_series = self._series
         self._metrics.standing_by.set_function(lambda: self._succession.standing_by)
         self._threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
@@ -167,8 +174,14 @@ class Agent:
             "/healthz": probe(self._why_not_live),
             "/readyz": probe(self._why_not_ready),
             "/metrics": lambda: (200, self._metrics.content_type, self._metrics.render()),
+            **self._report.pages(),
         }
-        self._http = StatusServer(self._settings.http_host, self._settings.http_port, pages)
+        self._http = StatusServer(
+            self._settings.http_host,
+            self._settings.http_port,
+            pages,
+            slow=pages.keys() - {"/healthz", "/readyz"},
+        )
         log.info("serving", extra={"http_port": self._http.port})
         for thread in tuple(self._threads):  # one of them adds more, once the cards are known
             thread.start()
@@ -246,6 +259,8 @@ class Agent:
         remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
         self._spawn("events", self._events.run)
         self._spawn("inventory", self._inventory.run)
+        if (meter := self._report.meter) is not None:
+            self._spawn("use", lambda: meter.run(self._stop))
 
     def _spawn(self, name: str, target: Callable[[], None]) -> None:
         with self._opening:
@@ -395,12 +410,12 @@ class Agent:
         message = f"container {ref.container}: {reason}"
         self._tell(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
 
-    def _series(self) -> Iterable[Series]:
-        """Return what is held of each card; nothing while another agent serves."""
+    def _holdings(self) -> Holdings | None:
+        """Return who holds what; ``None`` while another agent serves."""
         session = self._session
         if session is None or not session.serving.loaded or session.serving.paused:
-            return card_series()
-        return card_series(session.allocator.holdings())
+            return None
+        return session.allocator.holdings()
 
     # --- pages -------------------------------------------------------------------------
 

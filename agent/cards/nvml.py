@@ -1,4 +1,7 @@
-"""The GPU driver, through NVML: cards, links, probes, events. The only importer of ``pynvml``."""
+"""The GPU driver, through NVML: cards, links, probes, events.
+
+Nobody imports ``pynvml`` but this module and :mod:`agent.cards.nvml_use`.
+"""
 
 import ctypes
 from collections import Counter
@@ -18,7 +21,7 @@ from agent.errors import DriverUnloaded, SettingsError, Unavailable
 from placement.cards import Card, Inventory, Link
 
 # NVML as a whole does not work; no other card would answer better.
-_SESSION_ERRORS = frozenset(
+SESSION_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -73,7 +76,7 @@ class NvmlSource:
         Raises:
             Unavailable: the library or the driver is missing or does not work.
         """
-        with _translated():
+        with translated():
             pynvml.nvmlInit()
         return NvmlSession(self._pci)
 
@@ -121,20 +124,20 @@ class NvmlSession:
         handles: dict[int, Any] = {}
         faults: list[CardFault] = []
         skipped: list[CardFault] = []
-        with _translated():
+        with translated():
             driver = _or_none(pynvml.nvmlSystemGetDriverVersion) or ""
             for index in range(pynvml.nvmlDeviceGetCount()):
                 uuid = None
                 try:
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                     uuid = pynvml.nvmlDeviceGetUUID(handle)
-                    if _in_mig_mode(handle):
+                    if in_mig_mode(handle):
                         skipped.append(CardFault(index, uuid, "in MIG mode, which is not served"))
                         continue
                     card = self._card(index, uuid, handle)
                     check_distinct([*cards, card])
                 except pynvml.NVMLError as error:
-                    if error.value in _SESSION_ERRORS:
+                    if error.value in SESSION_ERRORS:
                         raise
                     faults.append(CardFault(index, uuid, f"NVML: {error}"))
                 except (SettingsError, UnicodeDecodeError) as error:
@@ -237,11 +240,11 @@ class NvmlSession:
             Unavailable: NVML itself does not work.
         """
         silent: dict[str, str] = {}
-        with _translated():
+        with translated():
             try:
                 events = pynvml.nvmlEventSetCreate()
             except pynvml.NVMLError as error:
-                if error.value in _SESSION_ERRORS:
+                if error.value in SESSION_ERRORS:
                     raise
                 return dict.fromkeys(uuids, f"NVML: {error}")
             self._events = events
@@ -255,7 +258,7 @@ class NvmlSession:
                     else:
                         silent[uuid] = "it has neither Xid nor ECC events"
                 except pynvml.NVMLError as error:
-                    if error.value in _SESSION_ERRORS:
+                    if error.value in SESSION_ERRORS:
                         raise
                     silent[uuid] = f"NVML: {error}"
             if not self._watched:  # NVML does not wait for nothing
@@ -273,7 +276,7 @@ class NvmlSession:
             Unavailable: no event can be had, or one came that belongs to no card; the
                 session should be started again and every card probed.
         """
-        with _translated():
+        with translated():
             try:
                 data = pynvml.nvmlEventSetWait(self._events, int(seconds * 1000))
             except pynvml.NVMLError as error:
@@ -296,15 +299,15 @@ class NvmlSession:
         Raises:
             Unavailable: NVML itself does not work.
         """
-        with _translated():
+        with translated():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
                 pynvml.nvmlDeviceGetMemoryInfo(handle)
-                if _in_mig_mode(handle):
+                if in_mig_mode(handle):
                     return Fault(FaultKind.MIG, "in MIG mode, which is not served")
                 return _probe(handle)
             except pynvml.NVMLError as error:
-                if error.value in _SESSION_ERRORS:
+                if error.value in SESSION_ERRORS:
                     raise
                 return Fault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
 
@@ -343,7 +346,8 @@ def _action(handle: Any) -> str | None:
     return _ACTIONS.get(action, f"recovery action {action}")
 
 
-def _in_mig_mode(handle: Any) -> bool:
+def in_mig_mode(handle: Any) -> bool:
+    """Return whether a card is cut into smaller ones."""
     modes = _ask(pynvml.nvmlDeviceGetMigMode, handle)
     return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
@@ -353,11 +357,11 @@ def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
 
     That the card is lost or has to be reset is one.
     """
-    return _or_none(call, *arguments, serious=_SESSION_ERRORS | _CARD_ERRORS)
+    return _or_none(call, *arguments, serious=SESSION_ERRORS | _CARD_ERRORS)
 
 
 def _or_none(
-    call: Callable[..., Any], *arguments: Any, serious: Collection[int] = _SESSION_ERRORS
+    call: Callable[..., Any], *arguments: Any, serious: Collection[int] = SESSION_ERRORS
 ) -> Any:
     """Ask for what can be done without."""
     try:
@@ -379,7 +383,7 @@ def _address(handle: Any) -> int:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Make NVML's exceptions ours."""
     try:
         yield

@@ -126,6 +126,11 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.overuse = Counter(
+            f"{prefix}overuse",
+            "Containers that took more of a card than they hold, for half a minute; each once.",
+            registry=self.registry,
+        )
         self.card_healthy = Gauge(
             f"{prefix}card_healthy",
             "Whether a card may be given to new containers.",

@@ -1,17 +1,21 @@
 """What is held and used of each card, by card and by container, as series of gauges. Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from agent.allocator.holdings import CardRoom, Holdings
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
+from agent.cards.card_use import CardUse
+from agent.usage.join import Measured, Used
 
 PREFIX = "gpu_turnstile_agent_"
 _CONTAINER = ("namespace", "pod", "container", "card")
 _CARD = ("card",)
 
 Samples = Mapping[tuple[str, ...], float]
+Value = float | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +35,71 @@ class Series:
     samples: Samples
 
 
-def card_series(holdings: Holdings | None = None) -> Iterator[Series]:
-    """Make the gauges of what is held; without series while nothing is known."""
-    holdings = holdings or Holdings()
-    yield from _by_container(holdings)
-    rooms: dict[tuple[str, ...], CardRoom] = {
-        (uuid,): room for uuid, room in holdings.cards.items()
-    }
-    for name, text, value in _OF_CARDS:
-        samples: Samples = {labels: float(value(room)) for labels, room in rooms.items()}
-        yield Series(f"{PREFIX}card_{name}", text, _CARD, samples)
-
-
-_OF_CARDS: tuple[tuple[str, str, Callable[[CardRoom], int]], ...] = (
+_OF_ROOMS: tuple[tuple[str, str, Callable[[CardRoom], Value]], ...] = (
     ("cores_held", "Hundredths of a card that containers hold.", lambda room: room.cores_held),
     ("cores_free", "Hundredths of a card that nobody holds.", lambda room: room.cores_free),
     ("memory_held_bytes", "Memory that containers hold.", lambda room: room.memory_held),
     ("memory_free_bytes", "Memory that nobody holds.", lambda room: room.memory_free),
 )
+_OF_USES: tuple[tuple[str, str, Callable[[CardUse], Value]], ...] = (
+    ("cores_used", "Hundredths of the time in which a card computed.", lambda use: use.cores),
+    ("memory_used_bytes", "Memory of a card in use, the driver's too.", lambda use: use.memory),
+)
+_OF_SHARES: tuple[tuple[str, str, Callable[[HeldShare], Value]], ...] = (
+    ("cores_held", "Hundredths of a card that a container holds.", lambda share: share.cores),
+    ("memory_held_bytes", "Memory of a card that a container holds.", lambda share: share.memory),
+)
+_OF_CONTAINERS: tuple[tuple[str, str, Callable[[Used], Value]], ...] = (
+    ("cores_used", "Hundredths of a card that a container uses.", lambda used: used.cores),
+    ("memory_used_bytes", "Memory of a card that a container uses.", lambda used: used.memory),
+)
 
 
-def _by_container(holdings: Holdings) -> Iterator[Series]:
-    cores: dict[tuple[str, ...], float] = defaultdict(float)
-    memory: dict[tuple[str, ...], float] = defaultdict(float)
-    for holder in holdings.holders:
-        for card, share in holder.shares.items():
-            # Two pods of one name, one of which is ending, have the same labels.
-            cores[labels_of(holder.ref, card)] += share.cores
-            memory[labels_of(holder.ref, card)] += share.memory
-    yield Series(
-        f"{PREFIX}container_cores_held",
-        "Hundredths of a card that a container holds.",
-        _CONTAINER,
-        cores,
-    )
-    yield Series(
-        f"{PREFIX}container_memory_held_bytes",
-        "Memory of a card that a container holds.",
-        _CONTAINER,
-        memory,
-    )
+def card_series(
+    holdings: Holdings | None = None, measured: Measured | None = None
+) -> Iterator[Series]:
+    """Make the gauges of what is held and used; without series while nothing is known.
+
+    Args:
+        holdings: who holds what now. Nothing is told of who is not among them.
+        measured: what is used, where it is measured.
+    """
+    holdings, measured = holdings or Holdings(), measured or Measured()
+    held = [(_labels(each, card), share) for each, card, share in _shares(holdings.holders)]
+    used = [
+        (_labels(each, card), found)
+        for each in holdings.holders
+        for card, found in measured.use.get(each.ref, {}).items()
+    ]
+    yield from _series("container", _CONTAINER, _OF_SHARES, held)
+    yield from _series("container", _CONTAINER, _OF_CONTAINERS, used)
+    yield from _series("card", _CARD, _OF_ROOMS, [((k,), v) for k, v in holdings.cards.items()])
+    uses = [((card,), measured.cards[card]) for card in holdings.cards if card in measured.cards]
+    yield from _series("card", _CARD, _OF_USES, uses)
 
 
-def labels_of(ref: ContainerRef, card: str) -> tuple[str, ...]:
-    """Return the values of the labels of a container on a card."""
+def _series(
+    prefix: str,
+    labels: tuple[str, ...],
+    gauges: Iterable[tuple[str, str, Callable[[T], Value]]],
+    items: Collection[tuple[tuple[str, ...], T]],
+) -> Iterator[Series]:
+    for name, text, value in gauges:
+        samples: dict[tuple[str, ...], float] = defaultdict(float)
+        for key, item in items:
+            found = value(item)
+            if found is not None:
+                # Two pods of one name, one of which is ending, have the same labels.
+                samples[key] += found
+        yield Series(f"{PREFIX}{prefix}_{name}", text, labels, samples)
+
+
+def _shares(holders: Iterable[Holder]) -> Iterator[tuple[Holder, str, HeldShare]]:
+    for each in holders:
+        for card, share in each.shares.items():
+            yield each, card, share
+
+
+def _labels(holder: Holder, card: str) -> tuple[str, ...]:
+    ref = holder.ref
     return ref.pod.namespace, ref.pod.name, ref.container, card

@@ -22,7 +22,7 @@ cgroups helps against that.
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -203,6 +203,34 @@ class Cgroups:
             raise CgroupError(_foreign("the process"))
         text = self._read(pid)
         return None if text is None else self._find(text, self._init())
+
+    def containers_of(self, pids: Iterable[int]) -> dict[int, ContainerCgroup]:
+        """Find the containers of many processes at once.
+
+        Left out are those that have none, have ended, or of which no one container is told.
+
+        Raises:
+            Unavailable: the kernel tells nothing.
+        """
+        try:
+            init = self._init()
+        except CgroupError as error:
+            raise Unavailable(f"cgroups: {error}") from error
+        found: dict[int, ContainerCgroup] = {}
+        by_text: dict[str, ContainerCgroup | None] = {}  # processes of a container have the same
+        for pid in pids:
+            text = self._read(pid)
+            if text is None:
+                continue
+            if text not in by_text:
+                try:
+                    by_text[text] = self._find(text, init)
+                except CgroupError:
+                    by_text[text] = None
+            container = by_text[text]
+            if container is not None:
+                found[pid] = container
+        return found
 
     def pids_of(self, container: ContainerCgroup) -> tuple[int, ...]:
         """Return the processes of a container, of the cgroups inside its own as well, ascending.

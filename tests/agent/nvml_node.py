@@ -137,6 +137,15 @@ class Node:
         self._events += 1
         self.set(f"event {self._events}", f"{card} {kind} {data}")
 
+    def process(
+        self, card: int, pid: int, memory: int = 0, cores: int | None = None, *, draws: bool = False
+    ) -> None:
+        """Let a process be on a card: its bytes, -1 for untold, and hundredths of the card."""
+        self._facts[f"process {card} {'G' if draws else 'C'} {pid}"] = str(memory)
+        if cores is not None:
+            self._facts[f"sample {card} {pid} {cores}"] = "1000"
+        self._write()
+
     def nvlink(self, card: int, links: Iterable[int], end: str, *, state: str = "active") -> None:
         """Connect NVLinks of a card: ``gpu 0 2 0`` or ``switch 0 c4 0``."""
         for link in links:

@@ -48,6 +48,16 @@ def test_a_path_too_long_for_a_socket_is_refused_by_flag(path: Path) -> None:
     assert str(caught.value).endswith(": a unix socket's path is at most 107 bytes")
 
 
+def test_use_cannot_be_measured_more_often_than_the_driver_samples() -> None:
+    assert replace(SETTINGS, use_period=1.0).use_period == 1.0
+    with pytest.raises(SettingsError) as caught:
+        replace(SETTINGS, use_period=0.0)
+    assert str(caught.value) == (
+        "use-period: Invalid value: 0: must be at least 1s: the driver samples processes about "
+        "once a second"
+    )
+
+
 Parse = Callable[[str], object]
 
 

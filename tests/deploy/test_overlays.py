@@ -112,6 +112,7 @@ EXPECTED = {
     "overlays/scheduler-extender": Overlay(),
     "overlays/scheduler-own": Overlay(),
     "overlays/try-out": Overlay(),
+    "overlays/use": Overlay(frozenset({"/run/containerd"}), host_pid=True),
     "overlays/vcuda": Overlay(frozenset(_VCUDA), host_pid=True),
     "overlays/view": Overlay(),
 }
@@ -186,8 +187,9 @@ def test_paths_that_the_kubelet_mounts_on_are_the_same_on_both_sides() -> None:
     assert checked == {"state", "hami-library"}
 
 
-def test_vcuda_finds_the_runtimes_socket_in_what_is_mounted() -> None:
-    spec = _agent("overlays/vcuda")
+@pytest.mark.parametrize("overlay", ["overlays/vcuda", "overlays/use"])
+def test_the_runtimes_socket_is_in_what_is_mounted(overlay: str) -> None:
+    spec = _agent(overlay)
     (mount,) = (m for m in containers(spec)[0]["volumeMounts"] if m["name"] == "containerd")
     socket = Path(environment(containers(spec)[0])["GPU_TURNSTILE_CRI_SOCKET"])
     assert str(socket.parent) == mount["mountPath"]

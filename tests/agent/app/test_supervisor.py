@@ -99,8 +99,9 @@ def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory:
                 device_id
                 for containers in kubelet.pods.values()
                 for devices in containers.values()
-                for _, device_ids in devices
+                for kind, device_ids in devices
                 for device_id in device_ids
+                if kind == resource
             }
             chosen = stub.GetPreferredAllocation(
                 pb.PreferredAllocationRequest(

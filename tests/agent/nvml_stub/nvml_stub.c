@@ -11,10 +11,15 @@
  *   card I minor|numa|ecc|action|mig|events|pending|failed NUMBER    (events: a mask)
  *   card I memory BYTES
  *   card I pci DOMAIN BUS DEVICE
+ *   card I gpu|used NUMBER                           (percent of the time; bytes in use)
+ *   process I C|G PID BYTES                          (computes or draws; -1: not told)
+ *   sample I PID PERCENT AGE                         (AGE: microseconds before now)
  *   nvlink I LINK active|inactive gpu|switch|unknown DOMAIN BUS DEVICE
  *   level I J LEVEL                                  (nvmlGpuTopologyLevel_t)
  *   fail FUNCTION I CODE                             (I: a card, or * for any)
  *   event NUMBER I TYPE DATA                         (told once, in order of NUMBER)
+ *
+ * Samples are given whatever time they are asked from: drivers leave stale ones in their answers.
  *
  * Built with -DOLD_DRIVER it lacks what drivers before R460 lack.
  */
@@ -27,7 +32,7 @@ enum {
   SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
   INSUFFICIENT_SIZE = 7, TIMEOUT = 10, UNKNOWN = 999
 };
-enum { MAX_CARDS = 16, LINE = 512 };
+enum { MAX_CARDS = 16, LINE = 512, MAX_PROCESSES = 1024 };
 
 typedef struct { int index; } Card;
 typedef Card *Device;
@@ -39,6 +44,17 @@ typedef struct {
   char busId[32];
 } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId, computeInstanceId;
+} ProcessInfo;
+typedef struct {
+  unsigned pid;
+  unsigned long long timeStamp;
+  unsigned smUtil, memUtil, encUtil, decUtil;
+} Sample;
 typedef struct {
   Device device;
   unsigned long long eventType, eventData;
@@ -75,6 +91,23 @@ static int find(const char *key, char *rest) {
       strcpy(rest, line[length] ? line + length + 1 : "");
       found = 1;
     }
+  }
+  fclose(script);
+  return found;
+}
+
+/* Find all lines that start with the words of key; give what follows each, and how many. */
+static unsigned all(const char *key, char rests[][64]) {
+  const char *path = getenv("NVML_STUB");
+  FILE *script = path ? fopen(path, "r") : NULL;
+  char line[LINE];
+  size_t length = strlen(key);
+  unsigned found = 0;
+  if (!script) return 0;
+  while (found < MAX_PROCESSES && fgets(line, sizeof line, script)) {
+    line[strcspn(line, "\n")] = 0;
+    if (!strncmp(line, key, length) && line[length] == ' ')
+      snprintf(rests[found++], 64, "%.63s", line + length + 1);
   }
   fclose(script);
   return found;
@@ -218,7 +251,7 @@ int nvmlDeviceGetMinorNumber(Device device, unsigned *out) {
 
 int nvmlDeviceGetMemoryInfo(Device device, Memory *out) {
   CHECK(device);
-  out->used = 1 << 20;
+  if (number(device, "used", &out->used)) out->used = 1 << 20;
   int code = number(device, "memory", &out->total);
   out->free = out->total - out->used;
   return code;
@@ -310,6 +343,74 @@ int nvmlDeviceGetFieldValues(Device device, int size, FieldValue *values) {
     values[i].value.ui = action;
   }
   return SUCCESS;
+}
+#endif
+
+/* --- use --- */
+
+int nvmlDeviceGetUtilizationRates(Device device, Utilization *out) {
+  CHECK(device);
+  out->memory = 0;
+  return small(device, "gpu", &out->gpu);
+}
+
+int nvmlDeviceGetProcessUtilization(Device device, Sample *out, unsigned *size,
+                                    unsigned long long since) {
+  static char rests[MAX_PROCESSES][64];
+  char key[LINE];
+  struct timespec now;
+  (void)since;
+  CHECK(device);
+  snprintf(key, sizeof key, "sample %d", device->index);
+  unsigned found = all(key, rests), room = *size;
+  *size = found;
+  if (!found) return NOT_FOUND;
+  if (room < found) return INSUFFICIENT_SIZE;
+  clock_gettime(CLOCK_REALTIME, &now);
+  for (unsigned i = 0; i < found; i++) {
+    unsigned long long age = 0;
+    memset(&out[i], 0, sizeof out[i]);
+    sscanf(rests[i], "%u %u %llu", &out[i].pid, &out[i].smUtil, &age);
+    out[i].timeStamp = now.tv_sec * 1000000ULL + now.tv_nsec / 1000 - age;
+  }
+  return SUCCESS;
+}
+
+static int processes(Device device, char kind, unsigned *size, ProcessInfo *out) {
+  static char rests[MAX_PROCESSES][64];
+  char key[LINE];
+  snprintf(key, sizeof key, "process %d %c", device->index, kind);
+  unsigned found = all(key, rests), room = *size;
+  *size = found;
+  if (room < found) return INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < found; i++) {
+    long long memory = 0;
+    sscanf(rests[i], "%u %lld", &out[i].pid, &memory);
+    out[i].usedGpuMemory = (unsigned long long)memory;
+    out[i].gpuInstanceId = out[i].computeInstanceId = 0xffffffff;
+  }
+  return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *size, ProcessInfo *out) {
+  CHECK(device);
+  return processes(device, 'C', size, out);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v2(Device device, unsigned *size, ProcessInfo *out) {
+  CHECK(device);
+  return processes(device, 'G', size, out);
+}
+
+#ifndef OLD_DRIVER
+int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *size, ProcessInfo *out) {
+  CHECK(device);
+  return processes(device, 'C', size, out);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Device device, unsigned *size, ProcessInfo *out) {
+  CHECK(device);
+  return processes(device, 'G', size, out);
 }
 #endif
 

@@ -361,6 +361,18 @@ def test_a_process_that_has_ended_has_no_container(tree: Tree) -> None:
     assert tree.cgroups.container_of(4711) is None
 
 
+def test_of_many_processes_those_in_containers_are_found(tree: Tree) -> None:
+    tree.process(7, f"0::{FS}/{ID}\n")
+    tree.process(8, f"0::{FS}/{ID}\n")
+    tree.process(9, f"1:cpu:{FS}/{ID}\n2:memory:{FS}/{OTHER}\n")  # in two: in none
+    tree.process(10, "0::/system.slice\n")
+    found = tree.cgroups.containers_of((7, 8, 9, 10, 4711))
+    assert {pid: each.container_id for pid, each in found.items()} == {7: ID, 8: ID}
+    tree.process(1, "nonsense\n")
+    with pytest.raises(Unavailable):
+        tree.cgroups.containers_of((7,))
+
+
 def test_a_node_without_a_first_process_is_read_all_the_same(tree: Tree) -> None:
     (tree.proc / "1/cgroup").unlink()
     tree.process(7, f"0::{FS}/{ID}\n")

@@ -1,0 +1,107 @@
+"""What is held and used of the cards, for whoever asks: gauges, gpu-manager's page, an Event."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from agent.allocator.holdings import Holdings
+from agent.kubernetes_api.events import Notice, Subject
+from agent.observability.gpu_manager_series import gpu_manager_series
+from agent.observability.http import Page
+from agent.observability.metrics import Metrics, render_series
+from agent.observability.series import card_series
+from agent.settings import MetricsNames, Settings
+from agent.usage.join import Measured
+from placement.cards import Inventory
+
+if TYPE_CHECKING:
+    from agent.usage.meter import Meter
+    from agent.usage.overuse import Overuse
+
+log = logging.getLogger(__name__)
+
+
+class CardReport:
+    """Tells what containers hold of the cards, and what they use where that is measured.
+
+    Attributes:
+        meter: measures what is used, once it is run; ``None`` where nobody wants it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        metrics: Metrics,
+        holdings: Callable[[], Holdings | None],
+        inventory: Callable[[], Inventory | None],
+        tell: Callable[[Notice], None],
+    ) -> None:
+        """Put its gauges into *metrics*.
+
+        Args:
+            settings: whether use is measured, and under which names it is served.
+            metrics: the agent's metrics.
+            holdings: tells who holds what; ``None`` while another agent serves.
+            inventory: tells the cards; ``None`` while they are not known.
+            tell: takes an Event.
+        """
+        self._settings = settings
+        self._metrics = metrics
+        self._holdings = holdings
+        self._inventory = inventory
+        self._tell = tell
+        self.meter = self._make_meter() if settings.measure_use else None
+        metrics.read_series = lambda: card_series(holdings(), self._measured)
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages to be served besides ``/metrics``."""
+        if self._settings.metrics_names is MetricsNames.GPU_MANAGER:
+            return {"/metric": self._as_gpu_manager}
+        return {}
+
+    @property
+    def _measured(self) -> Measured | None:
+        return self.meter.measured if self.meter is not None else None
+
+    def _make_meter(self) -> "Meter":
+        # Imported where it is used only: the rest would lengthen every start.
+        from agent.cards.nvml_use import read_use  # noqa: PLC0415
+        from agent.runtime.cgroups import Cgroups  # noqa: PLC0415
+        from agent.runtime.cri import Cri  # noqa: PLC0415
+        from agent.usage.meter import Meter  # noqa: PLC0415
+        from agent.usage.owners import Owners  # noqa: PLC0415
+
+        cri = Cri(self._settings.cri_socket)
+        return Meter(
+            read=read_use,
+            owners=Owners(Cgroups(), cri),
+            holdings=self._holdings,
+            period=self._settings.use_period,
+            on_overuse=self._overused,
+            close=cri.close,
+        )
+
+    def _overused(self, overuse: "Overuse") -> None:
+        """Count a container that takes more than it holds, and tell its author."""
+        ref, pod = overuse.ref, overuse.ref.pod
+        self._metrics.overuse.inc()
+        log.warning(
+            "takes more than it holds",
+            extra={
+                "pod": str(pod),
+                "uid": pod.uid,
+                "container": ref.container,
+                "reason": overuse.text,
+            },
+        )
+        subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
+        self._tell(Notice(subject, "GPUOveruse", f"container {ref.container}: {overuse.text}"))
+
+    def _as_gpu_manager(self) -> tuple[int, str, bytes]:
+        inventory = self._inventory()
+        indices = {card.uuid: card.index for card in inventory.cards} if inventory else {}
+        found = gpu_manager_series(
+            self._settings.node_name, indices, self._holdings(), self._measured
+        )
+        return 200, self._metrics.content_type, render_series(found)

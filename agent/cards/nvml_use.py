@@ -1,0 +1,98 @@
+"""How much of each card is used, and by which processes: asked of the driver, through NVML.
+
+A session of its own for each look. NVML counts sessions, and while the cards are watched
+(:mod:`agent.cards.nvml`) one more costs next to nothing. One that was kept would keep the watch
+from starting NVML again, which is how a card that was reset is found.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pynvml
+
+from agent.cards.card_use import CardUse, Sample, memory_by_process, newest_samples
+from agent.cards.nvml import SESSION_ERRORS, in_mig_mode, translated
+
+# No process has used the card since then.
+_NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
+
+
+def read_use(uuids: Collection[str], *, since: int) -> dict[str, CardUse]:
+    """Ask the driver for the use of cards.
+
+    Args:
+        uuids: which cards.
+        since: Unix microseconds from which on samples of processes count.
+
+    Raises:
+        Unavailable: NVML itself does not work.
+    """
+    with translated():
+        pynvml.nvmlInit()
+        try:
+            return {uuid: _read_card(uuid, since) for uuid in uuids}
+        finally:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+
+def _read_card(uuid: str, since: int) -> CardUse:
+    problems: list[str] = []
+
+    def ask(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Ask; what cannot be told is ``None``, and why is in *problems*."""
+        try:
+            return call(*arguments)
+        except pynvml.NVMLError as error:
+            if error.value in SESSION_ERRORS:
+                raise
+            problems.append(f"{what}: NVML: {error}")
+            return None
+
+    handle = ask("the card", pynvml.nvmlDeviceGetHandleByUUID, uuid)
+    if handle is None:
+        return CardUse(problems=tuple(problems))
+    if ask("MIG mode", in_mig_mode, handle):
+        return CardUse(problems=("in MIG mode",))
+    rates = ask("use of cores", pynvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = ask("use of memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
+    entries = ask("memory of processes", lambda: list(_processes(handle)))
+    process_memory = None if entries is None else memory_by_process(entries)
+    if entries is not None and process_memory is None:
+        problems.append("memory of processes: the driver does not tell it")
+    return CardUse(
+        cores=None if rates is None else int(rates.gpu),
+        memory=None if memory is None else int(memory.used),
+        process_cores=ask("cores of processes", _samples, handle, since),
+        process_memory=process_memory,
+        problems=tuple(problems),
+    )
+
+
+def _samples(handle: Any, since: int) -> dict[int, int]:
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except pynvml.NVMLError as error:
+        if error.value not in _NO_SAMPLES:
+            raise
+        return {}
+    found = (Sample(each.pid, each.timeStamp, each.smUtil) for each in samples)
+    return newest_samples(found, since=since)
+
+
+def _processes(handle: Any) -> Iterator[tuple[int, int | None]]:
+    """List the processes that compute or draw on a card, and their memory."""
+    for kind in ("Compute", "Graphics"):
+        for each in _running(kind, handle):
+            yield each.pid, each.usedGpuMemory
+
+
+def _running(kind: str, handle: Any) -> Any:
+    """List processes by the newest function that the driver has: drivers before R510 lack it."""
+    try:
+        return getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")(handle)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        return getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v2")(handle)

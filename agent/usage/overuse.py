@@ -1,0 +1,105 @@
+"""Containers that take more of a card than they hold, again and again; each is told of once. Pure.
+
+What holds a container to its share is a library inside it, and often there is none. One sample
+says little: use of cores comes in bursts, and each process has some hundred MiB of the driver's
+own on its card, for which nobody asks.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from agent.allocator.holdings import HeldShare, Holder
+from agent.allocator.model.ledger import ContainerRef
+from agent.usage.join import Use, Used
+
+_MIB = 1 << 20
+_NOTHING = HeldShare(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OveruseRules:
+    """What is more than a share.
+
+    Attributes:
+        cores: hundredths of a card beyond it that are let pass.
+        memory: bytes beyond it that are let pass.
+        seconds: how long it has to go on.
+        looks: how many looks in a row have to find it.
+    """
+
+    cores: int = 10
+    memory: int = 512 * _MIB
+    seconds: float = 30.0
+    looks: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Overuse:
+    """A container that takes more than it holds.
+
+    Attributes:
+        ref: which container.
+        text: of which card, and how much.
+    """
+
+    ref: ContainerRef
+    text: str
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Looks in a row that found too much."""
+
+    since: float
+    looks: int = 0
+
+
+class OveruseWatch:
+    """Remembers how long containers have taken too much. For one thread."""
+
+    def __init__(self, rules: OveruseRules | None = None) -> None:
+        """Know nothing yet."""
+        self._rules = rules or OveruseRules()
+        self._streaks: dict[ContainerRef, _Streak] = {}
+        self._told: set[ContainerRef] = set()
+
+    def look(self, now: float, holders: Iterable[Holder], use: Use) -> list[Overuse]:
+        """Apply one look; return who is to be told of now.
+
+        Args:
+            now: seconds, monotonic.
+            holders: who holds what; others are forgotten.
+            use: what they use.
+        """
+        there, found = set(), []
+        for holder in holders:
+            ref = holder.ref
+            there.add(ref)
+            texts = tuple(_excess(holder, use.get(ref, {}), self._rules))
+            if not texts:
+                self._streaks.pop(ref, None)
+                continue
+            streak = self._streaks.setdefault(ref, _Streak(now))
+            streak.looks += 1
+            lasting = now - streak.since >= self._rules.seconds
+            if lasting and streak.looks >= self._rules.looks and ref not in self._told:
+                self._told.add(ref)
+                found.append(Overuse(ref, "; ".join(texts)))
+        self._told &= there
+        self._streaks = {ref: each for ref, each in self._streaks.items() if ref in there}
+        return found
+
+    def interrupt(self) -> None:
+        """Apply that a look failed: nothing has gone on without a break."""
+        self._streaks.clear()
+
+
+def _excess(holder: Holder, used: Mapping[str, Used], rules: OveruseRules) -> Iterator[str]:
+    """List what a container takes beyond its share, card by card."""
+    for uuid, each in sorted(used.items()):
+        share = holder.shares.get(uuid, _NOTHING)
+        allowed = max(share.cores, holder.core_limit or 0) if share.cores else 0
+        if each.cores is not None and each.cores > allowed + rules.cores:
+            yield f"uses {each.cores} cores of {uuid} and holds {share.cores}"
+        if each.memory is not None and each.memory > share.memory + rules.memory:
+            yield f"uses {each.memory // _MIB} MiB of {uuid} and holds {share.memory // _MIB}"

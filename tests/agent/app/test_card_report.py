@@ -1,0 +1,161 @@
+"""What a whole agent tells of held and used cards, with two pods on two cards."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import agent.runtime.cgroups
+from agent.runtime.cgroups import Cgroups
+from agent.settings import MetricsNames, Settings
+from agent.usage.overuse import OveruseRules, OveruseWatch
+from simulator.client import ApiClient
+from tests.agent.app.test_supervisor import PODS, allocate, page, ready, running
+from tests.agent.fakes import FakeKubelet, eventually, make_manifest, make_settings, write_cards
+from tests.agent.nvml_node import GIB, Node
+from tests.agent.runtime.test_cri import FakeRuntime, entry
+
+pytestmark = pytest.mark.slow
+ID_A, ID_B = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def runtime(folder: Path) -> Iterator[FakeRuntime]:
+    made = FakeRuntime(folder / "cri.sock")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def settings(
+    kubeconfig: Path,
+    kubelet: FakeKubelet,
+    runtime: FakeRuntime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Settings:
+    """Of an agent that measures, with a ``/proc`` of its own."""
+    folder = runtime.socket.parent
+    proc = folder / "proc"
+    for pid, container in ((1, "init.scope"), (11, ID_A), (12, ID_B)):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
+    monkeypatch.setattr(agent.runtime.cgroups, "Cgroups", lambda: Cgroups(proc, folder))
+    kubelet.start()
+    return make_settings(
+        tmp_path,
+        kubeconfig=kubeconfig,
+        plugin_dir=kubelet.plugin_dir,
+        pod_resources_socket=kubelet.pod_resources,
+        cards=write_cards(tmp_path / "cards.yaml"),
+        cri_socket=runtime.socket,
+        measure_use=True,
+        metrics_names=MetricsNames.GPU_MANAGER,
+    )
+
+
+def _gauges(text: str) -> dict[str, float]:
+    """The gauges of containers and cards, without their prefix and the labels that never differ."""
+    text = text.replace("gpu_turnstile_agent_", "").replace('namespace="default",', "")
+    text = text.replace('container="c0",', "").replace('container_name="c0",', "")
+    pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    wanted = ("container_", "card_cores", "card_memory", "overuse_total")
+    return {name: float(value) for name, _, value in pairs if name.startswith(wanted)}
+
+
+def _events(admin: ApiClient) -> list[tuple[str, str, int]]:
+    found = admin.list("/api/v1/namespaces/default/events")["items"]
+    return [
+        (each["involvedObject"]["name"], each["message"], each["count"])
+        for each in found
+        if each["reason"] == "GPUOveruse"
+    ]
+
+
+def test_what_containers_hold_and_use_is_told_while_they_are_there(
+    settings: Settings,
+    admin: ApiClient,
+    kubelet: FakeKubelet,
+    runtime: FakeRuntime,
+    node: Node,
+) -> None:
+    for manifest in (make_manifest("a", (30, 4)), make_manifest("b", (100, 8))):
+        admin.create(PODS, manifest)
+    runtime.containers = [
+        entry(
+            {
+                "io.kubernetes.container.name": "c0",
+                "io.kubernetes.pod.name": name,
+                "io.kubernetes.pod.namespace": "default",
+                "io.kubernetes.pod.uid": admin.get(f"{PODS}/{name}")["metadata"]["uid"],
+            },
+            id=container_id,
+        )
+        for name, container_id in (("a", ID_A), ("b", ID_B))
+    ]
+    for index in range(2):
+        node.card(index, uuid=f"GPU-{index}", gpu=90, used=5 * GIB)
+    node.process(0, 11, 4 * GIB, 90)
+    with running(settings) as measuring:
+        meter = measuring._report.meter
+        assert meter is not None
+        meter._period, meter._watch = 0.1, OveruseWatch(OveruseRules(seconds=0))
+        eventually(lambda: ready(measuring), "registered")
+        allocate(kubelet, "a", "c0", 30, 4)
+        allocate(kubelet, "b", "c0", 100, 8)
+
+        def told(path: str = "/metrics") -> dict[str, float]:
+            return _gauges(page(measuring, path)[1])
+
+        block = settings.memory_block
+        of_a, of_b = '{card="GPU-0",pod="a"}', '{card="GPU-1",pod="b"}'
+        expected = {
+            f"container_cores_held{of_a}": 30,
+            f"container_cores_held{of_b}": 100,
+            f"container_memory_held_bytes{of_a}": 4 * block,
+            f"container_memory_held_bytes{of_b}": 8 * block,
+            f"container_cores_used{of_a}": 90,
+            f"container_cores_used{of_b}": 0,
+            f"container_memory_used_bytes{of_a}": 4 * GIB,
+            f"container_memory_used_bytes{of_b}": 0,
+            "overuse_total": 1,
+        }
+        eventually(lambda: told().items() >= expected.items(), "they are told")
+        assert told()['card_cores_used{card="GPU-1"}'] == 90
+        assert told()['card_memory_used_bytes{card="GPU-0"}'] == 5 * GIB
+        held = 4 * block // (1 << 20)
+        text = (
+            "container c0: uses 90 cores of GPU-0 and holds 30; "
+            f"uses 4096 MiB of GPU-0 and holds {held}"
+        )
+        eventually(lambda: _events(admin), "its author is told")
+        as_gpu_manager = {
+            'container_gpu_utilization{gpu="gpu0",node="n1",pod_name="a"}': 90,
+            'container_gpu_utilization{gpu="total",node="n1",pod_name="a"}': 90,
+            'container_gpu_utilization{gpu="gpu1",node="n1",pod_name="b"}': 0,
+            'container_gpu_memory_total{gpu_memory="gpu0",node="n1",pod_name="a"}': 4096,
+            'container_gpu_memory_total{gpu_memory="total",node="n1",pod_name="b"}': 0,
+            'container_request_gpu_utilization{node="n1",pod_name="a",req_of_gpu="total"}': 0.3,
+            'container_request_gpu_utilization{node="n1",pod_name="b",req_of_gpu="total"}': 1,
+            'container_request_gpu_memory{node="n1",pod_name="a",req_of_gpu_memory="total"}': held,
+        }
+        eventually(
+            lambda: told("/metric").items() >= as_gpu_manager.items(), "gpu-manager's are told"
+        )
+        del kubelet.pods["a"]
+        admin.delete(f"{PODS}/a", grace_period_seconds=0)
+        eventually(lambda: not [each for each in told() if 'pod="a"' in each], "it has gone")
+        assert not [each for each in told("/metric") if 'pod_name="a"' in each]
+        assert told()[f"container_cores_held{of_b}"] == 100
+        assert _events(admin) == [("a", text, 1)]
+
+
+def test_without_a_word_nothing_is_measured(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = replace(settings, measure_use=False, metrics_names=MetricsNames.OWN)
+    with running(plain) as silent:
+        assert silent._report.meter is None
+        assert page(silent, "/metric")[0] == 404

@@ -1,0 +1,154 @@
+"""The use of cards, as the stand-in of NVML tells it, and what its answers mean."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cards.card_use import CardUse, Sample, memory_by_process, newest_samples
+from agent.cards.nvml_use import read_use
+from agent.errors import Unavailable
+from tests.agent.builders import patient
+from tests.agent.nvml_node import GIB, Node, load, unload, uuid
+
+UUIDS = uuid(0), uuid(1)
+NOT_SUPPORTED, PERMISSION, LOST, UNINITIALIZED = 3, 4, 15, 1
+
+
+def read() -> dict[str, CardUse]:
+    return read_use(UUIDS, since=time.time_ns() // 1000 - 5_000_000)
+
+
+def test_processes_are_told_by_card(node: Node) -> None:
+    node.card(0, gpu=70, used=3 * GIB)
+    node.card(1, gpu=0)
+    node.process(0, 11, 2 * GIB, 60)
+    node.process(0, 11, 2 * GIB, draws=True)  # computes and draws: told twice, with all it has
+    node.process(0, 12, GIB)
+    node.set("sample 0 13 5", 60_000_000)  # of a process that has ended, a minute ago
+    assert read() == {
+        uuid(0): CardUse(70, 3 * GIB, {11: 60}, {11: 2 * GIB, 12: GIB}),
+        uuid(1): CardUse(0, 1 << 20, {}, {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "missing"),
+    [
+        ("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, "cores"),
+        ("nvmlDeviceGetMemoryInfo", LOST, "memory"),
+        ("nvmlDeviceGetProcessUtilization", PERMISSION, "process_cores"),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", PERMISSION, "process_memory"),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", NOT_SUPPORTED, "process_memory"),
+    ],
+)
+def test_what_a_card_cannot_tell_is_missing_alone(
+    node: Node, function: str, code: int, missing: str
+) -> None:
+    for index in range(2):
+        node.card(index, gpu=7)
+    node.fail(function, code, card=0)
+    one, other = read().values()
+    names = ("cores", "memory", "process_cores", "process_memory")
+    assert [each for each in names if getattr(one, each) is None] == [missing]
+    assert len(one.problems) == 1
+    assert other == CardUse(7, 1 << 20, {}, {})
+
+
+def test_a_card_in_mig_mode_and_one_that_is_lost_tell_nothing(node: Node) -> None:
+    node.card(0, mig=1)
+    node.fail("nvmlDeviceGetHandleByUUID", LOST, card=1)
+    one, other = read().values()
+    assert one == CardUse(problems=("in MIG mode",))
+    assert other.problems[0].startswith("the card: NVML: ")
+    assert other == CardUse(problems=other.problems)
+
+
+def test_memory_that_the_driver_does_not_tell_of_one_process_is_told_of_none(node: Node) -> None:
+    node.process(0, 11, 2 * GIB)
+    node.process(0, 12, -1)
+    one = read()[uuid(0)]
+    assert one.process_memory is None
+    assert "memory of processes: the driver does not tell it" in one.problems
+
+
+def test_an_older_driver_is_asked_as_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(monkeypatch, tmp_path, old=True)
+    node = Node(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(node.path))
+    node.process(0, 11, GIB)
+    assert read()[uuid(0)].process_memory == {11: GIB}
+
+
+def test_an_answer_without_room_asked_for_is_no_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The binding takes a first answer of success, with nothing in it, for an error."""
+    node.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
+
+    def nothing(_handle: object, _since: int) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_SUCCESS)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", nothing)
+    assert read()[uuid(0)].process_cores == {}
+
+
+def test_a_driver_that_does_not_work_says_why_and_is_left_as_it_was(
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    node.fail("nvmlDeviceGetMemoryInfo", UNINITIALIZED)
+    library = load(monkeypatch, tmp_path)
+    with pytest.raises(Unavailable, match="NVML: "):
+        read()
+    assert library.stub_sessions() == 0
+    unload(monkeypatch)
+    with pytest.raises(Unavailable, match=r"libnvidia-ml\.so\.1 cannot be loaded"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [
+        ([], {}),
+        ([Sample(1, 11, 30)], {1: 30}),
+        ([Sample(1, 12, 30), Sample(1, 11, 90), Sample(2, 11, 0)], {1: 30, 2: 0}),
+        ([Sample(1, 12, 30), Sample(1, 12, 40)], {1: 40}),
+        ([Sample(1, 10, 30)], {}),  # at the time from which on was asked
+        ([Sample(0, 11, 30)], {}),  # an entry that was not filled
+        ([Sample(1, 11, 101), Sample(2, 11, 1_431_633_408)], {}),  # more than a card has
+    ],
+)
+def test_of_samples_the_newest_plausible_one_counts(
+    samples: list[Sample], found: dict[int, int]
+) -> None:
+    assert newest_samples(samples, since=10) == found
+
+
+@patient
+@given(
+    samples=st.lists(
+        st.builds(Sample, st.integers(0, 3), st.integers(0, 20), st.integers(0, 2**32 - 1))
+    ),
+    data=st.data(),
+)
+def test_samples_mean_the_same_in_any_order(samples: list[Sample], data: st.DataObject) -> None:
+    mixed = data.draw(st.permutations(samples))
+    found = newest_samples(samples, since=5)
+    assert found == newest_samples(mixed, since=5)
+    assert all(pid > 0 and 0 <= cores <= 100 for pid, cores in found.items())
+
+
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [([], {}), ([(1, 5), (1, 7), (2, 0)], {1: 7, 2: 0}), ([(1, 5), (2, None)], None)],
+)
+def test_memory_is_that_of_the_process(
+    entries: Sequence[tuple[int, int | None]], found: dict[int, int] | None
+) -> None:
+    assert memory_by_process(entries) == found

@@ -1,0 +1,160 @@
+"""Samples joined to containers, and containers that take more than they hold."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.holdings import HeldShare, Holder
+from agent.allocator.model.ledger import ContainerRef
+from agent.cards.card_use import CardUse
+from agent.usage.join import Owner, Used, join
+from agent.usage.overuse import OveruseRules, OveruseWatch
+from tests.agent.builders import patient, pod_id
+
+MIB = 1 << 20
+HALF = HeldShare(50, 2048 * MIB)
+
+
+def holder(name: str, shares: Mapping[str, HeldShare], **changes: object) -> Holder:
+    """A container ``main`` of a pod whose UID is its name."""
+    ref = ContainerRef(pod_id(name, name), "main")
+    return Holder(**{"ref": ref, "runtime_uid": name, "shares": shares} | changes)  # type: ignore[arg-type]
+
+
+def owner(name: str) -> Owner:
+    return Owner(name, "main")
+
+
+A, B = holder("a", {"GPU-0": HALF}), holder("b", {"GPU-1": HeldShare(100, 8)})
+OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: Owner("a", "plain")}
+
+
+@pytest.mark.parametrize(
+    ("cards", "of_a", "of_b"),
+    [
+        pytest.param({}, {}, {}, id="no card was looked at"),
+        pytest.param(
+            {"GPU-0": CardUse(0, 0, {}, {}), "GPU-1": CardUse(0, 0, {}, {})},
+            {"GPU-0": Used(0, 0)},
+            {"GPU-1": Used(0, 0)},
+            id="idle",
+        ),
+        pytest.param(
+            {"GPU-0": CardUse(9, 9, {1: 20, 2: 30, 4: 5, 9: 5}, {1: 1, 2: 2, 4: 4, 9: 8})},
+            {"GPU-0": Used(50, 3)},
+            {},
+            id="all processes of the container, and no others",
+        ),
+        pytest.param(
+            {"GPU-0": CardUse(9, 9, {1: 80, 2: 80}, {1: 1})},
+            {"GPU-0": Used(100, 1)},
+            {},
+            id="no more than the card",
+        ),
+        pytest.param(
+            {"GPU-0": CardUse(9, 9, None, {1: 1}), "GPU-1": CardUse(9, 9, {3: 7}, None)},
+            {"GPU-0": Used(None, 1)},
+            {"GPU-1": Used(7, None)},
+            id="what the driver cannot tell",
+        ),
+        pytest.param(
+            {"GPU-0": CardUse(9, 9, {}, {}), "GPU-1": CardUse(9, 9, {1: 40}, {1: 4})},
+            {"GPU-0": Used(0, 0), "GPU-1": Used(40, 4)},
+            {"GPU-1": Used(0, 0)},
+            id="on a card that it does not hold",
+        ),
+    ],
+)
+def test_use_is_that_of_the_holders(
+    cards: dict[str, CardUse], of_a: dict[str, Used], of_b: dict[str, Used]
+) -> None:
+    unknown = holder("", {"GPU-0": HALF})  # its UID is not known yet: it may be anybody
+    assert join(cards, OWNERS, (A, B, unknown)) == {A.ref: of_a, B.ref: of_b}
+
+
+_PIDS = st.integers(1, 12)
+_CARDS = st.sampled_from(["GPU-0", "GPU-1", "GPU-2"])
+_USES = st.builds(
+    CardUse,
+    process_cores=st.none() | st.dictionaries(_PIDS, st.integers(0, 100)),
+    process_memory=st.none() | st.dictionaries(_PIDS, st.integers(0, 9)),
+)
+
+
+@patient
+@given(
+    cards=st.dictionaries(_CARDS, _USES),
+    owners=st.dictionaries(_PIDS, st.builds(Owner, st.sampled_from("abc"), st.just("main"))),
+    held=st.dictionaries(st.sampled_from("abc"), st.sets(_CARDS)),
+)
+def test_every_byte_of_a_holders_process_is_counted_once(
+    cards: dict[str, CardUse], owners: dict[int, Owner], held: dict[str, set[str]]
+) -> None:
+    holders = [holder(name, dict.fromkeys(on, HALF)) for name, on in held.items()]
+    found = join(cards, owners, holders)
+    assert found.keys() == {each.ref for each in holders}
+    for uuid, use in cards.items():
+        told = [each[uuid] for each in found.values() if uuid in each]
+        if use.process_memory is None:
+            assert all(each.memory is None for each in told)
+        else:
+            mine = {pid: owners[pid].pod_uid for pid in use.process_memory if pid in owners}
+            known = sum(use.process_memory[pid] for pid, name in mine.items() if name in held)
+            assert sum(each.memory or 0 for each in told) == known
+    for each in holders:  # what it holds of a card that was looked at is told, idle or not
+        assert found[each.ref].keys() >= each.shares.keys() & cards.keys()
+
+
+# --- more than a share ------------------------------------------------------------------------
+
+RULES = OveruseRules(cores=10, memory=512 * MIB, seconds=30, looks=3)
+
+
+@pytest.mark.parametrize(
+    ("of", "used", "text"),
+    [
+        (A, {"GPU-0": Used(60, 2560 * MIB)}, ""),
+        (A, {"GPU-0": Used(None, None)}, ""),
+        (A, {"GPU-0": Used(61, 0)}, "uses 61 cores of GPU-0 and holds 50"),
+        (A, {"GPU-0": Used(0, 3000 * MIB)}, "uses 3000 MiB of GPU-0 and holds 2048"),
+        (
+            A,
+            {"GPU-0": Used(0, 0), "GPU-1": Used(30, 600 * MIB)},
+            "uses 30 cores of GPU-1 and holds 0; uses 600 MiB of GPU-1 and holds 0",
+        ),
+        (holder("a", {"GPU-0": HALF}, core_limit=80), {"GPU-0": Used(90, 0)}, ""),
+        (holder("a", {"GPU-0": HALF}, core_limit=20), {"GPU-0": Used(60, 0)}, ""),
+        (B, {"GPU-1": Used(100, 8)}, ""),
+    ],
+)
+def test_more_than_a_share_is_more_than_its_tolerance(
+    of: Holder, used: dict[str, Used], text: str
+) -> None:
+    watch = OveruseWatch(RULES)
+    told = [watch.look(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
+    assert [[each.text for each in one] for one in told] == [[], [], [text] if text else []]
+
+
+def test_only_what_goes_on_is_told_and_once() -> None:
+    watch, much = OveruseWatch(RULES), {A.ref: {"GPU-0": Used(90, 0)}}
+
+    def told(at: float, use: Mapping[ContainerRef, Mapping[str, Used]] = much) -> bool:
+        return [each.ref for each in watch.look(at, (A,), use)] == [A.ref]
+
+    assert not any(told(at) for at in (0, 29))
+    assert not told(30, {})  # a pause: it begins anew
+    assert not any(told(at) for at in (31, 60))
+    assert told(61)
+    assert not any(told(at) for at in (70, 200))
+    watch.look(201, (), {})  # the container has gone: another of its name is another
+    assert not told(202)
+    watch.interrupt()
+    assert not any(told(at) for at in (240, 260))
+    assert told(270)
+
+
+def test_two_looks_far_apart_are_not_enough() -> None:
+    watch = OveruseWatch(RULES)
+    assert [watch.look(at, (A,), {A.ref: {"GPU-0": Used(90, 0)}}) for at in (0, 60)] == [[], []]

@@ -1,0 +1,176 @@
+"""One look after the other at what is used: what is asked, kept, told and given up."""
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
+from agent.allocator.model.ledger import ContainerRef
+from agent.cards.card_use import CardUse
+from agent.errors import Unavailable
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerInfo, ContainerState
+from agent.usage.join import Measured, Owner, Used
+from agent.usage.meter import Meter
+from agent.usage.overuse import Overuse, OveruseRules, OveruseWatch
+from agent.usage.owners import Owners
+from tests.agent.builders import pod_id
+
+REF = ContainerRef(pod_id("a", "uid-a"), "main")
+HOLDINGS = Holdings(
+    (Holder(REF, "uid-a", {"GPU-0": HeldShare(50, 8)}),), {"GPU-0": CardRoom(50, 50, 8, 8)}
+)
+ID = "a" * 64
+
+
+@dataclass
+class World:
+    """Driver, kernel, runtime and ledger, as a test wants them."""
+
+    cards: dict[str, CardUse] = field(
+        default_factory=lambda: {"GPU-0": CardUse(70, 9, {7: 90}, {7: 5, 8: 1})}
+    )
+    holdings: Holdings | None = HOLDINGS
+    away: str = ""
+    now: float = 100.0
+    since: int = 0
+    asked: list[str] = field(default_factory=list)
+    overuses: list[Overuse] = field(default_factory=list)
+    closed: bool = False
+
+    def read(self, uuids: Collection[str], *, since: int) -> Mapping[str, CardUse]:
+        assert list(uuids) == ["GPU-0"]
+        if self.away:
+            raise Unavailable(self.away)
+        self.since = since
+        return self.cards
+
+    def containers_of(self, pids: Iterable[int]) -> Mapping[int, ContainerCgroup]:
+        cgroup, other = ContainerCgroup(ID, "uid-a", ()), ContainerCgroup("b" * 64, None, ())
+        return {pid: cgroup if pid == 7 else other for pid in pids}
+
+    def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
+        self.asked.append(container_id[:1])
+        if container_id != ID:  # of nobody's making
+            return None
+        return ContainerInfo(ID, "main", "uid-a", "default", "a", ContainerState.RUNNING, 1)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def meter(self, period: float = 5.0, own_pid: int = 2) -> Meter:
+        return Meter(
+            read=self.read,
+            owners=Owners(self, self, own_pid=own_pid),
+            holdings=lambda: self.holdings,
+            period=period,
+            on_overuse=self.overuses.append,
+            close=self.close,
+            watch=OveruseWatch(OveruseRules(seconds=0, looks=2)),
+            clock=lambda: self.now,
+            unix=lambda: self.now,
+        )
+
+
+def measured(meter: Meter) -> Measured | None:
+    return meter.measured
+
+
+def test_a_look_joins_what_driver_kernel_runtime_and_ledger_say() -> None:
+    world = World()
+    meter = world.meter()
+    assert measured(meter) is None
+    meter.look()
+    found = {REF: {"GPU-0": Used(90, 5)}}
+    assert measured(meter) == Measured(world.cards, found)
+    assert world.since == 95_000_000  # microseconds: since the look before
+    assert world.asked == ["a", "b"]
+    meter.look()
+    assert world.asked == ["a", "b", "b"]  # what the runtime has named, it is not asked again
+    assert [each.ref for each in world.overuses] == [REF]
+    meter.look()
+    assert len(world.overuses) == 1
+
+
+def test_a_look_that_is_old_says_nothing() -> None:
+    world = World()
+    meter = world.meter()
+    meter.look()
+    world.now += 15
+    assert measured(meter) is not None
+    world.now += 0.1
+    assert measured(meter) is None
+
+
+def test_nothing_is_measured_while_another_agent_serves() -> None:
+    world = World()
+    meter = world.meter()
+    meter.look()
+    world.holdings = None
+    meter.look()
+    assert measured(meter) is None
+
+
+def _messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(each.getMessage(), vars(each).get("reason", "")) for each in caplog.records]
+
+
+def test_what_cannot_be_measured_is_absent_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = World()
+    meter = world.meter()
+    meter.look()
+    world.away = "NVML: Driver Not Loaded"
+    meter.look()
+    meter.look()
+    assert measured(meter) is None
+    world.away = ""
+    world.cards = {"GPU-0": CardUse(problems=("in MIG mode",))}
+    meter.look()
+    meter.look()
+    assert measured(meter) == Measured(world.cards, {REF: {"GPU-0": Used(None, None)}})
+    assert _messages(caplog) == [
+        ("use cannot be measured", "NVML: Driver Not Loaded"),
+        ("use is not told", "in MIG mode"),
+        ("use is measured again", ""),
+    ]
+    assert world.overuses == []  # what was seen before the break does not count
+
+
+def test_an_agent_that_does_not_see_the_host_says_so_instead_of_zeros(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    meter = World().meter(own_pid=1)
+    meter.look()
+    assert measured(meter) is None
+    ((_, reason),) = _messages(caplog)
+    assert reason.endswith("the agent needs hostPID")
+
+
+def test_it_looks_until_it_is_stopped() -> None:
+    world, stop = World(), threading.Event()
+    meter = world.meter(period=0.001)
+    world.holdings = Holdings((), HOLDINGS.cards)
+
+    def look_and_stop(uuids: Collection[str], *, since: int) -> Mapping[str, CardUse]:
+        stop.set()
+        return {}
+
+    meter._read = look_and_stop
+    meter.run(stop)
+    assert measured(meter) is not None
+    assert world.closed
+
+
+def test_owners_forget_containers_that_have_gone() -> None:
+    world = World()
+    owners = Owners(world, world, own_pid=2)
+    assert owners.find({7}) == {7: Owner("uid-a", "main")}
+    assert owners.find(()) == {}
+    owners.find({7})
+    assert world.asked == ["a", "a"]

@@ -112,7 +112,7 @@ class EnforcementCoordinator:
         with self._making:
             with self._state:
                 known = self._resolver.update().known
-                holders = {ref.pod for ref, _, _ in self._state.ledger.refs()}
+                holders = set(self._state.ledger.pods)
                 for ref in [each for each in self._deduced if each.pod not in known | holders]:
                     del self._deduced[ref]
             self._enforcer.keep(known | holders | listed)
@@ -120,7 +120,7 @@ class EnforcementCoordinator:
     def _pods(self, runtime_uid: str) -> list[PodId]:
         """Return the pods that the runtime may know by a UID: one, unless somebody plays tricks."""
         known = self._state.pod_index.by_runtime_uid(runtime_uid)
-        holders = {ref.pod for ref, _, _ in self._state.ledger.refs()}
+        holders = set(self._state.ledger.pods)
         return sorted({*known, *(pod for pod in holders if pod.uid == runtime_uid)})
 
     def _candidates(self, ref: ContainerRef | None, ids: frozenset[str]) -> list[Entitlement]:

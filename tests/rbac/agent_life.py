@@ -7,20 +7,17 @@ from pathlib import Path
 import grpc
 
 from agent.app.supervisor import Agent
-from agent.injection.inject import Injection
 from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.api import podresources_pb2 as lister
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.settings import Settings
-from placement.scoring import Policy
 from simulator.api.resources import PODS
 from simulator.api.server import ApiServer, kubeconfig_for
-from tests.agent.builders import BLOCK
 from tests.agent.fakes import (
     NAMES,
     FakeKubelet,
     eventually,
     make_manifest,
+    make_settings,
     plugin,
     short_dir,
     write_cards,
@@ -81,18 +78,13 @@ class AgentLife:
     def _agent(self, kubelet: FakeKubelet) -> Iterator[None]:
         path = self._folder / f"kubeconfig-{self._node}"
         path.write_text(kubeconfig_for(self._server.url))
-        settings = Settings(
+        settings = make_settings(
+            self._folder,
             node_name=self._node,
             kubeconfig=path,
             plugin_dir=kubelet.plugin_dir,
             pod_resources_socket=kubelet.pod_resources,
             cards=write_cards(self._folder / "cards.yaml"),
-            memory_block=BLOCK,
-            names=NAMES,
-            policy=Policy.BINPACK,
-            inject=Injection.NODES,
-            http_host="127.0.0.1",
-            http_port=0,
         )
         before = len(kubelet.registered)
         agent = Agent(settings, inventory_pace=InventoryPace(write=0.05, settle=0.05))

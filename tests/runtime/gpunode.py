@@ -19,16 +19,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent.app.supervisor import Agent
-from agent.injection.inject import Injection
 from agent.settings import Settings
-from placement.scoring import Policy
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Moment
 from simulator.kubelet.settings import Settings as KubeletSettings
-from tests.agent.builders import BLOCK
-from tests.agent.fakes import NAMES, eventually, make_manifest, short_dir
+from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings, short_dir
 from tests.runtime.containerd import Containerd
 from tests.runtime.pods import Inside, Pod
 
@@ -294,18 +291,10 @@ class GpuNode:
         ]
         cards = self.folder / "cards.yaml"
         cards.write_text(json.dumps({"cards": listed}))
-        return Settings(
-            node_name="n1",
+        return make_settings(
+            self.folder,
             kubeconfig=kubeconfig,
-            plugin_dir=self.folder / "p",
-            pod_resources_socket=self.folder / "r.sock",
             cards=cards,
-            memory_block=BLOCK,
-            names=NAMES,
-            policy=Policy.BINPACK,
-            inject=Injection.NODES,
-            http_host="127.0.0.1",
-            http_port=0,
             state_dir=self.folder / "s",
             cri_socket=self._runtime.socket,
             cdi_dir=self._runtime.cdi_folder,

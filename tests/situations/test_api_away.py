@@ -18,10 +18,8 @@ from agent.app.supervisor import Agent
 from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
-from agent.settings import Settings
 from common.apiserver import follower
 from contract.allocation import Allocation, Evidence, decode_allocations
-from placement.scoring import Policy
 from simulator.api.faults import Outage
 from simulator.api.operations import Call
 from simulator.api.resources import PODS, Target
@@ -32,10 +30,8 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.manifests import write_yaml
-from tests.agent.fakes import Scripted, eventually, short_dir
+from tests.agent.fakes import Scripted, eventually, make_settings, short_dir
 from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
-
-BLOCK = 256 << 20
 
 
 class Site:
@@ -61,18 +57,12 @@ class Site:
         write_yaml(folder / "cards.yaml", cards_file(2, "8Gi"))
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(kubeconfig_for(server.url))
-        self.settings = Settings(
+        self.settings = make_settings(
+            folder,
             node_name="node",
             kubeconfig=self.kubeconfig,
-            plugin_dir=folder / "p",
-            pod_resources_socket=folder / "r.sock",
             cards=folder / "cards.yaml",
-            memory_block=BLOCK,
-            names=NAMES,
-            policy=Policy.BINPACK,
             inject=Injection.ENVVAR,
-            http_host="127.0.0.1",
-            http_port=0,
         )
 
     @contextmanager

@@ -133,6 +133,11 @@ class Ledger:
         for ref in sorted(self._holdings):
             yield ref, self._kinds[ref], self._holdings[ref]
 
+    @property
+    def pods(self) -> AbstractSet[PodId]:
+        """The pods that hold something."""
+        return self._by_pod.keys()
+
     def holding(self, ref: ContainerRef, resource: Resource) -> Holding | None:
         """Return what *ref* holds of *resource*."""
         return self._holdings.get(ref, {}).get(resource)

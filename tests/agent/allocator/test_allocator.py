@@ -290,6 +290,18 @@ def test_a_successor_does_not_name_a_pod_that_its_predecessor_refused(node: Node
     assert node.decision_log.evidence("prefer")[-2:] == [Evidence.WITNESS] * 2
 
 
+def test_a_successor_knows_what_an_init_container_got(node: Node) -> None:
+    """K4: the kubelet does not show it, and the annotation of the pod is not written yet."""
+    pod = node.begin(make_pod("a", init(80, 20), asks(10, 2)))
+    node.serve(pod, pod.demand.containers[0], CORE)
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild()
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+    node.allocator.inherit(known)
+    assert node.allocator.free(CORE) == {"GPU-0": 20, "GPU-1": 100}
+
+
 def test_a_successor_that_hears_of_a_pod_before_it_inherits_writes_nothing(node: Node) -> None:
     """Its watch tells of pods at any time; what would be written lacks the init container."""
     pod = node.admitted(make_pod("a", init(30, 8), asks(10, 2)))
@@ -377,6 +389,22 @@ def test_a_successor_of_another_kubelet_forgets_what_was_half_served_too(node: N
     node.restart_agent()
     node.allocator.inherit(known)
     assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
+
+
+def test_a_restarted_agent_does_not_claim_to_know_how_far_the_init_containers_are(
+    node: Node,
+) -> None:
+    """Of a pod that it finds; of one that comes later it has seen all (K4)."""
+    pod, later = (make_pod(name, init(30, 8), asks(30, 2)) for name in "ab")
+    node.begin(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    node.restart_agent()
+    node.allocator.rebuild()
+    for resource in (MEMORY, CORE):
+        node.serve(pod, pod.demand.containers[resource is CORE], resource)
+    assert node.decision_log.evidence("allocate") == [Evidence.TICKET, Evidence.ORDER]
+    node.admitted(later)
+    assert set(node.decision_log.evidence("prefer")) == {Evidence.WITNESS}
 
 
 def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(node: Node) -> None:

@@ -74,6 +74,11 @@ class Binder:
         self._wait = wait
         self._busy: set[str] = set()
 
+    @property
+    def is_binding(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._busy)
+
     async def bind(self, args: BindingArgs) -> str:
         """Bind a pod.
 

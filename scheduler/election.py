@@ -21,11 +21,18 @@ from common.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-DURATION = 15.0
-"""Seconds after which a lease that was not renewed may be taken."""
+DURATION = 10.0
+"""Seconds after which a lease that was not renewed may be taken; client-go's 15 keep pods waiting.
+
+Two renewals may fail: none is begun with less than ``BIND_SECONDS`` left, so a leader that cannot
+renew for longer pauses, and nothing worse.
+"""
 
 RETRY = 2.0
-"""Seconds between two tries to take or renew it."""
+"""Seconds between two renewals."""
+
+LOOK = 0.5
+"""Seconds between two looks of a replica that follows: a lease that is released is seen soon."""
 
 FAILURES = (Gone, Rejected, Unavailable)
 

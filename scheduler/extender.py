@@ -53,15 +53,16 @@ class Extender:
             port=settings.port,
         )
         self.leadership = Leadership(election, self.watches, endpoint, clock=time.monotonic)
+        self._binder = Binder(
+            self.state,
+            self._cluster,
+            names=settings.names,
+            policy=settings.policy,
+            on_result=self.metrics.bound,
+        )
         self.handler = Handler(
             decisions=Decisions(self.state, settings.names, settings.node_policy),
-            binder=Binder(
-                self.state,
-                self._cluster,
-                names=settings.names,
-                policy=settings.policy,
-                on_result=self.metrics.bound,
-            ),
+            binder=self._binder,
             names=settings.names,
             metrics=self.metrics,
             in_step=lambda: self.watches.in_step,
@@ -86,8 +87,10 @@ class Extender:
         return "" if self.watches.in_step else NOT_IN_STEP
 
     def stop(self) -> None:
-        """Bind nothing more, give the lease back, and end the watches."""
-        self.leadership.end()
+        """Bind nothing more, release the lease, and end the watches; once."""
+        if self._stop.is_set():
+            return
+        self.leadership.end(is_binding=lambda: self._binder.is_binding)
         self._stop.set()
         self.watches.stop()
         self._cluster.close()

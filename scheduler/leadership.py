@@ -11,13 +11,14 @@ moment is in no watch yet, and it began no Binding that could end after its term
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from common.apiserver.client import Json
 from common.backoff import spread
 from scheduler.cluster import BIND_SECONDS
-from scheduler.election import FAILURES, RETRY, Election
+from scheduler.election import FAILURES, LOOK, RETRY, Election
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class Leadership:
         endpoint: Endpoint,
         *,
         clock: Callable[[], float],
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare; nothing is asked before :meth:`run`.
 
@@ -121,8 +123,10 @@ class Leadership:
             watches: to be in step.
             endpoint: where the leader is found.
             clock: seconds, monotonic.
+            wait: waits for seconds.
         """
         self._election = election
+        self._wait = wait
         self._watches = watches
         self._endpoint = endpoint
         self._clock = clock
@@ -154,7 +158,7 @@ class Leadership:
             now = self._clock()
             if now >= due:
                 self._step()
-                due = now + spread(RETRY)
+                due = now + spread(RETRY if self.leads else LOOK)
             if self._became_ready():
                 look = now
             if self._in_step and now >= look:
@@ -162,9 +166,18 @@ class Leadership:
                 look = now + _LOOK_SECONDS
             stop.wait(_TICK)
 
-    def end(self) -> None:
-        """Bind nothing more, and give the lease back."""
+    def end(self, *, is_binding: Callable[[], bool] = lambda: False) -> None:
+        """Begin no more Bindings, wait for those under way, and release the lease.
+
+        The next leader would list the pods, and then one of these could still take effect.
+
+        Args:
+            is_binding: whether a Binding is under way.
+        """
         self._ended.set()
+        latest = self._clock() + BIND_SECONDS  # by when the API server has given up each
+        while is_binding() and self._clock() < latest:
+            self._wait(_TICK / 4)
         if self._election is not None:
             self._election.release()
 

@@ -79,7 +79,7 @@ def test_the_first_one_leads_and_the_lease_says_so(leases: FakeLeases, clock: Fa
     assert leases.lease is not None
     assert leases.lease["spec"] == {
         "holderIdentity": "one",
-        "leaseDurationSeconds": 15,
+        "leaseDurationSeconds": 10,
         "acquireTime": "2030-01-01T00:00:00.000000Z",
         "renewTime": "2030-01-01T00:00:00.000000Z",
         "leaseTransitions": 0,

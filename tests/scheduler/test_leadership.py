@@ -54,7 +54,7 @@ class Stage:
         self.watches = FakeWatches()
         self.slices = FakeSlices()
         self.election = None if alone else replica("one", self.leases, self.clock)
-        endpoint = Endpoint(
+        endpoint = self.endpoint = Endpoint(
             self.slices, namespace="gpu-turnstile", name="slice", address="10.0.0.7", port=8444
         )
         self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
@@ -154,6 +154,29 @@ def test_at_the_end_the_lease_is_given_back(stage: Stage) -> None:
     other = replica("other", stage.leases, stage.clock)
     other.step()
     assert other.leads_for() == DURATION
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_bindings_under_way_end_before_the_lease_is_given_back(stage: Stage, *, ends: bool) -> None:
+    """Else the next leader lists the pods, and one is bound after that."""
+    assert stage.election is not None
+    stage.election.step()
+    held: list[bool] = []
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        assert stage.election is not None
+        held.append(stage.election.leads_for() > 0)
+        waited.append(seconds)
+        stage.clock.now += seconds
+
+    leadership = Leadership(
+        stage.election, stage.watches, stage.endpoint, clock=stage.clock, wait=wait
+    )
+    leadership.end(is_binding=lambda: len(waited) < 3 if ends else True)
+    assert all(held)
+    assert sum(waited) == pytest.approx(0.15 if ends else 4, abs=0.06)
+    assert stage.election.leads_for() == 0
 
 
 def test_without_a_slice_nothing_is_written() -> None:

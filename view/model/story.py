@@ -57,7 +57,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         changes = find_changes(question, nodes)
     return PodStory(
         pod=report,
-        summary=_summary(report, fitting, changes),
+        summary=_summary(report, considered, changes),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=facts.errors,
@@ -88,7 +88,10 @@ def _considered(
     return tuple(sorted(verdicts, key=lambda each: (not each.fits, each.for_good, each.node)))
 
 
-def _summary(report: PodReport, fitting: Sequence[str], changes: Sequence[Change]) -> str:
+def _summary(
+    report: PodReport, considered: Sequence[NodeVerdict], changes: Sequence[Change]
+) -> str:
+    fitting = [each.node for each in considered if each.fits]
     match report.stage:
         case Stage.WAITING:
             text = f"waits: {report.why}"
@@ -98,7 +101,11 @@ def _summary(report: PodReport, fitting: Sequence[str], changes: Sequence[Change
                 text += f". A new pod would fit now on {name_some(fitting)}"
         case Stage.STARTING:
             text = f"is bound to {report.node} and not running yet"
-            text += f": {report.why}" if report.why else ""
+            recorded = any(each.source is Source.RECORDED for each in report.containers)
+            if report.why:
+                text += f": {report.why}"
+            elif considered and not fitting and not recorded:
+                text += f", and does not fit there now: {considered[0].reason}"
         case Stage.RUNNING:
             text = f"runs on {report.node}" + (f": {report.why}" if report.why else "")
         case Stage.SUCCEEDED:

@@ -144,6 +144,16 @@ def test_a_container_that_was_kept_from_starting_says_why() -> None:
     assert [each.message for each in found.pod.events] == ["holds GPU-n1-1", "older"]
 
 
+def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused() -> None:
+    pods = [scenes.running("a", (60, 4), "n1", 0), make_pod("b", (60, 4), node="n1")]
+    found = state_of([make_node("n1", 1)], pods).explain("default", "b")
+    assert found is not None
+    assert found.summary == (
+        "is bound to n1 and not running yet, and does not fit there now: "
+        "no card has 60 cores and 4 blocks free"
+    )
+
+
 def test_a_refused_pod_is_told_where_a_new_one_would_fit() -> None:
     pod = scenes.refused("a", (30, 4), "n1", "full")
     found = state_of([make_node("n1", 1)], [pod]).explain("default", "a")

@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
-.PHONY: help demo test test-fast check bench e2e pictures proto format clean
+.PHONY: help demo page test test-fast check bench e2e pictures proto format clean
 
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
+	@echo "make page       the web page of four simulated nodes, until Ctrl-C"
 	@echo "make test       all tests, with branch coverage"
 	@echo "make test-fast  the decisions: no process, no server, no whole node"
 	@echo "make check      format, lint, types, layers"
@@ -27,6 +28,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)
 	@$(BIN)/python -m simulator demo
+
+page: $(STAMP)
+	@$(BIN)/python -m simulator page
 
 # Compiled once, not by each worker and each process that a test starts.
 test test-fast: export PYTHONDONTWRITEBYTECODE :=

@@ -109,11 +109,25 @@ def demo(seed: int, pods: int, clients: int, examples: Path | None) -> None:
     """Run everything as real processes, submit the examples and a burst, and tell who was right."""
     from simulator.demo import run_demo
 
-    # A closed terminal or a cancelled job ends the demo as Ctrl-C does: nothing stays behind.
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda number, _frame: sys.exit(128 + number))
+    _end_as_ctrl_c_does()
     folder = examples or Path(__file__).parents[1] / "deploy" / "examples"
     sys.exit(0 if run_demo(folder, seed=seed, pods=pods, clients=clients) else 1)
+
+
+@main.command(short_help="Fill four nodes, and serve their page.")
+@_option("--port", type=click.IntRange(1, 65535), default=8480, help="Of the page, on 127.0.0.1.")
+def page(port: int) -> None:
+    """Run four nodes with webhook, agents and scheduler extender, and serve their page."""
+    from simulator.demo import run_page
+
+    _end_as_ctrl_c_does()
+    run_page(port)
+
+
+def _end_as_ctrl_c_does() -> None:
+    """Let a closed terminal or a cancelled job end the nodes too: nothing stays behind."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _frame: sys.exit(128 + number))
 
 
 def entry() -> None:

@@ -107,7 +107,7 @@ class Cluster:
         return read_lines(self.log("agent"))
 
     def start(self, name: str, *options: str, label: str = "") -> None:
-        """Start ``apiserver``, ``scheduler``, ``extender``, ``kubelet``, ``webhook`` or ``agent``.
+        """Start a program, by its name in :meth:`_command`.
 
         Args:
             name: which program.
@@ -121,9 +121,16 @@ class Cluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.root,
-                # The simulator is no part of what is installed: it runs from the checkout.
-                env=_environment() | {"PYTHONWARNINGS": "default", "PYTHONPATH": str(_CHECKOUT)},
+                env=self.environment() | {"PYTHONWARNINGS": "default"},
             )
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """Return what is set for a program here, without settings meant for other clusters."""
+        others = ("GPU_TURNSTILE", "KUBE")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(others)}
+        # The simulator is no part of what is installed: it runs from the checkout.
+        return kept | {"PYTHONPATH": str(_CHECKOUT)}
 
     def kill(self, name: str, *, number: int = signal.SIGKILL) -> int:
         """End one process by a signal; give its exit status."""
@@ -217,16 +224,16 @@ class Cluster:
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/{'readyz' if secure else 'healthz'}"
         context = ssl.create_default_context(cafile=self.root / "certs" / "ca.crt")
 
-        def answers() -> bool:
-            try:
-                with urllib.request.urlopen(  # noqa: S310 -- loopback
-                    url, timeout=1, context=context if secure else None
-                ) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
-                return False
+        return lambda: self.reaches(url, context if secure else None)
 
-        return answers
+    @staticmethod
+    def reaches(url: str, context: ssl.SSLContext | None = None) -> bool:
+        """Return whether *url*, on this machine, answers with 200."""
+        try:
+            with urllib.request.urlopen(url, timeout=1, context=context) as answer:  # noqa: S310 -- loopback
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
 
     def _command(self, name: str) -> list[str]:
         server, root, domain = self.api.server, self.root, self._names.domain
@@ -244,6 +251,7 @@ class Cluster:
             f"--root-dir kubelet --trace {self.trace}",
             "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
             f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
+            "view": f"view serve --kubeconfig kubeconfig --domain {domain}",
             "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
             f"{sockets} --domain {domain} --state-dir {root}/state "
             f"--cri-socket {root}/cri.sock --http-host 127.0.0.1 "
@@ -272,11 +280,6 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(each, handler)
     if came:
         signal.raise_signal(came[0])
-
-
-def _environment() -> dict[str, str]:
-    """Return what is set, without settings meant for other agents and webhooks than these."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("GPU_TURNSTILE")}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from simulator.burst import burst_pods
 from simulator.cards import CARDS, cards_file
 from simulator.cluster import Cluster
 from simulator.fleet import Fleet
+from simulator.people import People
 from simulator.report import Report
 from simulator.story import Story
 from simulator.twolevels import (
@@ -68,9 +69,32 @@ def run_demo(
     with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
         two = TwoLevels(fleet, report)
         two.run(mixed_pods(LOAD, seed=SEED, names=names))
-    right = story.right and sequel.right and two.right
+        people = People(fleet, report)
+        people.look()
+    right = story.right and sequel.right and two.right and people.right
     report.say(
         f"\n{'Nothing was wrong' if right else 'SOMETHING WAS WRONG'}; "
-        f"{time.monotonic() - began:.0f} s, no process or file left behind."
+        f"{time.monotonic() - began:.0f} s, no process or file left behind.\n"
+        "The same nodes on a page, in a browser: make page"
     )
     return right
+
+
+def run_page(port: int) -> None:
+    """Fill four simulated nodes, and serve their page until a signal ends the program.
+
+    Args:
+        port: where to listen, on 127.0.0.1.
+
+    Raises:
+        ClusterError: a process did not come up or died.
+        OSError: a process cannot be started.
+    """
+    report, names = Report(), Names()
+    report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
+    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
+        fleet.let_the_scheduler_see_cards()
+        TwoLevels(fleet, report).fill(mixed_pods(LOAD, seed=SEED, names=names))
+        people = People(fleet, report)
+        people.look()
+        people.serve(port)

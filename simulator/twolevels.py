@@ -95,6 +95,10 @@ class TwoLevels:
             f"{len(seeing.failed)} with it."
         )
 
+    def fill(self, pods: Sequence[Json]) -> None:
+        """Create *pods* on nodes whose scheduler sees cards."""
+        self._burst(pods, told=True)
+
     def _burst(self, pods: Sequence[Json], *, told: bool) -> Outcome:
         """Create *pods*, and wait for what becomes of them.
 

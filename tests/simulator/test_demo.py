@@ -42,15 +42,16 @@ def _folder() -> Iterator[Path]:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    ("number", "program"), [(signal.SIGHUP, "apiserver"), (signal.SIGTERM, "agent")]
+    ("command", "number", "program"),
+    [("demo", signal.SIGHUP, "apiserver"), ("page", signal.SIGTERM, "agent-node-4")],
 )
 def test_a_demo_that_is_cancelled_leaves_nothing_behind(
-    number: signal.Signals, program: str
+    command: str, number: signal.Signals, program: str
 ) -> None:
-    """While it starts its programs, the first of which is the API server and the last the agent."""
+    """While it starts its programs, the first of which is the API server and the last an agent."""
     with _folder() as short:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "simulator", "demo"],
+            [sys.executable, "-m", "simulator", command],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
@@ -91,6 +92,9 @@ def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind() -> N
     assert "27 of 27 pods running, 0 failed, 0 waiting" in done.stdout
     # The cards of four nodes, twice.
     assert len(re.findall(r"^node-[1-4] +[█░]", done.stdout, re.MULTILINE)) == 8
+    # What kubectl gpu shows of them, and of a pod that waits.
+    assert len(re.findall(r"^node-[1-4] +4x Simulated A30 +ok", done.stdout, re.MULTILINE)) == 4
+    assert "Pod default/wants-more waits: no card has 90 cores and 96 blocks free" in done.stdout
     assert "Nothing was wrong" in done.stdout
 
 

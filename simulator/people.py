@@ -1,0 +1,63 @@
+"""What people see of the nodes: ``kubectl gpu`` at the end of the demo, and the page."""
+
+import signal
+import subprocess
+import sys
+
+from simulator.burst import container, pod
+from simulator.fleet import Fleet
+from simulator.report import Report
+
+_WAITING, _CORES, _BLOCKS = "wants-more", 90, 96
+"""A pod that asks for nearly a whole card where only parts of cards are left."""
+_PROGRAM = "from view.terminal.commands import main; main()"
+_SECONDS = 60.0
+
+
+class People:
+    """Looks at a cluster of several nodes as a person would."""
+
+    def __init__(self, fleet: Fleet, report: Report) -> None:
+        """Begin with a cluster whose scheduler sees cards, and has few left."""
+        self.right = True
+        self._fleet = fleet
+        self._report = report
+
+    def look(self) -> None:
+        """Create a pod that no card has room for; show the cards, and why it waits."""
+        one = container("main", _CORES, _BLOCKS, self._fleet.names)
+        self._fleet.create(pod(_WAITING, [one]))
+        self._fleet.wait("refusal by all nodes", self._waits, within=_SECONDS)
+        self._show("$ kubectl gpu")
+        self._show(f"$ kubectl gpu explain {_WAITING}", "explain", _WAITING)
+
+    def serve(self, port: int) -> None:
+        """Serve the page until a signal ends the program.
+
+        Args:
+            port: where to listen, on 127.0.0.1.
+        """
+        url = f"http://127.0.0.1:{port}"
+        self._fleet.start("view", f"--port={port}")
+        self._fleet.wait("page", lambda: self._fleet.reaches(f"{url}/readyz"))
+        self._report.say(f"\nThe page of these nodes: {url}/ -- Ctrl-C ends it and them.")
+        signal.pause()
+
+    def _waits(self) -> bool:
+        (found,) = (each for each in self._fleet.pods() if each["metadata"]["name"] == _WAITING)
+        conditions = found.get("status", {}).get("conditions") or ()
+        return any(each.get("reason") == "Unschedulable" for each in conditions)
+
+    def _show(self, heading: str, *command: str) -> None:
+        self._report.heading(heading)
+        sys.stdout.flush()
+        domain = ("--kubeconfig", "kubeconfig", "--domain", self._fleet.names.domain)
+        done = subprocess.run(  # noqa: S603 -- our own program, on the terminal that we have
+            [sys.executable, "-c", _PROGRAM, *command, *domain],
+            stdin=subprocess.DEVNULL,
+            check=False,
+            cwd=self._fleet.root,
+            timeout=_SECONDS,
+            env=self._fleet.environment(),
+        )
+        self.right = self.right and done.returncode == 0

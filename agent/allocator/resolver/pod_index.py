@@ -5,27 +5,22 @@ the call before: served, proven and running. Those are *at rest* and are not loo
 until their entry, what the API tells of them, or the ledger changes. What is left are the
 pods *in motion*, and only among them can the one be that is asking.
 
-A pod that is deleted by force leaves the API before it leaves ``List`` (fact K20), and may
-even be admitted after that: what was known of it is kept until it has left ``List``.
-
 The structure is not safe to share between threads: its owner locks.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import MatchedPod, Snapshot, match_entries
+from agent.allocator.resolver.departed_pods import DepartedPods
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
 _uid_of = attrgetter("id.uid")
-
-# Pods that have left the API and were never listed: the kubelet may still come to them.
-_MOST_DEPARTED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +56,7 @@ class PodIndex:
         self._entry_of: dict[PodId, int] = {}
         self._last: tuple[Snapshot, Observation] | None = None
         self._moving: AbstractSet[PodId] = frozenset()
-        # Pods that have left the API, by UID, until they leave ``List`` as well.
-        self._departed: OrderedDict[str, PodView] = OrderedDict()
-        self._lingering: set[str] = set()  # those of them that ``List`` has shown
+        self._departed = DepartedPods()
         self._alone: tuple[Snapshot | None, set[Key]] = (None, set())
 
     # --- what the API tells -------------------------------------------------------------
@@ -80,7 +73,9 @@ class PodIndex:
         gone = [before[uid] for uid in before.keys() - fresh.keys()]
         self._by_uid = fresh
         for view in gone:
-            self._depart(view)
+            listed = view.id in self._entry_of or view.id in self._moving
+            self._drop(view)
+            self._departed.add(view, listed=listed)
         for view in changed:
             old = before.get(view.id.uid)
             if old is not None:
@@ -224,8 +219,10 @@ class PodIndex:
             moving = [entry for entry in snapshot.pods if id(entry) not in self._resting]
         found = match_entries(moving, self.views_of, owners)
         if self._departed:
-            found = self._recall(found, self._alone[1] if self._alone[0] is snapshot else ())
-            self._let_go(found)
+            found = self._departed.recall(
+                found, self._alone[1] if self._alone[0] is snapshot else ()
+            )
+            self._departed.let_go(found)
         # Sets of a dict and of sets take the hashes along: a node has hundreds of pods.
         resting = frozenset(self._entry_of)
         self._moving = {each.pod for each in found}
@@ -251,65 +248,6 @@ class PodIndex:
             self._last = None
             self._invalidate(pod)
 
-    # --- pods that have left the API ----------------------------------------------------------
-
-    def _depart(self, view: PodView) -> None:
-        """Remember a pod that has left the API, in case that it is listed, or will be."""
-        listed = view.id in self._entry_of or view.id in self._moving
-        self._drop(view)
-        self._departed[view.id.uid] = view
-        if listed:
-            self._lingering.add(view.id.uid)
-        if len(self._departed) > _MOST_DEPARTED:
-            self._forget(next(iter(self._departed)))
-
-    def _recall(
-        self, found: Sequence[MatchedPod], alone: Collection[Key]
-    ) -> tuple[MatchedPod, ...]:
-        """Add what was known of listed pods of which the API tells no more.
-
-        Args:
-            found: the listed pods.
-            alone: names that the API gives to nobody now.
-        """
-        by_key: dict[Key, list[PodView]] = {}
-        for view in self._departed.values():
-            by_key.setdefault(view.id.key, []).append(view)
-        recalled: list[MatchedPod] = []
-        taken = {each.pod.uid for each in found}
-        for each in found:
-            views = by_key.get(each.listed.key, ())
-            if each.view is not None:
-                recalled.append(_doubted(each, [one for one in views if one.id.uid not in taken]))
-                continue
-            if each.pod.uid:
-                views = [view for view in views if view.id == each.pod]
-            else:  # known by its name alone
-                views = [
-                    view for view in views if view.id.uid not in taken and each.listed.may_be(view)
-                ]
-            if not views:
-                recalled.append(each)
-                continue
-            view = views[-1]
-            taken.add(view.id.uid)
-            identified = bool(each.pod.uid) or view.id.key in alone
-            recalled.append(replace(each, pod=view.id, view=view, identified=identified))
-        return tuple(sorted(recalled, key=lambda each: each.pod))
-
-    def _let_go(self, found: Iterable[MatchedPod]) -> None:
-        """Forget the pods that have left ``List`` after they were in it."""
-        found = tuple(found)
-        shown = {each.pod.uid for each in found if each.pod.uid in self._departed}
-        shown |= {view.id.uid for each in found for view in each.earlier}
-        for uid in self._lingering - shown:
-            self._forget(uid)
-        self._lingering |= shown
-
-    def _forget(self, uid: str) -> None:
-        self._departed.pop(uid, None)
-        self._lingering.discard(uid)
-
     # --- inside ---------------------------------------------------------------------------
 
     def _invalidate(self, pod: PodId) -> None:
@@ -318,7 +256,7 @@ class PodIndex:
             del self._resting[entry]
 
     def _add(self, view: PodView) -> None:
-        self._forget(view.id.uid)
+        self._departed.forget(view.id.uid)
         group = self._by_key.get(view.id.key, ())
         for other in group:
             self._invalidate(other.id)
@@ -346,11 +284,3 @@ class PodIndex:
         self._with_init.discard(view.id)
         self._unpublished.discard(view.id)
         self._asked.discard(view.id.uid)
-
-
-def _doubted(each: MatchedPod, departed: Sequence[PodView]) -> MatchedPod:
-    """Return an entry with the pods that have left the API and that it may be as well."""
-    earlier = tuple(view for view in departed if each.listed.may_be(view))
-    if not earlier or any(each.listed.each_held()):
-        return each
-    return replace(each, earlier=earlier)

@@ -31,9 +31,10 @@ from agent.handover.succession import Succession
 from agent.host.stale_sockets import remove_dead
 from agent.kubelet.call_gate import CallGate
 from agent.kubelet.device_list import check_size
+from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.refusal_pacing import PacedCalls
-from agent.kubelet.registration import Endpoint, Registrar
+from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api

@@ -4,27 +4,22 @@ A restarting kubelet deletes the sockets in its plugin directory and makes a new
 ``kubelet.sock``; it knows a plugin again only after a new registration. And when the stream of
 an earlier registration breaks, the kubelet drops whoever is registered under that resource name
 at that moment (K18): that is noticed by the end of our own stream, and registered again at once.
-
-Every server has a socket name of its own, so that two agents can be served side by side while
-one hands over to the other (K26).
 """
 
 import logging
-import secrets
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import watchfiles
 
 from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
-from agent.kubelet.server import OPTIONS, DevicePluginService, PluginServer
+from agent.kubelet.directory_watch import LOOK_AGAIN_SECONDS, identity, watch
+from agent.kubelet.endpoints import Endpoint, EndpointServers, Served
+from agent.kubelet.server import OPTIONS
 from common.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -37,36 +32,6 @@ _BACKOFF_SECONDS = 0.05, 1.0
 _PEEK_SECONDS = 0.02
 # A kubelet that has registered a plugin asks for its devices at once.
 _STREAM_SECONDS = 2.0
-# inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
-# such as a directory that was made anew.
-_LOOK_AGAIN_MS = 2000
-# watchfiles wakes up this often to see whether something has changed. A kubelet that has come back
-# admits its pods half a second later; a third of what an idle agent cost were wake-ups each 10 ms.
-_STEP_MS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One resource to serve and register.
-
-    Attributes:
-        resource_name: the resource as pods name it.
-        stem: how the file name of its socket begins.
-        service: makes the service; every server needs its own.
-    """
-
-    resource_name: str
-    stem: str
-    service: Callable[[], DevicePluginService]
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """An endpoint, and the server that serves it now."""
-
-    endpoint: Endpoint
-    service: DevicePluginService
-    server: PluginServer
 
 
 class Registrar:
@@ -97,11 +62,7 @@ class Registrar:
         self._on_registered = on_registered
         self._on_new_kubelet = on_new_kubelet
         self._on_gap = on_gap
-        self._served: tuple[_Served, ...] = ()
-        # Servers whose sockets are gone, but to which a living kubelet may still have streams:
-        # were they closed, it would drop the registrations of their successors (K18).
-        self._retired: list[PluginServer] = []
-        self._sockets: list[Path] = []
+        self._servers = EndpointServers(plugin_dir, endpoints, on_cut=self.renew)
         self._known_to: tuple[int, ...] | None = None
         self._last_known_to: tuple[int, ...] | None = None
         self._missing_since: float | None = None
@@ -127,7 +88,7 @@ class Registrar:
     @property
     def sockets(self) -> list[Path]:
         """Every socket that this agent has listened on."""
-        return list(self._sockets)
+        return list(self._servers.sockets)
 
     def missing(self, since: float | None) -> None:
         """Return since when no agent has been known to the kubelet; ``None`` where one is."""
@@ -143,12 +104,12 @@ class Registrar:
         Raises:
             OSError: a socket cannot be made.
         """
-        if not self._complete():
-            self._serve()
+        if not self._servers.complete:
+            self._servers.serve()
 
     def warm_up(self) -> None:
         """Ask our own servers once: a first call takes a tenth of a second longer than others."""
-        for each in self._served:
+        for each in self._servers.served:
             with _channel(each.server.socket) as channel, suppress(grpc.RpcError):
                 stub = rpc.DevicePluginStub(channel)
                 stub.GetDevicePluginOptions(api.Empty(), timeout=_REGISTER_SECONDS)
@@ -170,56 +131,22 @@ class Registrar:
     def run(self, stop: threading.Event) -> None:
         """Serve and register, again whenever the kubelet restarts or forgets, until *stop*."""
         watcher = threading.Thread(
-            target=self._watch, args=(stop,), name="plugin-directory", daemon=True
+            target=watch,
+            args=(self._dir, self._woken.set, stop),
+            name="plugin-directory",
+            daemon=True,
         )
         try:
             self._ensure(stop)
             watcher.start()  # only now: it imports a library
             while not stop.is_set():
-                self._woken.wait(_LOOK_AGAIN_MS / 1000)
+                self._woken.wait(LOOK_AGAIN_SECONDS)
                 self._woken.clear()
                 self._ensure(stop)
         finally:
-            self._stop_servers()
+            self._servers.stop()
             if watcher.ident is not None:
-                watcher.join(_LOOK_AGAIN_MS / 1000)
-
-    # --- noticing ----------------------------------------------------------------------
-
-    def _watch(self, stop: threading.Event) -> None:
-        """Wake the registrar at every change in the directory."""
-        retries = Backoff(*_BACKOFF_SECONDS)
-        while not stop.is_set():
-            directory = _identity(self._dir)
-            self._woken.set()
-            if directory is None:
-                stop.wait(retries.next())
-                continue
-            changes = watchfiles.watch(
-                self._dir,
-                watch_filter=None,
-                debounce=50,
-                step=_STEP_MS,
-                stop_event=stop,
-                rust_timeout=_LOOK_AGAIN_MS,
-                yield_on_timeout=True,
-                recursive=False,
-                raise_interrupt=False,
-            )
-            try:
-                for _ in changes:
-                    retries.reset()
-                    self._woken.set()
-                    if _identity(self._dir) != directory:
-                        break
-            except OSError as error:  # the directory went away, or inotify has no watches left
-                log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
-                stop.wait(retries.next())
-        self._woken.set()
-
-    def _cut(self) -> None:
-        """Record that the kubelet has ended the stream of the newest registration."""
-        self.renew()
+                watcher.join(LOOK_AGAIN_SECONDS)
 
     def _lose(self) -> None:
         self._known_to = None
@@ -237,25 +164,25 @@ class Registrar:
                 self._lose()
                 self._missing_since = time.monotonic()
                 return
-            kubelet = _identity(self._dir / KUBELET_SOCKET)
+            kubelet = identity(self._dir / KUBELET_SOCKET)
             if kubelet is None:
                 self._lose()
                 self._missing_since = None
                 return  # not started yet: its socket's appearance is the next change
-            if self._complete() and kubelet == self._known_to:
+            if self._servers.complete and kubelet == self._known_to:
                 return
             self._lose()
             if self._missing_since is None:
                 self._missing_since = time.monotonic()
             try:
-                if not self._complete():
+                if not self._servers.complete:
                     if kubelet != self._last_known_to:
-                        self._stop_servers()  # their kubelet has died
-                    self._serve()
+                        self._servers.stop()  # their kubelet has died
+                    self._servers.serve()
                 # Serving takes a moment, in which a kubelet may have come instead of a
                 # dead one: to be registered with the one and take it for the other would mean
                 # to do it all again, and to cut off calls that it makes already.
-                kubelet = _identity(self._dir / KUBELET_SOCKET)
+                kubelet = identity(self._dir / KUBELET_SOCKET)
                 if kubelet is None:
                     continue
                 self._register_all(kubelet)
@@ -274,7 +201,7 @@ class Registrar:
         """
         until = time.monotonic() + within
         while (rest := until - time.monotonic()) > 0 and not stop.wait(min(rest, _PEEK_SECONDS)):
-            if _identity(self._dir / KUBELET_SOCKET) not in (kubelet, None):
+            if identity(self._dir / KUBELET_SOCKET) not in (kubelet, None):
                 return True
         return False
 
@@ -285,17 +212,17 @@ class Registrar:
             OSError: the kubelet has been replaced, or has forgotten us already.
             grpc.RpcError: it refused, or did not answer in time.
         """
-        streams = [each.service.streams for each in self._served]
-        for each in self._served:
+        streams = [each.service.streams for each in self._servers.served]
+        for each in self._servers.served:
             self._register(each, kubelet)
         deadline = time.monotonic() + _STREAM_SECONDS
-        for each, before in zip(self._served, streams, strict=True):
+        for each, before in zip(self._servers.served, streams, strict=True):
             if not each.service.wait_streamed(before, deadline - time.monotonic()):
                 raise OSError("the kubelet does not ask for our devices")
         new, self._known_to = kubelet != self._last_known_to, kubelet
         self._last_known_to = kubelet
         self._registered.set()
-        for each in self._served:
+        for each in self._servers.served:
             if not each.service.streaming:  # cut in between: nobody would tell us again
                 self._lose()
                 return
@@ -310,7 +237,7 @@ class Registrar:
             self._on_new_kubelet()
         self._on_registered()
 
-    def _register(self, served: _Served, kubelet: tuple[int, int, int]) -> None:
+    def _register(self, served: Served, kubelet: tuple[int, int, int]) -> None:
         """Register one endpoint with this kubelet.
 
         Raises:
@@ -331,48 +258,13 @@ class Registrar:
             done = threading.Event()
             call.add_done_callback(lambda _call: done.set())
             while not done.wait(_LOOK_SECONDS):
-                if not self._complete():
+                if not self._servers.complete:
                     call.cancel()
                     raise OSError("the kubelet has removed our sockets")
-                if _identity(self._dir / KUBELET_SOCKET) != kubelet:
+                if identity(self._dir / KUBELET_SOCKET) != kubelet:
                     call.cancel()
                     raise OSError("the kubelet was replaced")
             call.result()
-
-    # --- serving -----------------------------------------------------------------------
-
-    def _complete(self) -> bool:
-        """Return whether every endpoint is served on a socket that is there."""
-        return bool(self._served) and all(each.server.socket.exists() for each in self._served)
-
-    def _serve(self) -> None:
-        """Serve every endpoint on a new socket.
-
-        Raises:
-            OSError: a socket cannot be made.
-        """
-        self._retired += [each.server for each in self._served]
-        self._served = ()
-        served: list[_Served] = []
-        for endpoint in self._endpoints:
-            service = endpoint.service()
-            service.on_cut = self._cut
-            socket = self._dir / f"{endpoint.stem}-{secrets.token_hex(4)}.sock"
-            try:
-                server = PluginServer(service, socket)
-            except OSError:
-                for each in served:
-                    each.server.stop(within=0)
-                raise
-            self._sockets.append(socket)
-            served.append(_Served(endpoint, service, server))
-        self._served = tuple(served)
-
-    def _stop_servers(self) -> None:
-        for server in (*(each.server for each in self._served), *self._retired):
-            server.stop()
-        self._served = ()
-        self._retired = []
 
 
 def _channel(socket: Path) -> grpc.Channel:
@@ -381,15 +273,6 @@ def _channel(socket: Path) -> grpc.Channel:
         # A pool that is shared would remember the back-off of a kubelet that has died.
         options=(("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)),
     )
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Return the identity of a file: inodes are reused, times are not."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, 0 if stat.S_ISDIR(status.st_mode) else status.st_ctime_ns
 
 
 def _reason(error: Exception) -> str:

@@ -17,8 +17,9 @@ from agent.cards.inventory import parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.injection.inject import Injection, inject
+from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.registration import Endpoint, Registrar
+from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.kubelet.api import deviceplugin_pb2 as pb
-from agent.kubelet.registration import Endpoint, Registrar
+from agent.kubelet.endpoints import Endpoint
+from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
@@ -283,7 +284,7 @@ def test_a_directory_that_cannot_be_watched_is_looked_at_again(
         yield from ()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("agent.kubelet.registration.watchfiles.watch", no_watches)
+    monkeypatch.setattr("agent.kubelet.directory_watch.watchfiles.watch", no_watches)
     with registering(kubelet.plugin_dir) as running:
         eventually(lambda: "cannot watch the plugin directory" in caplog.text, "it says so")
         kubelet.start()

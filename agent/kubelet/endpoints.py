@@ -1,0 +1,96 @@
+"""The resources that are served, each by a server on a socket of its own.
+
+Every server has a socket name of its own, so that two agents can be served side by side while
+one hands over to the other (K26).
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.kubelet.server import DevicePluginService, PluginServer
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One resource to serve and register.
+
+    Attributes:
+        resource_name: the resource as pods name it.
+        stem: how the file name of its socket begins.
+        service: makes the service; every server needs its own.
+    """
+
+    resource_name: str
+    stem: str
+    service: Callable[[], DevicePluginService]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An endpoint, and the server that serves it now."""
+
+    endpoint: Endpoint
+    service: DevicePluginService
+    server: PluginServer
+
+
+class EndpointServers:
+    """The servers of all endpoints, made anew when their sockets are gone."""
+
+    def __init__(
+        self, folder: Path, endpoints: Sequence[Endpoint], *, on_cut: Callable[[], None]
+    ) -> None:
+        """Prepare; nothing is served yet.
+
+        Args:
+            folder: the kubelet's device plugin directory.
+            endpoints: what to serve.
+            on_cut: told when the kubelet ends the stream of the newest registration.
+        """
+        self._dir = folder
+        self._endpoints = endpoints
+        self._on_cut = on_cut
+        # Servers whose sockets are gone, but to which a living kubelet may still have streams:
+        # were they closed, it would drop the registrations of their successors (K18).
+        self._retired: list[PluginServer] = []
+        self.served: tuple[Served, ...] = ()
+        """What is served now."""
+        self.sockets: list[Path] = []
+        """Every socket that was listened on."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every endpoint is served on a socket that is there."""
+        return bool(self.served) and all(each.server.socket.exists() for each in self.served)
+
+    def serve(self) -> None:
+        """Serve every endpoint on a new socket.
+
+        Raises:
+            OSError: a socket cannot be made.
+        """
+        self._retired += [each.server for each in self.served]
+        self.served = ()
+        served: list[Served] = []
+        for endpoint in self._endpoints:
+            service = endpoint.service()
+            service.on_cut = self._on_cut
+            socket = self._dir / f"{endpoint.stem}-{secrets.token_hex(4)}.sock"
+            try:
+                server = PluginServer(service, socket)
+            except OSError:
+                for each in served:
+                    each.server.stop(within=0)
+                raise
+            self.sockets.append(socket)
+            served.append(Served(endpoint, service, server))
+        self.served = tuple(served)
+
+    def stop(self) -> None:
+        """Stop all servers, those of sockets that are gone too."""
+        for server in (*(each.server for each in self.served), *self._retired):
+            server.stop()
+        self.served = ()
+        self._retired = []

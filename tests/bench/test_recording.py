@@ -1,8 +1,6 @@
 """The recording, and what is refused of one."""
 
-import gzip
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,11 +83,3 @@ def test_a_recording_that_does_not_add_up_is_refused(
     with pytest.raises(InvalidRecording) as refused:
         parse_burst(recording(*calls), NAMES)
     assert str(refused.value) == message
-
-
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"no json", mtime=0)])
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "burst.json.gz"
-    path.write_bytes(content)
-    with pytest.raises(InvalidRecording, match="not gzipped JSON"):
-        load_burst(path, NAMES)

@@ -1,5 +1,6 @@
 """Who binds: at most one at any time, and the next one soon after a death."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ class FakeLeases:
         self.version = 0
         self.error: Exception | None = None
         self.lose_answers = False
+        self.on_store: Callable[[], None] = lambda: None
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         if self.error:
@@ -46,6 +48,7 @@ class FakeLeases:
         self.version += 1
         metadata = {**lease["metadata"], "resourceVersion": str(self.version)}
         self.lease = {**lease, "metadata": metadata}
+        self.on_store()
         if self.lose_answers:
             raise Unavailable("read timed out")
 
@@ -84,6 +87,18 @@ def test_the_first_one_leads_and_the_lease_says_so(leases: FakeLeases, clock: Fa
         "renewTime": "2030-01-01T00:00:00.000000Z",
         "leaseTransitions": 0,
     }
+
+
+def test_a_term_is_counted_from_before_the_request(leases: FakeLeases, clock: FakeClock) -> None:
+    """Others may count from when the API server has it; its answer comes later."""
+
+    def take_long() -> None:
+        clock.now += 4
+
+    leases.on_store = take_long
+    one = replica("one", leases, clock)
+    one.step()
+    assert one.leads_for() == DURATION - 4
 
 
 def test_another_one_takes_over_only_once_the_lease_has_run_out(

@@ -16,18 +16,6 @@ def event(kind: str, pod: str = "p", **detail: Any) -> dict[str, Any]:
     return {"event": kind, "detail": given} | names
 
 
-def test_the_last_start_of_a_container_is_what_counts() -> None:
-    trace = [
-        event("start", envs={"A": "1"}),
-        event("start", envs={"A": "2"}),
-        event("start", pod="other", envs={"A": "3"}),
-        event("rpc", envs={"A": "4"}),
-    ]
-    found = found_inside(trace, WHO)
-    assert found is not None
-    assert found.envs == {"A": "2"}
-
-
 def test_a_file_is_read_where_the_host_has_what_is_mounted(tmp_path: Path) -> None:
     (tmp_path / "vcuda.config").write_bytes(LIMITS.encode())
     mounts = [{"container_path": "/etc/vcuda", "host_path": str(tmp_path), "read_only": True}]

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
-.PHONY: help demo page test test-fast check bench e2e pictures proto format clean
+.PHONY: help demo page test test-fast check bench e2e pictures release proto format clean
 
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench      what is measured, against what (BENCH=name for one)"
 	@echo "make e2e        tests against the real cluster of KUBECONFIG"
 	@echo "make pictures   those of docs/images, with Chromium"
+	@echo "make release    fill dist/: wheel, kubectl-gpu, krew's manifest, one YAML an overlay, checksums"
 	@echo "make format     format and fix what ruff can"
 	@echo "make proto      generate the gRPC stubs again"
 
@@ -49,6 +50,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(BENCH)
+
+release: $(STAMP)
+	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) $(if $(URL),--url $(URL))
 
 e2e: $(STAMP)
 	$(BIN)/python -m pytest -m e2e tests/e2e

@@ -1,0 +1,88 @@
+"""``python -m release``: fills a folder with what people install."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import click
+
+from release.archives import sha256, write_tar
+from release.krew import manifest
+from release.manifests import NoKubectl, folders, render
+from release.onefile import write_onefile
+
+ROOT = Path(__file__).resolve().parents[1]
+_DOWNLOADS = "https://github.com/gpu-turnstile/gpu-turnstile/releases/download"
+_SUMS = "SHA256SUMS"
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--out", type=click.Path(path_type=Path), default="dist", help="Folder to fill.")
+@click.option("--image", default="", help="Image of the manifests.  [default: as they name it]")
+@click.option("--url", default="", help="Folder of the files on the web, for krew's manifest.")
+def main(out: Path, image: str, url: str) -> None:
+    """Fill a folder with wheel, kubectl-gpu, krew's manifest, rendered manifests and checksums."""
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or _commit_time())
+    os.umask(0o022)
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    version: str = tomllib.loads(text)["project"]["version"]
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    _build_wheel(out, epoch)
+    program, archive = out / "kubectl-gpu", out / f"kubectl-gpu-{version}.tar.gz"
+    write_onefile(program, ROOT, epoch=epoch)
+    license_text = (ROOT / "LICENSE").read_bytes()
+    packed = {"kubectl-gpu": (program.read_bytes(), True), "LICENSE": (license_text, False)}
+    write_tar(archive, packed, epoch=epoch)
+    uri = f"{url or f'{_DOWNLOADS}/v{version}'}/{archive.name}"
+    document = manifest(version=version, uri=uri, checksum=sha256(archive))
+    (out / "gpu.yaml").write_text(document, encoding="utf-8")
+    missing = ""
+    try:
+        for name, folder in folders(ROOT / "deploy").items():
+            rendered = render(folder, version=version, image=image)
+            (out / f"{name}.yaml").write_text(rendered, encoding="utf-8")
+    except NoKubectl as error:
+        missing = str(error)
+    files = sorted(each for each in out.iterdir() if each.name != _SUMS)
+    sums = "".join(f"{sha256(each)}  {each.name}\n" for each in files)
+    (out / _SUMS).write_text(sums, encoding="utf-8")
+    for each in files:
+        click.echo(f"{each.stat().st_size:>10}  {each}")
+    if missing:
+        click.echo(f"release: error: no rendered manifests: {missing}", err=True)
+        sys.exit(1)
+
+
+def _build_wheel(out: Path, epoch: int) -> None:
+    """Build the wheel from a copy: what an earlier build has left here must not get into it."""
+    skipped = shutil.ignore_patterns(
+        ".*", "build", "dist", "*.egg-info", "__pycache__", "tests", "simulator", "docs"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "source"
+        shutil.copytree(ROOT, copy, ignore=skipped)
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(out.resolve()), "."]
+        subprocess.run(  # noqa: S603 - our own sources
+            command, cwd=copy, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)}
+        )
+
+
+def _commit_time() -> str:
+    """Return the time of the commit; 1980 where there is no repository."""
+    git = shutil.which("git")
+    if git is not None:
+        command = [git, "-C", str(ROOT), "log", "-1", "--format=%ct"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode == 0 and done.stdout.strip():
+            return done.stdout.strip()
+    return "315532800"
+
+
+if __name__ == "__main__":
+    main()

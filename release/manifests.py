@@ -1,0 +1,57 @@
+"""One file of YAML for each overlay, for ``kubectl apply -f``."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+IMAGE = "ghcr.io/gpu-turnstile/gpu-turnstile"
+
+
+class NoKubectl(Exception):
+    """There is no kubectl, which renders kustomizations."""
+
+
+def kubectl() -> str:
+    """Find kubectl, beside Python or on the path.
+
+    Raises:
+        NoKubectl: there is none.
+    """
+    beside = Path(sys.executable).with_name("kubectl")
+    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    if found is None:
+        raise NoKubectl(
+            "kubectl is not there, which renders the overlays: install it, or let "
+            "`python -m tests.deploy.get_kubectl` put one beside Python"
+        )
+    return found
+
+
+def folders(deploy: Path) -> dict[str, Path]:
+    """Return all that can be applied: the folder of each, by the name of its file."""
+    overlays = sorted(each for each in (deploy / "overlays").iterdir() if each.is_dir())
+    return {"gpu-turnstile": deploy} | {f"gpu-turnstile-{each.name}": each for each in overlays}
+
+
+def render(folder: Path, *, version: str, image: str) -> str:
+    """Render one kustomization.
+
+    Args:
+        folder: the kustomization.
+        version: of this project, for the first line.
+        image: the image to run, with its tag or digest; empty for the one that manifests name.
+
+    Raises:
+        NoKubectl: there is no kubectl.
+        subprocess.CalledProcessError: it refuses the kustomization.
+    """
+    command = [kubectl(), "kustomize", str(folder)]
+    done = subprocess.run(  # noqa: S603 - our own folders
+        command, capture_output=True, text=True, check=True, timeout=120
+    )
+    text = done.stdout
+    if image:
+        text = text.replace(f"{IMAGE}:{version}", image)
+    where = "/".join(folder.parts[folder.parts.index("deploy") :])
+    return f"# gpu-turnstile {version}: what `kubectl kustomize {where}` renders.\n{text}"

@@ -1,0 +1,122 @@
+"""``kubectl-gpu`` as one file: a Python ZIP application that any Python from 3.11 on runs.
+
+It has this project's packages and those that they need, as they are installed here, in pure
+Python: so one file does for every processor, system and version of Python, which shiv's and pex's
+do not where a dependency is compiled. What is compiled is an accelerator that its package does
+without (PyYAML, charset-normalizer), with one exception: the client of Kubernetes imports names of
+pydantic, for models of the API, which ``kubectl gpu`` never makes. It gets these names.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from release.archives import write_zip
+
+NEEDED = ("click", "kubernetes", "prometheus-client", "PyYAML", "rich", "urllib3")
+"""What the packages below import."""
+
+PACKAGES = ("common", "contract", "placement", "view")
+_LEFT_OUT = re.compile(
+    r"common/serving/|view/web/|kubernetes/(aio|client/(api|models))/(?!__init__\.py$)"
+    r"|.*\b(tests?|__pycache__)/|.*\.(so|pyd|pyi|pyc|c|h|pyx)$"
+)
+_COMPILED = frozenset({"pydantic", "aiohttp", "aiohttp-retry"})
+"""Distributions without a form in pure Python; the second and third serve asyncio alone."""
+
+_MAIN = """\
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit("kubectl-gpu needs Python 3.11 or newer, this is " + sys.version.split()[0])
+if sys.argv[0].endswith("kubectl_complete-gpu"):
+    from view.terminal.completion import main
+else:
+    from view.terminal.commands import main
+sys.exit(main())
+"""
+_PYDANTIC = '''\
+"""The names that kubernetes.client.api_client and api_response import; see release/onefile.py."""
+
+StrictInt, StrictBytes = int, bytes
+
+
+class BaseModel:
+    """A model of the API, none of which is made here."""
+
+
+class SecretStr(str):
+    """A secret in such a model."""
+
+
+def Field(*_args, **_kwargs):
+    """Stand for a field of such a model."""
+'''
+
+
+def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
+    """Write the program.
+
+    Args:
+        path: where to.
+        root: of the sources.
+        epoch: the time of every file in it.
+
+    Raises:
+        PackageNotFoundError: a package that it needs is not installed here.
+    """
+    files = {"__main__.py": _MAIN.encode(), "pydantic.py": _PYDANTIC.encode()}
+    for package in PACKAGES:
+        for each in sorted((root / package).rglob("*")):
+            name = each.relative_to(root).as_posix()
+            if each.is_file() and not _LEFT_OUT.match(name):
+                files[name] = each.read_bytes()
+    own = distribution("gpu-turnstile")
+    files[f"gpu_turnstile-{own.version}.dist-info/METADATA"] = _metadata(own)
+    for found in _closure():
+        files |= _content(found)
+    write_zip(path, files, epoch=epoch, before=b"#!/usr/bin/env python3\n")
+
+
+def _closure() -> Iterator[Distribution]:
+    """Find what is needed, and what that needs."""
+    waiting, seen = list(NEEDED), set(_COMPILED)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError as error:
+            raise PackageNotFoundError(f"{name} is not installed: make release") from error
+        yield found
+        for text in found.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+
+
+def _content(found: Distribution) -> Mapping[str, bytes]:
+    """Return a distribution's files, with its metadata and licences."""
+    files: dict[str, bytes] = {}
+    for each in found.files or ():
+        name = each.as_posix()
+        if name.startswith("..") or _LEFT_OUT.match(name):
+            continue
+        is_info = ".dist-info/" in name
+        if is_info and not re.search(
+            r"/(METADATA|entry_points\.txt)$|(?i:licen[sc]e|notice)", name
+        ):
+            continue
+        files[name] = each.read_binary()
+    return files
+
+
+def _metadata(own: Distribution) -> bytes:
+    """Return name and version; the rest is in the wheel."""
+    text = f"Metadata-Version: 2.1\nName: gpu-turnstile\nVersion: {own.version}\n"
+    return f"{text}License: Apache-2.0\n".encode()

@@ -99,6 +99,9 @@ def test_a_cluster_is_followed_until_it_is_enough(server: ApiServer, tmp_path: P
     (tmp_path / "config").write_text(kubeconfig_for(server.url))
     connection = connect(str(tmp_path / "config"), None, {})
     assert connection.namespace == "default"
+    assert connection.client.read_text("/api/v1/nodes/n1", timeout=5.0).startswith("{")
+    with pytest.raises(Rejected):
+        connection.client.read_text("/api/v1/nodes/nowhere", timeout=5.0)
     live = LiveCluster(connection.client, ClusterState(NAMES), namespace="default")
     stop = threading.Event()
     threads = live.follow(stop)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _USER_AGENT = "gpu-turnstile-view"
-_GRACE_SECONDS = 5
+_GRACE_SECONDS = 10
 _THREADS = 16
 """For requests; each stream has one more."""
 _SLOW_SECONDS = 20

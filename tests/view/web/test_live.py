@@ -211,8 +211,10 @@ def test_a_process_streams_and_ends_at_once_though_a_browser_listens(
         assert stream.readline().startswith(b"id: ")
         page.process.send_signal(signal.SIGTERM)
         assert stream.read().endswith(b"\n\n")
+        connection.close()
         page.process.wait(30)
         assert page.process.returncode == 0
-        connection.close()
-    lines = [json.loads(each) for each in page.log.read_text().splitlines()]
+    text = page.log.read_text()
+    assert all(each.startswith("{") for each in text.splitlines()), text
+    lines = [json.loads(each) for each in text.splitlines()]
     assert [each["message"] for each in lines if each["level"] in {"warning", "error"}] == []

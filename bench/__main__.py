@@ -8,7 +8,17 @@ from pathlib import Path
 
 import click
 
-from bench import attribution, footprint, handover, nodepath, placement, scheduler, soak, webhook
+from bench import (
+    attribution,
+    footprint,
+    handover,
+    nodepath,
+    placement,
+    scheduler,
+    soak,
+    use,
+    webhook,
+)
 from bench.caller import PluginFailed
 from bench.fuzz import FuzzFailed
 from bench.recording import InvalidRecording
@@ -25,6 +35,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     placement.NAME: placement.run,
     scheduler.NAME: scheduler.run,
     footprint.NAME: footprint.run,
+    use.NAME: use.run,
     handover.NAME: handover.run,
     soak.NAME: soak.run,
     webhook.NAME: webhook.run,

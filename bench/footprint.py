@@ -124,7 +124,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
+class Site:
     """A loaded node without an agent."""
 
     folder: Path
@@ -135,7 +135,8 @@ class _Site:
 
 
 @contextmanager
-def _site(load: Load, names: Names) -> Iterator[_Site]:
+def loaded_site(load: Load, names: Names) -> Iterator[Site]:
+    """Set up a node with its load, and nothing that serves it."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp"))
@@ -145,7 +146,7 @@ def _site(load: Load, names: Names) -> Iterator[_Site]:
         record = stack.enter_context(serving(load, folder, names))
         server.apply(*(_manifest(each, names) for each in load.views()))
         node = stack.enter_context(KubeletSide(folder, load))
-        yield _Site(folder, server, client, record, node)
+        yield Site(folder, server, client, record, node)
 
 
 def measure_starts(load: Load, starts: int) -> list[Start]:
@@ -158,14 +159,14 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
     """
     found = []
     live = {view.id.name for view, _ in load.held()}
-    with _site(load, Names()) as site:
+    with loaded_site(load, Names()) as site:
         for _ in range(starts + 1):
             site.node.forget()
             began = time.monotonic()
             with running_agent(load, site.folder, site.server.url, end=signal.SIGKILL) as process:
                 site.node.wait_registered(process)
                 found.append(Start(time.monotonic() - began, _cpu_seconds(process.pid)))
-                wait(lambda: live <= _assigned(site.client, Names()), process, "the records")
+                wait(lambda: live <= assigned(site.client, Names()), process, "the records")
     return found[1:]
 
 
@@ -177,20 +178,20 @@ def measure(load: Load, idle_seconds: float) -> Footprint:
     """
     names = Names()
     with (
-        _site(load, names) as site,
+        loaded_site(load, names) as site,
         running_agent(load, site.folder, site.server.url) as process,
     ):
         site.node.wait(process)
         live = {view.id.name for view, _ in load.held()}
-        wait(lambda: live <= _assigned(site.client, names), process, "the live pods' records")
+        wait(lambda: live <= assigned(site.client, names), process, "the live pods' records")
         started = resident_mib(process.pid)
         views = load.views()
         for view in views[load.settled :]:
             site.node.serve(view, site.record)
         served = {each.id.name for each in views}
-        wait(lambda: served <= _assigned(site.client, names), process, "the new pods' records")
+        wait(lambda: served <= assigned(site.client, names), process, "the new pods' records")
         resident = resident_mib(process.pid)
-        return Footprint(load.settled, started, resident, _cpu_percent(process.pid, idle_seconds))
+        return Footprint(load.settled, started, resident, cpu_percent(process.pid, idle_seconds))
 
 
 def _manifest(view: PodView, names: Names) -> Json:
@@ -200,7 +201,8 @@ def _manifest(view: PodView, names: Names) -> Json:
     return made
 
 
-def _assigned(client: ApiClient, names: Names) -> set[str]:
+def assigned(client: ApiClient, names: Names) -> set[str]:
+    """Return the names of the pods whose allocation is written."""
     return {
         each["metadata"]["name"]
         for each in client.list("/api/v1/pods")["items"]
@@ -208,7 +210,7 @@ def _assigned(client: ApiClient, names: Names) -> set[str]:
     }
 
 
-def _cpu_percent(pid: int, seconds: float) -> float:
+def cpu_percent(pid: int, seconds: float) -> float:
     """Watch how much CPU time a process uses."""
     before, began = _cpu_seconds(pid), time.monotonic()
     time.sleep(seconds)

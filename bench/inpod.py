@@ -1,10 +1,11 @@
 """``python -m bench.inpod FOLDER ...``: the agent's command line as in its pod.
 
-The service account's files are in *FOLDER* instead of at their fixed path; all else is as with
-``python -m agent``.
+The service account's files are in *FOLDER* instead of at their fixed path, and so is ``/proc``, if
+there is a *FOLDER*``/proc``; all else is as with ``python -m agent``.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from agent import __main__ as agent  # names what is deferred, before what imports it
@@ -16,6 +17,10 @@ def main(folder: Path, arguments: list[str]) -> None:
 
     incluster_config.SERVICE_TOKEN_FILENAME = str(folder / "token")
     incluster_config.SERVICE_CERT_FILENAME = str(folder / "ca.crt")
+    if (folder / "proc").is_dir():
+        from agent.runtime import cgroups  # noqa: PLC0415
+
+        cgroups.Cgroups = partial(cgroups.Cgroups, folder / "proc")  # type: ignore[misc,assignment]
     agent.main(arguments, prog_name="python -m agent")
 
 

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -53,8 +53,14 @@ def api_settings(folder: Path) -> Settings:
 
 
 @contextmanager
-def running_agent(
-    load: Load, folder: Path, url: str, *, end: signal.Signals = signal.SIGTERM
+def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
+    load: Load,
+    folder: Path,
+    url: str,
+    *,
+    end: signal.Signals = signal.SIGTERM,
+    options: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run the agent's own command line.
 
@@ -63,6 +69,8 @@ def running_agent(
         folder: for the files of this node, with those of :func:`api_settings`.
         url: the API server's.
         end: the signal that ends the agent.
+        options: further flags of the agent.
+        environment: further variables.
 
     Raises:
         PluginFailed: what was done with it has failed; ends with its log.
@@ -74,19 +82,24 @@ def running_agent(
         " --http-host 127.0.0.1 --http-port 0"
     )
     server = urlsplit(url)
-    environment = os.environ | {
+    variables = os.environ | {
         "KUBERNETES_SERVICE_HOST": str(server.hostname),
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        **environment,
     }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     with (
         (folder / "agent.log").open("wb") as log,
         subprocess.Popen(  # noqa: S603 -- our own program
-            [sys.executable, *command.split()],
+            [
+                sys.executable,
+                *command.split(),
+                *(word for pair in options.items() for word in pair),
+            ],
             stderr=log,
             cwd=Path(__file__).parents[1],
-            env=environment,
+            env=variables,
         ) as process,
     ):
         try:

@@ -1,0 +1,189 @@
+"""What measuring use costs the agent: CPU time with and without it, on the node of ``footprint``.
+
+The driver is the stand-in of NVML that the tests use, a shared library; what it takes counts, too.
+The kernel's word on processes is a folder of files, the container runtime is gRPC in this process.
+"""
+
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from agent.runtime import cri
+from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
+from bench.caller import PluginFailed
+from bench.footprint import Site, assigned, cpu_percent, loaded_site
+from bench.load import Load
+from bench.onenode import running_agent, wait
+from bench.result import Goal, Result, Table
+from contract.names import Names
+from simulator.cluster import read_lines
+
+NAME = "use"
+
+USUAL = Load(cards=8, live=100, arriving=0)
+_PROCESSES = 2  # in each container
+_STUB = Path(__file__).parents[1] / "tests/agent/nvml_stub/nvml_stub.c"
+_GOAL_CPU = 1.0
+_FIRST_PID = 10_000
+
+
+def run(*, load: Load = USUAL, seconds: float = 60.0, period: str = "5s") -> Result:
+    """Measure.
+
+    Args:
+        load: the node.
+        seconds: how long CPU time is watched, with and without measuring.
+        period: of measuring.
+
+    Raises:
+        PluginFailed: the agent did not come up, or tells no use; or there is no C compiler.
+    """
+    plain = measure(load, seconds, {})
+    options = {"--measure-use": "on", "--use-period": period}
+    measuring = measure(load, seconds, options)
+    cost = max(measuring - plain, 0.0)
+    return Result(
+        NAME,
+        (
+            Table(
+                f"CPU of an agent to which nothing happens: {load.cards} cards, "
+                f"{load.settled} containers of {_PROCESSES} processes, every {period}",
+                ("", "CPU %"),
+                [("without measuring", plain), ("with", measuring), ("so measuring costs", cost)],
+                ["The stand-in's own time is in it: it reads a file in every call."],
+            ),
+        ),
+        (Goal("CPU of measuring use, percent of a core", _GOAL_CPU, cost),),
+    )
+
+
+def measure(load: Load, seconds: float, options: Mapping[str, str]) -> float:
+    """Return the CPU time of an agent in percent of a core.
+
+    Raises:
+        PluginFailed: the agent did not come up, or tells no use although it should.
+    """
+    with loaded_site(load, Names()) as node:
+        library = _compile(node.folder)
+        with (
+            _runtime(node, load) as socket,
+            running_agent(
+                load,
+                node.folder,
+                node.server.url,
+                options={"--cri-socket": str(socket), **options},
+                environment={
+                    "LD_LIBRARY_PATH": str(library),
+                    "NVML_STUB": str(node.folder / "nvml"),
+                },
+            ) as process,
+        ):
+            node.node.wait(process)
+            expected = f"gpu_turnstile_agent_container_cores_{'used' if options else 'held'}{{"
+            live = {view.id.name for view, _ in load.held()}
+            wait(lambda: live <= assigned(node.client, Names()), process, "the live pods' records")
+            wait(lambda: _told(node.folder, expected, load.settled), process, "tell what is used")
+            return cpu_percent(process.pid, seconds)
+
+
+def _told(folder: Path, expected: str, containers: int) -> bool:
+    """Return whether the agent has the *expected* gauge of all containers, none of them 0."""
+    lines = read_lines(folder / "agent.log")
+    port = next((each["http_port"] for each in lines if each["message"] == "serving"), None)
+    if port is None:
+        return False
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    lines_with = [line for line in text.splitlines() if line.startswith(expected)]
+    return sum(not line.endswith(" 0.0") for line in lines_with) == containers
+
+
+def _compile(folder: Path) -> Path:
+    """Compile the stand-in of NVML.
+
+    Raises:
+        PluginFailed: there is no compiler, or it fails.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise PluginFailed("no C compiler for the stand-in of NVML")
+    made = folder / "lib"
+    made.mkdir()
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(made / "libnvidia-ml.so.1")]
+    done = subprocess.run(  # noqa: S603 -- our own source
+        [*command, str(_STUB)], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise PluginFailed(f"the stand-in of NVML: {done.stderr[-500:]}")
+    return made
+
+
+class _Runtime(runtime_pb2_grpc.RuntimeServiceServicer):
+    """A container runtime that knows the load's containers."""
+
+    def __init__(self) -> None:
+        self.containers: dict[str, runtime_pb2.Container] = {}
+
+    def ListContainers(  # noqa: N802 -- the protocol's name
+        self, request: runtime_pb2.ListContainersRequest, _context: grpc.ServicerContext
+    ) -> runtime_pb2.ListContainersResponse:
+        """Return the container asked for."""
+        found = self.containers.get(request.filter.id)
+        return runtime_pb2.ListContainersResponse(containers=[found] if found else [])
+
+
+@contextmanager
+def _runtime(node: Site, load: Load) -> Iterator[Path]:
+    """Write processes, samples and cgroups of the load, and serve its containers on a socket."""
+    runtime = _Runtime()
+    uids = {
+        each["metadata"]["name"]: each["metadata"]["uid"]
+        for each in node.client.list("/api/v1/pods")["items"]
+    }
+    proc = node.folder / "proc"
+    _put(proc, 1, "init.scope")
+    cards = load.inventory().cards
+    facts = ["driver 550.54.15", f"cards {len(cards)}"]
+    for card in cards:
+        of = f"card {card.index}"
+        facts += [f"{of} uuid {card.uuid}", f"{of} mig 0", f"{of} gpu 80", f"{of} used 1073741824"]
+        facts.append(f"{of} memory {card.memory}")
+    indices, pid = {card.uuid: card.index for card in cards}, _FIRST_PID
+    for number, (view, held) in enumerate(load.held()):
+        container_id = f"{number:064x}"
+        labels = {
+            cri.NAME_LABEL: "main",
+            cri.UID_LABEL: uids[view.id.name],
+            cri.NAMESPACE_LABEL: view.id.namespace,
+            cri.POD_LABEL: view.id.name,
+        }
+        runtime.containers[container_id] = runtime_pb2.Container(
+            id=container_id, state=runtime_pb2.CONTAINER_RUNNING, labels=labels
+        )
+        index = indices[next(iter(held.values()))[0].rpartition("::")[0]]
+        for _ in range(_PROCESSES):
+            pid += 1
+            _put(proc, pid, f"kubepods/{container_id}")
+            facts.append(f"process {index} C {pid} 1048576")
+            facts.append(f"sample {index} {pid} 3 1000")
+    (node.folder / "nvml").write_text("".join(f"{each}\n" for each in facts), encoding="ascii")
+    server = grpc.server(ThreadPoolExecutor(2))
+    runtime_pb2_grpc.add_RuntimeServiceServicer_to_server(runtime, server)
+    socket = node.folder / "cri.sock"
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    try:
+        yield socket
+    finally:
+        server.stop(0).wait(5)
+
+
+def _put(proc: Path, pid: int, cgroup: str) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cgroup").write_text(f"0::/{cgroup}\n", encoding="ascii")

@@ -59,6 +59,7 @@ e2e: $(STAMP)
 
 pictures: $(STAMP)
 	$(BIN)/python -m tests.view.web.pictures
+	$(BIN)/python -m tests.view.terminal.pictures
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 from contract.names import Names
 from tests.deploy.manifests import Json
@@ -71,6 +72,15 @@ def _note(key: str, value: str | None) -> Json:
     return {"metadata": {"annotations": {key: value}}}
 
 
+def _agent(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
+    """Make a request of the agent on the node of the pod."""
+    return Example(title, AGENT, patch, denied, node="n1", **more)
+
+
+def _somebody(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
+    return Example(title, SOMEBODY, patch, denied, **more)
+
+
 _RECORD = {
     "metadata": {
         "annotations": {
@@ -83,7 +93,7 @@ _RECORD = {
 _FIRST = {**OURS, NAMES.use_gpu_type: "a100"}
 
 PODS = [
-    Example("the agent writes its record on a pod of its node", AGENT, _RECORD, node="n1"),
+    _agent("the agent writes its record on a pod of its node", _RECORD),
     Example(
         "the agent writes on a pod of another node",
         AGENT,
@@ -91,64 +101,42 @@ PODS = [
         "only pods of its own node",
         node="n2",
     ),
-    Example(
-        "the agent writes on a pod without a node",
-        AGENT,
-        _RECORD,
-        "only pods of its own node",
-        node="n1",
-        bound="",
+    _agent(
+        "the agent writes on a pod without a node", _RECORD, "only pods of its own node", bound=""
     ),
     Example(
         "a token of the agent's account names no node", AGENT, _RECORD, "only pods of its own node"
     ),
-    Example(
+    _agent(
         "the agent changes a foreign annotation",
-        AGENT,
         _note("example.com/owner", "me"),
         "may change only gpu-assigned",
-        node="n1",
     ),
-    Example(
+    _agent(
         "the agent removes a foreign annotation",
-        AGENT,
         _note("example.com/owner", None),
         "may change only gpu-assigned",
-        node="n1",
         annotations={**OURS, "example.com/owner": "you"},
     ),
-    Example(
+    _agent(
         "the agent changes a stamp",
-        AGENT,
         _note(NAMES.admission_order, "0"),
         "may change only gpu-assigned",
-        node="n1",
     ),
-    Example(
+    _agent(
         "the agent removes a wish",
-        AGENT,
         _note(NAMES.use_gpu_type, None),
         "may change only gpu-assigned",
-        node="n1",
         annotations=_FIRST,
     ),
-    Example(
-        "the agent labels a pod",
-        AGENT,
-        {"metadata": {"labels": {"a": "b"}}},
-        "only annotations",
-        node="n1",
-    ),
-    Example(
+    _agent("the agent labels a pod", {"metadata": {"labels": {"a": "b"}}}, "only annotations"),
+    _agent(
         "the agent adds a finalizer",
-        AGENT,
         {"metadata": {"finalizers": ["example.com/stay"]}},
         "only annotations",
-        node="n1",
     ),
-    Example(
+    _agent(
         "the agent makes itself an owner",
-        AGENT,
         {
             "metadata": {
                 "ownerReferences": [
@@ -157,24 +145,12 @@ PODS = [
             }
         },
         "only annotations",
-        node="n1",
     ),
-    Example(
-        "the agent gives a pod a deadline",
-        AGENT,
-        {"spec": {"activeDeadlineSeconds": 60}},
-        "pod's spec",
-        node="n1",
+    _agent(
+        "the agent gives a pod a deadline", {"spec": {"activeDeadlineSeconds": 60}}, "pod's spec"
     ),
-    Example(
-        "the agent writes through the status",
-        AGENT,
-        _RECORD,
-        "pod's status",
-        node="n1",
-        subresource="status",
-    ),
-    Example("somebody writes a record", SOMEBODY, _RECORD, "gpu-turnstile's"),
+    _agent("the agent writes through the status", _RECORD, "pod's status", subresource="status"),
+    _somebody("somebody writes a record", _RECORD, "gpu-turnstile's"),
     Example(
         "the kubelet's account writes a record through the status",
         KUBELET,
@@ -182,30 +158,20 @@ PODS = [
         "gpu-turnstile's",
         subresource="status",
     ),
-    Example(
-        "somebody takes a stamp away",
-        SOMEBODY,
-        _note(NAMES.admission_order, None),
-        "gpu-turnstile's",
-    ),
-    Example(
+    _somebody("somebody takes a stamp away", _note(NAMES.admission_order, None), "gpu-turnstile's"),
+    _somebody(
         "somebody takes all annotations away",
-        SOMEBODY,
         {"metadata": {"annotations": None}},
         "gpu-turnstile's",
     ),
-    Example(
+    _somebody(
         "somebody gives a pod without any annotation a record",
-        SOMEBODY,
         _note(NAMES.gpu_allocation, "{}"),
         "gpu-turnstile's",
         annotations={},
     ),
-    Example(
-        "somebody chooses a card",
-        SOMEBODY,
-        _note(NAMES.predicate_gpu_idx(0), "3"),
-        "only by a scheduler",
+    _somebody(
+        "somebody chooses a card", _note(NAMES.predicate_gpu_idx(0), "3"), "only by a scheduler"
     ),
     Example("the scheduler chooses a card", SCHEDULER, _notes(**{"predicate-gpu-idx-0": "3"})),
     Example("the scheduler stamps anew", SCHEDULER, _note(NAMES.predicate_time, "2")),
@@ -215,43 +181,38 @@ PODS = [
         _note(NAMES.gpu_allocation, "{}"),
         "gpu-turnstile's",
     ),
-    Example("somebody labels a GPU pod", SOMEBODY, {"metadata": {"labels": {"a": "b"}}}),
-    Example("somebody adds a foreign annotation", SOMEBODY, _note("example.com/owner", "me")),
+    _somebody("somebody labels a GPU pod", {"metadata": {"labels": {"a": "b"}}}),
+    _somebody("somebody adds a foreign annotation", _note("example.com/owner", "me")),
     Example(
         "the kubelet writes a status",
         KUBELET,
         {"status": {"message": "running"}},
         subresource="status",
     ),
-    Example(
+    _somebody(
         "an author changes a wish before the pod has a node",
-        SOMEBODY,
         _note(NAMES.use_gpu_type, "h100"),
         bound="",
         annotations=_FIRST,
     ),
-    Example(
+    _somebody(
         "an author changes a wish once the pod has a node",
-        SOMEBODY,
         _note(NAMES.use_gpu_type, "h100"),
         "create it anew",
         annotations=_FIRST,
     ),
-    Example(
+    _somebody(
         "an author adds a limit once the pod has a node",
-        SOMEBODY,
         _note(NAMES.core_limit, "100"),
         "create it anew",
     ),
-    Example(
-        "somebody annotates a plain pod", SOMEBODY, _note("example.com/owner", "me"), annotations={}
-    ),
+    _somebody("somebody annotates a plain pod", _note("example.com/owner", "me"), annotations={}),
 ]
 
 _CARDS = {NAMES.gpu_cards: "{}"}
 
 NODES = [
-    Example("the agent writes its inventory", AGENT, _note(NAMES.gpu_cards, "{}"), node="n1"),
+    _agent("the agent writes its inventory", _note(NAMES.gpu_cards, "{}")),
     Example(
         "the agent writes to another node",
         AGENT,
@@ -260,58 +221,42 @@ NODES = [
         node="n2",
     ),
     Example("a token without a node", AGENT, _note(NAMES.gpu_cards, "{}"), "only its own node"),
-    Example(
+    _agent(
         "the agent labels its node with the model of its cards",
-        AGENT,
         {"metadata": {"labels": {NAMES.gpu_model: "NVIDIA-A30"}}},
-        node="n1",
     ),
-    Example(
+    _agent(
         "the agent labels its node otherwise",
-        AGENT,
         {"metadata": {"labels": {"a": "b"}}},
         "only gpu-model",
-        node="n1",
     ),
-    Example(
+    _agent(
         "the agent adds a finalizer to its node",
-        AGENT,
         {"metadata": {"finalizers": ["example.com/stay"]}},
         "only annotations and a label",
-        node="n1",
     ),
-    Example(
+    _agent(
         "the agent taints its node",
-        AGENT,
         {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
         "node's spec",
-        node="n1",
     ),
-    Example(
-        "the agent writes a foreign annotation",
-        AGENT,
-        _note("example.com/owner", "me"),
-        "only gpu-cards",
-        node="n1",
+    _agent(
+        "the agent writes a foreign annotation", _note("example.com/owner", "me"), "only gpu-cards"
     ),
-    Example(
+    _agent(
         "the agent writes through the status",
-        AGENT,
         _note(NAMES.gpu_cards, "{}"),
         "node's status",
-        node="n1",
         subresource="status",
     ),
-    Example(
+    _somebody(
         "somebody changes the inventory",
-        SOMEBODY,
         _note(NAMES.gpu_cards, "[]"),
         "inventory",
         annotations=_CARDS,
     ),
-    Example(
+    _somebody(
         "somebody takes the inventory away",
-        SOMEBODY,
         _note(NAMES.gpu_cards, None),
         "inventory",
         annotations=_CARDS,
@@ -331,11 +276,8 @@ NODES = [
         annotations=_CARDS,
         subresource="status",
     ),
-    Example(
-        "somebody labels a GPU node",
-        SOMEBODY,
-        {"metadata": {"labels": {"a": "b"}}},
-        annotations=_CARDS,
+    _somebody(
+        "somebody labels a GPU node", {"metadata": {"labels": {"a": "b"}}}, annotations=_CARDS
     ),
 ]
 """On a node; ``bound`` is its name."""

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
-.PHONY: help demo page test test-fast check bench e2e pictures release proto format clean
+.PHONY: help demo page test test-fast check bench gpu e2e pictures release proto format clean
 
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-fast  the decisions: no process, no server, no whole node"
 	@echo "make check      format, lint, types, layers"
 	@echo "make bench      what is measured, against what (BENCH=name for one)"
+	@echo "make gpu        checks on a real GPU; says what it skips where there is none"
 	@echo "make e2e        tests against the real cluster of KUBECONFIG"
 	@echo "make pictures   those of docs/images, with Chromium"
 	@echo "make release    fill dist/: wheel, kubectl-gpu, krew's manifest, one YAML an overlay, checksums"
@@ -53,6 +54,9 @@ bench: $(STAMP)
 
 release: $(STAMP)
 	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) $(if $(URL),--url $(URL))
+
+gpu: $(STAMP)
+	@$(BIN)/python -m bench.gpu
 
 e2e: $(STAMP)
 	$(BIN)/python -m pytest -m e2e tests/e2e

@@ -1,0 +1,182 @@
+"""The checks on a real GPU. Each returns rows of the table; none of them changes the card."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from agent.cards.health import Fault
+from agent.cards.inventory import Discovery
+from agent.cards.nvml import NvmlSource
+from agent.cards.nvml_use import read_use
+from agent.kubernetes_api.inventory import survey
+from agent.kubernetes_api.node_label import model_label
+from bench.gpu.table import Outcome, Row, near, skipped
+from contract.inventory import decode_inventory, encode_inventory
+from contract.resource import Resource
+from placement.cards import Card
+
+MIB = 1 << 20
+_BLOCK = 256 * MIB
+_HELD = 1024 * MIB
+_CONTEXT = 1024 * MIB  # a context of CUDA takes some hundred MiB of its own
+_SECONDS = 14.0
+_SETTLE = 3.0  # the driver's samples are of the last second or less
+_LOOK = 0.5
+_DUTIES = (0.25, 0.75)
+_POINTS = 10.0
+
+
+class LoadFailed(Exception):
+    """The process with the load did not do what it was told."""
+
+
+def look(found: Discovery) -> list[Row]:
+    """Check discovery, topology and inventory against each other."""
+    cards = found.inventory.cards
+    pairs = len(cards) * (len(cards) - 1) // 2
+    links = found.inventory.links
+    shown = survey(
+        found.inventory,
+        block=_BLOCK,
+        unhealthy=lambda _uuid: "",
+        free={
+            Resource.CORE: {each.uuid: 100 for each in cards},
+            Resource.MEMORY: {each.uuid: each.memory // _BLOCK for each in cards},
+        },
+    )
+    same = decode_inventory(encode_inventory(shown)) == shown
+    models = ", ".join(sorted({each.model for each in cards}))
+    nodes = [each.device for each in cards if not Path(each.device).exists()]
+    return [
+        _row("discovery", "every card", f"{len(cards)} served: {models}", right=bool(cards)),
+        _row("left out", "none, or MIG mode", _reasons(found), right=not found.faults),
+        _row("device nodes", "all there", ", ".join(nodes) or "all there", right=not nodes),
+        _row("topology", f"{pairs} links", f"{len(links)} links", right=len(links) == pairs),
+        _row("inventory", "read back as written", str(same), right=same),
+        _row("label", "one word", str(model_label(e.model for e in cards)), right=bool(cards)),
+    ]
+
+
+def health(cards: tuple[Card, ...]) -> list[Row]:
+    """Check that every card answers the probe and can be watched."""
+    rows = []
+    with NvmlSource().open() as session:
+        session.discover()
+        unwatched = session.watch([each.uuid for each in cards])
+        for card in cards:
+            answer = session.probe(card.uuid)
+            ill = isinstance(answer, Fault)
+            told = answer.text if isinstance(answer, Fault) else "healthy"
+            rows.append(_row(f"health of card {card.index}", "healthy", told, right=not ill))
+    told = "; ".join(sorted(set(unwatched.values()))) or "all"
+    return [*rows, _row("cards whose events are told", "all", told, right=not unwatched)]
+
+
+def use(card: Card) -> list[Row]:
+    """Compare what the agent reads of a load with what the load is."""
+    rows = []
+    for duty in _DUTIES:
+        begun, busy, cores, memory = time.time_ns() // 1000, [], [], 0
+        with _load(card, {}, f"--memory={_HELD}", f"--duty={duty}", f"--seconds={_SECONDS}") as run:
+            pid = int(run.line()["pid"])
+            time.sleep(_SETTLE)
+            until = time.monotonic() + _SECONDS - 2 * _SETTLE
+            while time.monotonic() < until:
+                found = read_use([card.uuid], since=begun)[card.uuid]
+                busy += [] if found.cores is None else [found.cores]
+                by_process = found.process_cores or {}
+                cores += [by_process[pid]] if pid in by_process else []
+                memory = max(memory, (found.process_memory or {}).get(pid, 0))
+                time.sleep(_LOOK)
+            real = 100 * float(run.line()["duty"])
+        problems = (
+            "; ".join(found.problems) or "the driver names no process of ours: run it on the host"
+        )
+        for what, figures in (("card", busy), ("process", cores)):
+            name = f"load of {duty:.0%}: cores of the {what}"
+            if figures:
+                rows.append(near(name, real, sum(figures) / len(figures), _POINTS, "%"))
+            else:
+                rows.append(skipped(name, problems))
+        name = f"load of {duty:.0%}: memory of the process"
+        known = (_HELD + _CONTEXT / 2) / MIB
+        if memory:
+            rows.append(near(name, known, memory / MIB, _CONTEXT / 2 / MIB, "MiB"))
+        else:
+            rows.append(skipped(name, problems))
+    return rows
+
+
+def hami(card: Card, library: Path) -> list[Row]:
+    """Check that HAMi-core's library holds a plain process to its limit, and no other."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        limited = {
+            "LD_PRELOAD": str(library),
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
+            "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{folder}/cache",
+        }
+        for name, variables, refused in (
+            ("2 GiB more without HAMi-core", {}, False),
+            ("2 GiB more, with HAMi-core's limit of 1 GiB", limited, True),
+        ):
+            with _load(card, variables, f"--memory={256 * MIB}", f"--more={2048 * MIB}") as run:
+                found = bool(run.line()["refused"])
+            words = {True: "refused", False: "given"}
+            rows.append(_row(name, words[refused], words[found], right=found is refused))
+    return rows
+
+
+class _Run:
+    """A load that runs."""
+
+    def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
+        self._process, self._errors = process, errors
+
+    def line(self) -> dict[str, Any]:
+        """Return its next line; HAMi-core prints some of its own.
+
+        Raises:
+            LoadFailed: it has ended without.
+        """
+        for line in self._process.stdout or ():
+            if line.startswith("{"):
+                decoded: dict[str, Any] = json.loads(line)
+                return decoded
+        self._errors.seek(0)
+        told = self._errors.read().strip().splitlines()
+        raise LoadFailed(f"the load ended: {told[-1] if told else 'without a word'}")
+
+
+@contextmanager
+def _load(card: Card, variables: Mapping[str, str], *options: str) -> Iterator[_Run]:
+    """Start a load on a card, and end it."""
+    command = [sys.executable, "-m", "bench.gpu.load", *options]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": card.uuid} | dict(variables)
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(  # noqa: S603 - ourselves
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as process,
+    ):
+        try:
+            yield _Run(process, errors)
+        finally:
+            process.kill()
+
+
+def _reasons(found: Discovery) -> str:
+    left = (*found.faults, *found.skipped)
+    return "; ".join(f"card {each.index}: {each.reason}" for each in left) or "none"
+
+
+def _row(check: str, expected: str, found: str, *, right: bool) -> Row:
+    return Row(check, expected, found, Outcome.RIGHT if right else Outcome.WRONG)

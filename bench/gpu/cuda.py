@@ -1,0 +1,114 @@
+"""The driver's own API, ``libcuda.so.1``, as far as a load needs it.
+
+https://docs.nvidia.com/cuda/cuda-driver-api/ has the functions. Those with ``_v2`` are what the
+names without it mean in today's ``cuda.h``.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+
+_SPIN = """\
+.version {version}
+.target {target}
+.address_size 64
+
+.visible .entry spin(.param .u64 nanoseconds)
+{{
+    .reg .pred %more;
+    .reg .b64 %begin, %now, %limit;
+    ld.param.u64 %limit, [nanoseconds];
+    mov.u64 %begin, %globaltimer;
+again:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %begin;
+    setp.lt.u64 %more, %now, %limit;
+    @%more bra again;
+    ret;
+}}
+"""
+
+
+class CudaError(Exception):
+    """A function of the driver failed.
+
+    Attributes:
+        code: its ``CUresult``.
+    """
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call}: CUresult {code}")
+        self.code = code
+
+
+def spin_ptx(major: int, minor: int) -> bytes:
+    """Return a kernel that runs for as many nanoseconds as it is told, in PTX.
+
+    The driver compiles PTX for any card that is newer than its target. The newest drivers know
+    no target below ``sm_75`` (PTX 6.3); cards older than that need ``sm_50``.
+    """
+    target, version = ("sm_75", "6.3") if (major, minor) >= (7, 5) else ("sm_50", "6.0")
+    return _SPIN.format(target=target, version=version).encode() + b"\0"
+
+
+class Cuda:
+    """The first card that the driver shows to this process, with its primary context.
+
+    Raises:
+        OSError: there is no ``libcuda.so.1``.
+        CudaError: the driver shows no card, or cannot make a context.
+    """
+
+    def __init__(self) -> None:
+        self._lib = ctypes.CDLL("libcuda.so.1")
+        self._call("cuInit", ctypes.c_uint(0))
+        self._device = ctypes.c_int()
+        self._call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(0))
+        context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
+        self._call("cuCtxSetCurrent", context)
+
+    def capability(self) -> tuple[int, int]:
+        """Return the card's compute capability."""
+        found = []
+        for attribute in (_MAJOR, _MINOR):
+            value = ctypes.c_int()
+            arguments = ctypes.byref(value), ctypes.c_int(attribute), self._device
+            self._call("cuDeviceGetAttribute", *arguments)
+            found.append(value.value)
+        return found[0], found[1]
+
+    def allocate(self, size: int) -> int:
+        """Allocate and touch so many bytes; return their address.
+
+        Raises:
+            CudaError: with ``OUT_OF_MEMORY`` where there are not as many.
+        """
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        self._call("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))
+        return address.value
+
+    def load_spin(self) -> None:
+        """Compile the kernel."""
+        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        image = ctypes.c_char_p(spin_ptx(*self.capability()))
+        self._call("cuModuleLoadData", ctypes.byref(module), image)
+        name = ctypes.c_char_p(b"spin")
+        self._call("cuModuleGetFunction", ctypes.byref(self._function), module, name)
+
+    def spin(self, seconds: float) -> None:
+        """Keep the card busy for so long, and wait for it."""
+        length = ctypes.c_uint64(int(seconds * 1e9))
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(length))
+        grid_and_block: Sequence[ctypes.c_uint] = [ctypes.c_uint(1)] * 6
+        rest = ctypes.c_uint(0), None, parameters, None  # shared memory, stream, ..., extra
+        self._call("cuLaunchKernel", self._function, *grid_and_block, *rest)
+        self._call("cuCtxSynchronize")
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = int(getattr(self._lib, name)(*arguments))
+        if code:
+            raise CudaError(name, code)

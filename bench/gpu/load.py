@@ -1,0 +1,52 @@
+"""``python -m bench.gpu.load``: a process that holds memory and uses a card for a known time.
+
+It writes a line of JSON once it holds what it was told to, and another at the end.
+"""
+
+import json
+import os
+import time
+
+import click
+
+from bench.gpu.cuda import OUT_OF_MEMORY, Cuda, CudaError
+
+_PERIOD = 0.1
+
+
+@click.command()
+@click.option("--memory", type=int, default=0, help="Bytes to hold.")
+@click.option("--more", type=int, default=0, help="Bytes to ask for after that.")
+@click.option("--duty", type=click.FloatRange(0, 1), default=0.0, help="Part of the time.")
+@click.option("--seconds", type=float, default=0.0, help="How long.")
+def main(memory: int, more: int, duty: float, seconds: float) -> None:
+    """Hold memory, ask for more, and keep the card busy."""
+    cuda = Cuda()
+    if memory:
+        cuda.allocate(memory)
+    refused = False
+    if more:
+        try:
+            cuda.allocate(more)
+        except CudaError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            refused = True
+    if duty:
+        cuda.load_spin()
+    _tell(pid=os.getpid(), refused=refused)
+    begun, busy = time.monotonic(), 0.0
+    while (now := time.monotonic()) < begun + seconds:
+        if duty:
+            cuda.spin(duty * _PERIOD)
+            busy += time.monotonic() - now
+        time.sleep(max(now + _PERIOD - time.monotonic(), 0))
+    _tell(duty=busy / max(time.monotonic() - begun, _PERIOD))
+
+
+def _tell(**fields: object) -> None:
+    click.echo(json.dumps(fields))
+
+
+if __name__ == "__main__":
+    main()

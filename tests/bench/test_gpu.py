@@ -1,0 +1,66 @@
+"""``make gpu``, where there is no GPU: what it says, and its load on a stand-in for the driver."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench.gpu.__main__ import main
+from bench.gpu.cuda import spin_ptx
+from bench.gpu.table import Outcome, Row, near, render
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU: make gpu")
+def test_without_a_gpu_every_check_is_skipped_in_words() -> None:
+    ended = CliRunner().invoke(main)
+    assert ended.exit_code == 0
+    rows = [line for line in ended.stdout.splitlines() if "| skipped |" in line]
+    assert len(rows) == 4
+    assert all("no GPU here: /dev/nvidiactl is not there" in each for each in rows)
+
+
+def test_the_table_says_what_is_right() -> None:
+    rows = [near("use", 50, 58, 10, "%"), near("use", 50, 61, 10, "%")]
+    assert [each.outcome for each in rows] == [Outcome.RIGHT, Outcome.WRONG]
+    assert render("1 x A30, driver 550", [*rows, Row("a|b", "", "why", Outcome.SKIPPED)]) == (
+        "On 1 x A30, driver 550:\n\n| check | expected | found | |\n| --- | --- | --- | --- |\n"
+        "| use | 50 % ± 10 | 58 % | right |\n| use | 50 % ± 10 | 61 % | wrong |\n"
+        "| a\\|b |  | why | skipped |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"), [((6, 1), b"sm_50"), ((7, 0), b"sm_50"), ((9, 0), b"sm_75")]
+)
+def test_the_kernel_is_of_a_target_that_the_card_can_run(
+    capability: tuple[int, int], target: bytes
+) -> None:
+    assert b".target " + target in spin_ptx(*capability)
+
+
+@pytest.mark.slow
+def test_the_load_holds_memory_is_refused_more_and_is_as_busy_as_it_is_told(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = Path(__file__).with_name("cuda_stub.c")
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    options = (f"--memory={1 << 30}", f"--more={4 << 30}", "--duty=0.5", "--seconds=0.5")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu.load", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, last = map(json.loads, done.stdout.splitlines())
+    assert first["refused"] is True
+    assert last["duty"] > 0.2  # a busy machine makes it longer

@@ -36,15 +36,14 @@ from certs.issue import issue
 from certs.names import parse_subject
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
-from placement.cluster.pods import parse_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.protocol import (
     BindingArgs,
-    decode_args,
     encode_filtered,
     encode_scores,
 )
+from scheduler.questions import Questions
 from scheduler.state import State
 from simulator.api.server import kubeconfig_for
 
@@ -289,10 +288,7 @@ class Speed:
             limit = cluster.random.choice((*_LIMITS, *_SETS))
             names = (cluster.names * 2)[start_at : start_at + self._asked]
             start_at = (start_at + self._asked) % cluster.nodes
-            body = json.dumps(
-                {"Pod": pod_object("new", limit), "Nodes": None, "NodeNames": names}
-            ).encode()
-            fitting, _, seconds = decide(self._decisions, body)
+            fitting, _, seconds = decide(self._decisions, pod_object("new", limit), names)
             self.ours.append(seconds * 1e3)
             began = time.thread_time()
             found = [name for name in names if first_fit(cluster.free[name], limit) >= 0]
@@ -301,23 +297,30 @@ class Speed:
                 raise ServerFailed(f"first-fit finds {len(found)} nodes, filter {len(fitting)}")
 
 
-def decide(decisions: Decisions, body: bytes) -> tuple[list[str], list[int], float]:
+def ask(pod: Json, nodes: Sequence[str]) -> bytes:
+    """Write a question about nodes as kube-scheduler does."""
+    question = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+    return json.dumps(question, separators=(",", ":")).encode()
+
+
+def decide(
+    decisions: Decisions, obj: Json, nodes: Sequence[str]
+) -> tuple[list[str], list[int], float]:
     """Do all that filter and prioritize do, but HTTP.
 
     Returns:
         The nodes that fit, their scores, and seconds of CPU.
     """
+    questions, body = Questions(_NAMES), ask(obj, nodes)
     began = time.thread_time()
-    args = decode_args(body)
-    pod = parse_pod(args.pod, _NAMES)
+    pod, args = questions.read(body)
     found = decisions.filter(pod, args.names or ())
     encode_filtered(args, found)
     seconds = time.thread_time() - began
     # kube-scheduler sends the pod anew, with the nodes that fit.
-    body = json.dumps({"Pod": args.pod, "NodeNames": found.fitting}).encode()
+    body = ask(obj, found.fitting)
     began = time.thread_time()
-    args = decode_args(body)
-    pod = parse_pod(args.pod, _NAMES)
+    pod, args = questions.read(body)
     scores = decisions.scores(pod, args.names or ())
     encode_scores(args.names or (), scores)
     return found.fitting, scores, seconds + time.thread_time() - began
@@ -352,8 +355,7 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
     for obj in objects:
         names = (cluster.names * 2)[start_at : start_at + asked]
         start_at = (start_at + asked) % nodes
-        body = json.dumps({"Pod": obj, "Nodes": None, "NodeNames": names}).encode()
-        fitting, scores, seconds = decide(decisions, body)
+        fitting, scores, seconds = decide(decisions, obj, names)
         began = time.thread_time()
         best = fitting[scores.index(max(scores))]
         uid = obj["metadata"]["uid"]

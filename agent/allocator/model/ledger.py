@@ -10,7 +10,7 @@ The structure is not safe to share between threads: its owner locks.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -157,6 +157,15 @@ class Ledger:
             if (held := self.holding(ref, resource)) is not None and held.ids == ids
         ]
 
+    @property
+    def has_nameless(self) -> bool:
+        """Whether pods that are known by name alone hold anything."""
+        return bool(self._nameless)
+
+    def holds(self, ref: ContainerRef) -> bool:
+        """Return whether *ref* holds anything."""
+        return ref in self._holdings
+
     def kind(self, ref: ContainerRef) -> ContainerKind:
         """Return the kind of a container that holds something."""
         return self._kinds[ref]
@@ -220,6 +229,17 @@ class Ledger:
                 if held.answered:
                     holdings[resource] = replace(held, answered=False)
 
+    def note_listed(self, listed: AbstractSet[PodId], live: AbstractSet[PodId]) -> None:
+        """Record which pods this kubelet lists.
+
+        Args:
+            listed: these.
+            live: pods that the API shows bound here and not finished.
+        """
+        gone = self._known.difference(live, self._by_pod)
+        self._known = (self._known - gone) | listed
+        self._listed = set(listed)
+
     def release(self, ref: ContainerRef, resource: Resource) -> None:
         """Forget what a container holds of one resource."""
         self._drop(ref, resource)
@@ -248,72 +268,6 @@ class Ledger:
         for ref in self.pod_refs(pod):
             if self._kinds[ref] is ContainerKind.INIT:
                 self.release_container(ref)
-
-    def reconcile(  # noqa: PLR0913 -- what one call of the kubelet brings, by keyword
-        self,
-        identified: Sequence[MatchedPod],
-        *,
-        resting: AbstractSet[PodId] = frozenset(),
-        finished: AbstractSet[PodId] = frozenset(),
-        live: AbstractSet[PodId] = frozenset(),
-        offered: AbstractSet[tuple[Resource, str]] = frozenset(),
-        named: AbstractSet[tuple[Resource, str]] = frozenset(),
-    ) -> list[Correction]:
-        """Make the ledger equal to the kubelet's record.
-
-        To be called with a ``List`` taken while no ``Allocate`` is in flight, that is from
-        within a preferred call: then what ``List`` does not show of a listed pod is not
-        held, except for ordinary init containers, which it never shows (fact K4).
-
-        A kubelet that has just restarted lists only the pods it has come to so far, though
-        its checkpoint still counts the devices of all (K11). So a pod that is not listed
-        keeps what it holds while the API shows it live, unless the kubelet offers its places.
-
-        Args:
-            identified: what ``List`` shows.
-            resting: other pods that it shows, known to hold in the ledger what it shows.
-            finished: pods that hold nothing any more though they may be listed (K8).
-            live: pods that the API shows bound here and not finished.
-            offered: places the kubelet offers for anybody in this call.
-            named: places it has chosen itself, maybe of the same pod's init containers (K7).
-
-        Returns:
-            The guesses that turned out wrong.
-        """
-        truth: dict[tuple[ContainerRef, Resource], frozenset[str]] = {}
-        listed = {*resting, *(each.pod for each in identified)}
-        present = (listed | live) - finished
-        # What is assigned already need not be assigned again.
-        settled = {
-            *resting,
-            *(each.pod for each in identified if each.pod not in finished and self.agrees(each)),
-        }
-        for each in identified:
-            if each.pod in settled:
-                continue
-            for container in each.listed.containers:
-                for resource, ids in container.held.items():
-                    if ids:
-                        truth[ContainerRef(each.pod, container.name), resource] = ids
-        if self._nameless:
-            # A pod that is listed without a UID is none of those that the API shows.
-            strangers = {each.pod.key for each in identified if not each.pod.uid}
-            self.adopt_names({each for each in present if each.key not in strangers})
-        self._take_back(offered, named, listed)
-        corrections = self._corrections(truth, settled)
-        self._forget_unseen(truth, present, listed, settled)
-        for (ref, resource), ids in sorted(truth.items()):
-            held = self.holding(ref, resource)
-            if held is not None and held.ids == ids:
-                self.prove(ref, resource)
-            else:
-                self.give_way(ref, resource, ids)
-                kind = self._kinds.get(ref, ContainerKind.MAIN)
-                self.assign(ref, kind, resource, Holding(ids, Evidence.RECORD, proven=True))
-        gone = self._known.difference(live, self._by_pod)
-        self._known = (self._known - gone) | listed
-        self._listed = listed
-        return corrections
 
     def check(self) -> None:
         """Assert the invariants; for tests.
@@ -396,59 +350,18 @@ class Ledger:
     def take_back(self, pod: PodId, free: AbstractSet[tuple[Resource, str]]) -> None:
         """Release the containers of *pod* that hold any of these places, which are free."""
         for ref in self.pod_refs(pod):
-            if self._given_back(ref, free):
+            if self.given_back(ref, free):
                 self.release_container(ref)
 
-    def _take_back(
-        self,
-        offered: AbstractSet[tuple[Resource, str]],
-        named: AbstractSet[tuple[Resource, str]],
-        listed: AbstractSet[PodId],
-    ) -> None:
-        """Forget what ``List`` does not speak of and the kubelet offers all the same.
-
-        That is whatever pods hold that are not listed, and the ordinary init containers of
-        those that are (K4): a kubelet that died while serving one does so again. One that was
-        answered lives: what it offers of these all the same, it has forgotten (K15).
-        Containers, not pods: the kubelet writes its checkpoint once a container has all it
-        asks for, so one that died in between still counts the pod's earlier containers. Of a
-        pod that is being served again one resource, which is the one that it is served with.
-        """
-        offered = offered & self._owners.keys()
-        either = offered | (named & self._owners.keys())
-        for pod in sorted({self._owners[each] for each in either}):
-            if pod not in listed:
-                self.take_back(pod, either)
-                continue
-            for ref in self.pod_refs(pod):
-                if self._kinds[ref] is ContainerKind.INIT:
-                    for resource in self._given_back(ref, offered):
-                        if not self._holdings[ref][resource].answered:
-                            self._drop(ref, resource)
-
-    def _given_back(
+    def given_back(
         self, ref: ContainerRef, free: AbstractSet[tuple[Resource, str]]
     ) -> list[Resource]:
-        """Report the resources of which *ref* holds places that are free."""
+        """Return the resources of which *ref* holds places that are free."""
         return [
             resource
             for resource, held in self._holdings[ref].items()
             if any((resource, device_id) in free for device_id in held.ids)
         ]
-
-    def _corrections(
-        self,
-        truth: Mapping[tuple[ContainerRef, Resource], frozenset[str]],
-        settled: AbstractSet[PodId],
-    ) -> list[Correction]:
-        found = []
-        for (ref, resource), ids in sorted(truth.items()):
-            for guessed in self.find(resource, ids):
-                wrong = guessed != ref and self._kinds[guessed] is not ContainerKind.INIT
-                wrong = wrong and guessed.pod not in settled
-                if wrong and truth.get((guessed, resource)) != ids:
-                    found.append(Correction(resource, ids, guessed, ref))
-        return found
 
     def give_way(self, ref: ContainerRef, resource: Resource, ids: frozenset[str]) -> None:
         """Forget other holders of places that the kubelet's record shows with *ref*.
@@ -462,24 +375,6 @@ class Ledger:
                 held = self.holding(other, resource)
                 if held is not None and not handed_on and not held.ids.isdisjoint(ids):
                     self._drop(other, resource)
-
-    def _forget_unseen(
-        self,
-        truth: Mapping[tuple[ContainerRef, Resource], frozenset[str]],
-        present: AbstractSet[PodId],
-        listed: AbstractSet[PodId],
-        settled: AbstractSet[PodId],
-    ) -> None:
-        unsettled = self._by_pod.keys() - settled
-        for ref in [ref for pod in unsettled for ref in self._by_pod[pod]]:
-            for resource in tuple(self._holdings.get(ref, ())):
-                held = self._holdings[ref][resource]
-                if self._kinds[ref] is ContainerKind.INIT or ref.pod not in listed:
-                    keep = ref.pod in present
-                else:
-                    keep = truth.get((ref, resource)) == held.ids
-                if not keep:
-                    self._drop(ref, resource)
 
     def _drop(self, ref: ContainerRef, resource: Resource) -> None:
         held = self._holdings.get(ref, {}).pop(resource, None)

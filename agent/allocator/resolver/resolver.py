@@ -13,6 +13,7 @@ from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import MatchedPod, Snapshot
 from agent.allocator.model.ports import DecisionLog, PodSource
+from agent.allocator.model.reconciliation import reconcile
 from agent.allocator.resolver.admissions import Admissions
 from agent.allocator.resolver.call_context import CallContext
 from agent.allocator.resolver.last_answer import LastAnswer
@@ -175,7 +176,8 @@ class Resolver:
         ]
         certain_before = {pod: self._certain_holders(pod) for pod in answered}
         admissions.gained(each.pod for each in observation.moving if self._gained(each))
-        for correction in self.ledger.reconcile(
+        for correction in reconcile(
+            self.ledger,
             observation.moving,
             resting=observation.resting,
             finished=admissions.rejected | ended,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.podresources import MatchedPod
+from agent.allocator.model.reconciliation import reconcile
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
@@ -101,7 +102,7 @@ def test_places_handed_on_are_out_of_reach_for_everybody(kind: ContainerKind) ->
 
 
 def _reconcile(ledger: Ledger, *entries: MatchedPod, **given: object) -> list[Correction]:
-    found = ledger.reconcile(entries, **given)  # type: ignore[arg-type] # as reconcile takes them
+    found = reconcile(ledger, entries, **given)  # type: ignore[arg-type] # as reconcile takes them
     ledger.check()
     return found
 
@@ -295,7 +296,7 @@ def test_no_list_however_contradictory_breaks_the_held(
         if held:
             hold(ledger, pod_id("p", "u1"), "init", resource, held, kind=INIT)
     for entries, live, finished in lists:
-        ledger.reconcile(entries, live=live, finished=finished)
+        reconcile(ledger, entries, live=live, finished=finished)
         ledger.check()
         for ref, _, holdings in ledger.refs():
             assert holdings
@@ -313,7 +314,8 @@ def test_a_kubelet_that_serves_an_init_container_once_more_offers_what_it_had(ho
     ledger.assign(ref, INIT, MEMORY, Holding(blocks, Evidence.WITNESS))
     free = frozenset((CORE, each) for each in cores)
     none: frozenset[tuple[Resource, str]] = frozenset()
-    ledger.reconcile(
+    reconcile(
+        ledger,
         [identified(pod, listed("p", c0=None))],
         live={pod.id},
         offered=free if how == "offered" else none,

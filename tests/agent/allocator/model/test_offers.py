@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.offers import Offers, WithheldCounts
+from agent.allocator.model.reconciliation import reconcile
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import (
@@ -122,9 +123,9 @@ def test_a_pod_that_this_kubelet_lists_is_no_riddle_when_it_leaves_and_its_memor
     for resource, held in both.items():
         hold(ledger, P, "c0", resource, held)
     offers.registered(ledger)
-    ledger.reconcile([identified(view("p"), listed("p", c0=both))], live={P})
+    reconcile(ledger, [identified(view("p"), listed("p", c0=both))], live={P})
     _heard(offers, ledger, MEMORY)
-    ledger.reconcile([], live=set())
+    reconcile(ledger, [], live=set())
     _heard(offers, ledger, MEMORY)
     assert offers.withheld(MEMORY, ledger) == ()
 
@@ -170,7 +171,7 @@ def test_what_a_rejected_pod_had_is_withheld_while_the_ledger_still_has_it() -> 
             ContainerRef(P, "c0"), MAIN, resource, Holding(held, Evidence.WITNESS, answered=True)
         )
         offers.answered(ledger)
-    ledger.reconcile([], live={P})
+    reconcile(ledger, [], live={P})
     assert ledger.no_longer_listed(P)
     _heard(offers, ledger, MEMORY)
     assert _plain(offers.withheld(MEMORY, ledger)) == [{CORE: {"GPU-0": 60}, MEMORY: {"GPU-0": 4}}]
@@ -197,7 +198,7 @@ def test_a_pod_that_was_answered_and_is_listed_no_more_is_over_until_it_is_liste
     )
     hold(ledger, Q, "c0", CORE, ids("GPU-1", range(5)))
     assert not ledger.no_longer_listed(P)
-    ledger.reconcile([], live={P, Q})
+    reconcile(ledger, [], live={P, Q})
     assert (ledger.no_longer_listed(P), ledger.no_longer_listed(Q)) == (True, False)
     assert ledger.unlisted == {P, Q}
     ledger.new_kubelet()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedPod, MatchedPod, Snapshot
+from agent.allocator.model.reconciliation import reconcile
 from agent.allocator.resolver.pod_index import Observation, PodIndex
 from agent.allocator.resolver.resolve import lacks, waits
 from contract.allocation import Allocation, Evidence
@@ -306,8 +307,8 @@ class Owner:
         self.pod_index.invalidate(self.ledger.take_changed())
         observation = self.pod_index.observe(seen, self.ledger.owners)
         self.compare(observation, identify(seen, views, self.ledger.owners))
-        self.ledger.reconcile(
-            observation.moving, resting=observation.resting, live=self.pod_index.live
+        reconcile(
+            self.ledger, observation.moving, resting=observation.resting, live=self.pod_index.live
         )
         self.pod_index.invalidate(self.ledger.take_changed())
         self.pod_index.settle(

@@ -25,11 +25,12 @@ from agent.allocator.resolver.resolve import (
     served_again,
     waits,
 )
-from agent.allocator.resolver.unseen_inits import asking_unseen, is_unseen, keep_unseen, name_unseen
+from agent.allocator.resolver.same_names import SameNames
+from agent.allocator.resolver.unseen_inits import asking_unseen, keep_unseen
 from agent.errors import GrantError, ResolutionError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 
 
 class Resolver:
@@ -61,53 +62,14 @@ class Resolver:
         self._changed: set[PodId] = set()
         self.admissions = Admissions()
         self._last = LastAnswer(ledger, pod_index, decision_log)
-        # Pods that were found to be asking while another of their name was listed as well.
-        self._told_apart: set[PodId] = set()
+        self._names = SameNames(ledger, pod_index)
         self._told: Observation | None = None  # in which no pods are confused
 
     def update(self) -> PodIndex:
         """Apply what the API has told."""
         if self.pod_index.update(self._pods.views()):
-            self._adopt_names()
+            self._names.adopt()
         return self.pod_index
-
-    def _adopt_names(self) -> None:
-        """Assign to a pod's UID what was assigned to its name while the API was away.
-
-        A pod that asks for something else than was assigned is another one of the same name. If
-        the kubelet has not shown that one holding that either, it was guessed wrongly.
-        """
-        pods = {
-            each.pod
-            for each, _, _ in self.ledger.refs()
-            if not each.pod.uid or is_unseen(each.container)
-        }
-        for pod in pods:
-            view = self.pod_index.view(pod)
-            if view is not None:
-                name_unseen(self.ledger, view)
-            if pod.uid:
-                continue
-            views = [each for each in self.pod_index.views_of(pod.key) if not each.terminal]
-            fitting = {each.id for each in views if self._fits(each, pod)}
-            if len(fitting) == 1:
-                self.ledger.adopt_names(fitting)
-            elif views and not fitting:
-                self.ledger.release_unproven(pod)
-
-    def _fits(self, view: PodView, nameless: PodId) -> bool:
-        """Return whether *view* asks for what a pod known by its name alone holds."""
-        for ref in self.ledger.pod_refs(nameless):
-            if is_unseen(ref.container):
-                continue
-            container = view.demand.of(ref.container)
-            for resource in Resource:
-                held = self.ledger.holding(ref, resource)
-                if held is None:
-                    continue
-                if container is None or count_of(container.demand, resource) != len(held.ids):
-                    return False
-        return True
 
     # --- looking ---------------------------------------------------------------------
 
@@ -118,40 +80,13 @@ class Resolver:
         observation = self.pod_index.observe(snapshot, self.ledger.owners)
         if observation is self._told:  # asked again, and nothing has happened since
             return observation
-        confused = self._confused(observation)
+        confused = self._names.confused(observation)
         if confused is None:
             self._told = observation
             return observation
         self.ledger.hand_over(*confused)
         self.pod_index.invalidate({*confused, *self.ledger.take_changed()})
         return self.pod_index.observe(snapshot, self.ledger.owners)
-
-    def _confused(self, observation: Observation) -> tuple[PodId, PodId] | None:
-        """Find a pod to which was assigned what its predecessor of the same name had been given.
-
-        ``List`` tells no UID: a pod that is admitted after it has left the API is taken for the
-        one that has its name by then. Once that one is listed as well, there are two entries, and
-        the one with the places is the older pod's.
-        """
-        doubted = [each for each in observation.moving if not each.identified]
-        self._told_apart &= observation.pods
-        for older in doubted:
-            for newer in observation.moving:
-                if (
-                    newer.listed.key == older.listed.key
-                    and newer.pod != older.pod
-                    and newer.pod not in self._told_apart
-                    and newer.view is not None
-                    and older.view is not None
-                    and not self.pod_index.has_departed(newer.pod)
-                    and older.view.position < newer.view.position
-                    and any(newer.listed.each_held())
-                    and not any(older.listed.each_held())
-                    and newer.listed.may_be(older.view)
-                    and not self.ledger.pod_refs(older.pod)
-                ):
-                    return newer.pod, older.pod
-        return None
 
     def reconcile(
         self,
@@ -324,7 +259,7 @@ class Resolver:
         if resolution.pod not in self.admissions.newcomers(moving):
             self._last.transfer(guess, resolution)
         if sum(each.listed.key == resolution.pod.key for each in moving) > 1:
-            self._told_apart.add(resolution.pod)
+            self._names.tell_apart(resolution.pod)
         before = self.admissions.rejected
         self.admissions.settle(resolution.pod, observation, context.snapshot)
         rejected = self.admissions.rejected - before

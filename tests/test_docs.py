@@ -303,7 +303,7 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
     assert {"operate", "reference", "install", "migrate"} <= {page for page, _ in found}
 
 
-_FOREIGN = {("install", "--build-arg"), ("install", "--check")}
+_FOREIGN = {("install", "--build-arg")}
 
 
 def test_every_variable_is_read() -> None:

@@ -18,10 +18,14 @@ DASHBOARD = json.loads((FOLDER / "gpu-turnstile.json").read_text(encoding="utf-8
 _NAME = re.compile(r"gpu_turnstile_[a-z_]+")
 
 
-def _expressions() -> Iterator[str]:
+def _dashboard() -> Iterator[str]:
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             yield target["expr"]
+
+
+def _expressions() -> Iterator[str]:
+    yield from _dashboard()
     for group in RULES["spec"]["groups"]:
         for rule in group["rules"]:
             yield rule["expr"]
@@ -123,3 +127,8 @@ def test_a_takeover_is_counted_from_none_on() -> None:
     text = AgentMetrics().render().decode()
     for how in ("handover", "death"):
         assert f'gpu_turnstile_agent_handovers_total{{by="{how}"}} 0.0' in text
+
+
+def test_the_dashboard_shows_the_cards_of_which_the_alert_tells() -> None:
+    rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
+    assert rules["GPUTurnstileCardFullAndIdle"] in set(_dashboard())

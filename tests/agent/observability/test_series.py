@@ -2,8 +2,11 @@
 
 from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.allocator.model.ledger import ContainerRef
+from agent.cards.card_use import CardUse
+from agent.observability.gpu_manager_series import gpu_manager_series
 from agent.observability.metrics import Metrics
 from agent.observability.series import card_series
+from agent.usage.join import Measured, Used
 from tests.agent.builders import pod_id
 
 
@@ -47,3 +50,44 @@ def test_what_is_held_is_told_and_gone_with_its_holder() -> None:
     }
     held[0] = Holdings((), HELD.cards)
     assert shown(metrics) == of_cards
+
+
+def used(cores: int | None, memory: int | None) -> dict[str, Used]:
+    return {"GPU-0": Used(cores, memory)}
+
+
+def test_what_is_used_is_told_of_who_is_there_and_what_the_driver_cannot_tell_is_absent() -> None:
+    (a, _, b), metrics = HELD.holders, Metrics()
+    gone = holder("gone", 1, 1).ref
+    measured = Measured(
+        {"GPU-0": CardUse(70, None), "GPU-9": CardUse(1, 1)},
+        {a.ref: used(0, None), b.ref: used(None, 7), gone: used(50, 50)},
+    )
+    metrics.read_series = lambda: card_series(HELD, measured)
+    assert {each for each in shown(metrics) if "used" in each} == {
+        'card_cores_used{card="GPU-0"} 70.0',
+        'container_cores_used{card="GPU-0",container="main",namespace="default",pod="a"} 0.0',
+        (
+            'container_memory_used_bytes{card="GPU-0",container="main",namespace="default",'
+            'pod="b\\"\\n"} 7.0'
+        ),
+    }
+
+
+def test_of_gpu_managers_gauges_a_sum_is_told_only_if_all_of_it_is() -> None:
+    mib = 1 << 20
+    two = {"GPU-0": HeldShare(100, 4 * mib), "GPU-1": HeldShare(100, 4 * mib)}
+    ref = holder("a", 0, 0).ref
+    holdings = Holdings((Holder(ref, "u", two),))
+    measured = Measured({}, {ref: {"GPU-0": Used(60, 3 * mib), "GPU-1": Used(None, mib)}})
+    found = gpu_manager_series("n1", {"GPU-0": 0, "GPU-1": 1}, holdings, measured)
+    of = ("a", "default", "n1", "main")
+    assert {each.name: (each.labels[-1], dict(each.samples)) for each in found} == {
+        "container_gpu_utilization": ("gpu", {(*of, "gpu0"): 60}),
+        "container_gpu_memory_total": (
+            "gpu_memory",
+            {(*of, "gpu0"): 3, (*of, "gpu1"): 1, (*of, "total"): 4},
+        ),
+        "container_request_gpu_utilization": ("req_of_gpu", {(*of, "total"): 2}),
+        "container_request_gpu_memory": ("req_of_gpu_memory", {(*of, "total"): 8}),
+    }

@@ -1,5 +1,6 @@
 """What people see of the nodes: ``kubectl gpu`` at the end of the demo, and the page."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -8,8 +9,8 @@ from simulator.burst import container, pod
 from simulator.fleet import Fleet
 from simulator.report import Report
 
-_WAITING, _CORES, _BLOCKS = "wants-more", 90, 96
-"""A pod that asks for nearly a whole card where only parts of cards are left."""
+_CORES, _BLOCKS, _MOST = 90, 96, 16
+"""Pods that ask for nearly a whole card each, until one waits: not more than there are cards."""
 _PROGRAM = "from view.terminal.commands import main; main()"
 _SECONDS = 60.0
 
@@ -24,12 +25,20 @@ class People:
         self._report = report
 
     def look(self) -> None:
-        """Create a pod that no card has room for; show the cards, and why it waits."""
+        """Create pods until no card has room for one; show the cards, and why it waits."""
         one = container("main", _CORES, _BLOCKS, self._fleet.names)
-        self._fleet.create(pod(_WAITING, [one]))
-        self._fleet.wait("refusal by all nodes", self._waits, within=_SECONDS)
+        for number in range(1, _MOST + 1):
+            name = f"wants-more-{number}"
+            self._fleet.create(pod(name, [one]))
+            self._fleet.wait(
+                f"{name} to be bound or refused",
+                functools.partial(self._is_decided, name),
+                within=_SECONDS,
+            )
+            if self._waits(name):
+                break
         self._show("$ kubectl gpu")
-        self._show(f"$ kubectl gpu explain {_WAITING}", "explain", _WAITING)
+        self._show(f"$ kubectl gpu explain {name}", "explain", name)
 
     def serve(self, port: int) -> None:
         """Serve the page until a signal ends the program.
@@ -43,10 +52,16 @@ class People:
         self._report.say(f"\nThe page of these nodes: {url}/ -- Ctrl-C ends it and them.")
         signal.pause()
 
-    def _waits(self) -> bool:
-        (found,) = (each for each in self._fleet.pods() if each["metadata"]["name"] == _WAITING)
+    def _is_decided(self, name: str) -> bool:
+        return self._waits(name) is not None
+
+    def _waits(self, name: str) -> bool | None:
+        """Return whether all nodes have refused a pod; ``None`` while nobody has decided."""
+        (found,) = (each for each in self._fleet.pods() if each["metadata"]["name"] == name)
+        if found["spec"].get("nodeName"):
+            return False
         conditions = found.get("status", {}).get("conditions") or ()
-        return any(each.get("reason") == "Unschedulable" for each in conditions)
+        return any(each.get("reason") == "Unschedulable" for each in conditions) or None
 
     def _show(self, heading: str, *command: str) -> None:
         self._report.heading(heading)

@@ -6,7 +6,6 @@ done, and it may carry the time it was made at; whoever makes one looks again fi
 """
 
 import json
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from kubernetes import client, config
 
 from certs.errors import ClusterError, Conflict
 from certs.objects import Json, Kind
-from common.backoff import Backoff
+from common.backoff import Backoff, by_chance
 
 _TIMEOUTS = (5.0, 15.0)
 _PATIENCE_S = 60.0
@@ -73,7 +72,7 @@ class Time:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    jitter: Callable[[], float] = random.random
+    jitter: Callable[[], float] = by_chance
 
 
 class ApiCluster:

@@ -1,6 +1,5 @@
 """A rotation carried out: look, decide, do one thing, look again."""
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +34,7 @@ from certs.steps import (
     TrustIn,
     Wait,
 )
-from common.backoff import Jitter, pause_after
+from common.backoff import Jitter, by_chance, pause_after
 
 _CONFLICTS = 20
 _CONFLICT_PAUSE_S = (0.1, 5.0)
@@ -69,7 +68,7 @@ class Surroundings:
     sleep: Callable[[timedelta], None]
     served: Callable[[], Served]
     say: Say
-    jitter: Jitter = random.random
+    jitter: Jitter = by_chance
 
 
 def rotate(

@@ -18,14 +18,17 @@ _MOST_DOUBLINGS = 32  # more would overflow a float one day, and no bound is so 
 Jitter = Callable[[], float]
 """Returns a number from 0 to 1, exclusive, different for each call."""
 
+by_chance: Jitter = random.SystemRandom().random
+"""Jitter that no seed of the process decides, and that changes no other's."""
 
-def spread(seconds: float, jitter: Jitter = random.random) -> float:
+
+def spread(seconds: float, jitter: Jitter = by_chance) -> float:
     """Lengthen a pause by up to a half, at random."""
     return seconds * (1 + _SPREAD * jitter())
 
 
 def pause_after(
-    failures: int, shortest: float, longest: float, *, jitter: Jitter = random.random
+    failures: int, shortest: float, longest: float, *, jitter: Jitter = by_chance
 ) -> float:
     """Return the pause after so many failures in a row, in seconds.
 
@@ -42,7 +45,7 @@ def pause_after(
 class Backoff:
     """The pauses of one loop. Not safe to share between threads."""
 
-    def __init__(self, shortest: float, longest: float, *, jitter: Jitter = random.random) -> None:
+    def __init__(self, shortest: float, longest: float, *, jitter: Jitter = by_chance) -> None:
         """Start without failures.
 
         Args:

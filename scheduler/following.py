@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from typing import Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.follower import Follower
-from common.backoff import Jitter
+from common.backoff import Jitter, by_chance
 from scheduler.state import State
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class Watches:
         api: WatchApi,
         *,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = random.random,
+        jitter: Jitter = by_chance,
     ) -> None:
         """Prepare; nothing is asked before :meth:`start`.
 

@@ -8,7 +8,6 @@ container: the ledger is built again from the kubelet's record.
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +27,7 @@ from agent.cards.health import (
 from agent.cards.inventory import Discovery
 from agent.cards.source import Session, Source, none_served
 from agent.errors import DriverUnloaded, Unavailable
-from common.backoff import Backoff, Jitter
+from common.backoff import Backoff, Jitter, by_chance
 from placement.cards import Card, Inventory
 
 log = logging.getLogger(__name__)
@@ -122,7 +121,7 @@ class CardWatch:
         observer: Observer | None = None,
         pace: Pace | None = None,
         now: Callable[[], Moment] = _now,
-        jitter: Jitter = random.random,
+        jitter: Jitter = by_chance,
     ) -> None:
         """Watch the cards of *source*; nothing runs before :meth:`run`."""
         self.known = threading.Event()

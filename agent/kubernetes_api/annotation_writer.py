@@ -1,7 +1,6 @@
 """Writing allocations to pods: a queue that retries, never inside a call of the kubelet."""
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 from agent.allocator.model.pod_view import PodId, PodView, is_complete
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from common.backoff import Jitter, pause_after
+from common.backoff import Jitter, by_chance, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind
 from contract.names import Names
@@ -82,7 +81,7 @@ class PatchQueue:
         indices: Mapping[str, int],
         on_result: Callable[[str], None] = lambda _result: None,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = random.random,
+        jitter: Jitter = by_chance,
     ) -> None:
         """Start empty.
 

@@ -1,7 +1,6 @@
 """The node's cards as the node shows them: an annotation and a label, kept up by a thread."""
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from typing import Protocol
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.node_label import model_label
-from common.backoff import Backoff, Jitter, spread
+from common.backoff import Backoff, Jitter, by_chance, spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.resource import Resource
 from placement.cards import Inventory
@@ -113,7 +112,7 @@ class InventoryWriter:
         look: Callable[[], NodeCards | None],
         pace: InventoryPace | None = None,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = random.random,
+        jitter: Jitter = by_chance,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.

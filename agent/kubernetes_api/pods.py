@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections import OrderedDict
@@ -13,7 +12,7 @@ from agent.allocator.model.pod_view import PodView, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from common.apiserver.follower import Follower
-from common.backoff import Jitter
+from common.backoff import Jitter, by_chance
 from contract.names import Names
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class PodCache:
         node: str,
         names: Names,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = random.random,
+        jitter: Jitter = by_chance,
     ) -> None:
         """Start empty.
 

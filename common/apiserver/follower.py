@@ -1,7 +1,6 @@
 """Following a collection: list it, watch it, list it again when the watch cannot go on."""
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ from typing import Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
-from common.backoff import Backoff, Jitter
+from common.backoff import Backoff, Jitter, by_chance
 from common.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class Follower:
         *,
         trouble: str,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = random.random,
+        jitter: Jitter = by_chance,
     ) -> None:
         """Prepare; nothing is asked before :meth:`run`.
 

@@ -79,20 +79,20 @@ def make_table(cards: int = 2, *, blocks: int = 32) -> DeviceTable:
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
     """Settings of an agent on node ``n1`` that listens on any free port."""
-    settings = Settings(
-        node_name="n1",
-        kubeconfig=None,
-        plugin_dir=folder / "p",
-        pod_resources_socket=folder / "r.sock",
-        cards=None,
-        memory_block=BLOCK,
-        names=NAMES,
-        policy=Policy.BINPACK,
-        inject=Injection.NODES,
-        http_host="127.0.0.1",
-        http_port=0,
-    )
-    return replace(settings, **changes)
+    given: dict[str, Any] = {
+        "node_name": "n1",
+        "kubeconfig": None,
+        "plugin_dir": folder / "p",
+        "pod_resources_socket": folder / "r.sock",
+        "cards": None,
+        "memory_block": BLOCK,
+        "names": NAMES,
+        "policy": Policy.BINPACK,
+        "inject": Injection.NODES,
+        "http_host": "127.0.0.1",
+        "http_port": 0,
+    }
+    return Settings(**given | changes)
 
 
 def asks(

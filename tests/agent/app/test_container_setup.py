@@ -39,6 +39,7 @@ ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (Share("GPU-1", 4),)))
 def settings(root: Path) -> Settings:
     return make_settings(
         root,
+        plugin_dir=Path("/dev/null/plugins"),  # a short path; nothing is served here
         state_dir=root / "state",
         cri_socket=root / "cri.sock",
         cdi_dir=root / "cdi",

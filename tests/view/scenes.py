@@ -122,7 +122,12 @@ def pods() -> list[Json]:
         make_pod("bound", (10, 2), node="n2", annotations=stamps("n2")),
         waiting("big", (60, 8), message="0/5 nodes are available: 5 Insufficient vcuda-core."),
         waiting("picky", (20, 4), annotations={NAMES.use_gpu_type: "h100"}),
-        refused("late", (90, 4), "n1", "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40"),
+        refused(
+            "late",
+            (90, 4),
+            "n1",
+            "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free",
+        ),
         plain("plain"),
     ]
 

@@ -97,7 +97,11 @@ def test_a_node_says_what_fits_on_it_and_why_nothing_does() -> None:
             "no card has 60 cores and 8 blocks free (2 nodes); 2 nodes without a working agent",
         ),
         ("picky", Stage.WAITING, "no card of type h100 (2 nodes); 2 nodes without a working agent"),
-        ("late", Stage.REFUSED, "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40"),
+        (
+            "late",
+            Stage.REFUSED,
+            "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free",
+        ),
     ],
 )
 def test_a_pod_says_how_far_it_has_come_and_why_not_further(

@@ -50,7 +50,8 @@ def test_a_pod_that_waits_says_what_every_card_lacks_and_the_smallest_change() -
         (
             "late",
             (
-                "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40. "
+                "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: "
+                "40 of 90 cores free. "
                 "Smallest change: ask for 40 cores instead of 90 (fits on n1, n2)"
             ),
             [*["done"] * 3, *["wrong"] * 2],

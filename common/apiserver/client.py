@@ -1,6 +1,6 @@
 """Requests, lists and watches of the API server: JSON in and out, every error translated.
 
-Over :mod:`apiserver.rest`.
+Over :mod:`common.apiserver.rest`.
 """
 
 import contextlib

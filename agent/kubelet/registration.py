@@ -69,6 +69,7 @@ class Registrar:
         self._registered = threading.Event()
         self._woken = threading.Event()
         self._suspended = False
+        self._registering = threading.Lock()
         self._covered = False  # another agent is known to the kubelet
 
     @property
@@ -120,8 +121,14 @@ class Registrar:
         self._woken.set()
 
     def suspend(self) -> None:
-        """Leave registering to a successor, until ``resume``."""
+        """Leave registering to a successor, until ``resume``.
+
+        A registration under way is given up first: made after the successor's, it would take the
+        kubelet back to an agent that is about to end.
+        """
         self._suspended = True
+        with self._registering:
+            return
 
     def resume(self) -> None:
         """Register again, and take care of it from now on."""
@@ -157,39 +164,57 @@ class Registrar:
     def _ensure(self, stop: threading.Event) -> None:
         """Serve and register if this kubelet does not know us or a socket of ours is gone."""
         retries = Backoff(*_BACKOFF_SECONDS)
-        while not stop.is_set() and not self._suspended:
-            if not self._dir.is_dir():
-                if self._known_to is not None or self._missing_since is None:
-                    log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
-                self._lose()
-                self._missing_since = time.monotonic()
-                return
-            kubelet = identity(self._dir / KUBELET_SOCKET)
-            if kubelet is None:
-                self._lose()
-                self._missing_since = None
-                return  # not started yet: its socket's appearance is the next change
-            if self._servers.complete and kubelet == self._known_to:
-                return
-            self._lose()
-            if self._missing_since is None:
-                self._missing_since = time.monotonic()
-            try:
-                if not self._servers.complete:
-                    if kubelet != self._last_known_to:
-                        self._servers.stop()  # their kubelet has died
-                    self._servers.serve()
-                # Serving takes a moment, in which a kubelet may have come instead of a
-                # dead one: to be registered with the one and take it for the other would mean
-                # to do it all again, and to cut off calls that it makes already.
-                kubelet = identity(self._dir / KUBELET_SOCKET)
+        while not stop.is_set():
+            with self._registering:
+                kubelet = None if self._suspended else self._to_register_with()
                 if kubelet is None:
+                    return
+                try:
+                    self._serve_and_register(kubelet)
+                except (OSError, grpc.RpcError) as error:
+                    if self._suspended:
+                        return
+                    log.warning("registration failed", extra={"reason": _reason(error)})
+                else:
                     continue
-                self._register_all(kubelet)
-            except (OSError, grpc.RpcError) as error:
-                log.warning("registration failed", extra={"reason": _reason(error)})
-                if self._replaced(kubelet, within=retries.next(), stop=stop):
-                    retries.reset()
+            if self._replaced(kubelet, within=retries.next(), stop=stop):
+                retries.reset()
+
+    def _to_register_with(self) -> tuple[int, int, int] | None:
+        """Return the kubelet that does not know us; ``None`` where it does, or none is there."""
+        if not self._dir.is_dir():
+            if self._known_to is not None or self._missing_since is None:
+                log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
+            self._lose()
+            self._missing_since = time.monotonic()
+            return None
+        kubelet = identity(self._dir / KUBELET_SOCKET)
+        if kubelet is None:
+            self._lose()
+            self._missing_since = None
+            return None  # not started yet: its socket's appearance is the next change
+        return None if self._servers.complete and kubelet == self._known_to else kubelet
+
+    def _serve_and_register(self, kubelet: tuple[int, int, int]) -> None:
+        """Serve what is not served, and register it.
+
+        Raises:
+            OSError: a socket cannot be made, the kubelet has been replaced, or has forgotten us.
+            grpc.RpcError: it refused, or did not answer in time.
+        """
+        self._lose()
+        if self._missing_since is None:
+            self._missing_since = time.monotonic()
+        if not self._servers.complete:
+            if kubelet != self._last_known_to:
+                self._servers.stop()  # their kubelet has died
+            self._servers.serve()
+        # Serving takes a moment, in which a kubelet may have come instead of a dead one: to be
+        # registered with the one and take it for the other would mean to do it all again, and
+        # to cut off calls that it makes already.
+        there = identity(self._dir / KUBELET_SOCKET)
+        if there is not None:
+            self._register_all(there)
 
     def _replaced(
         self, kubelet: tuple[int, int, int] | None, *, within: float, stop: threading.Event
@@ -264,6 +289,9 @@ class Registrar:
                 if identity(self._dir / KUBELET_SOCKET) != kubelet:
                     call.cancel()
                     raise OSError("the kubelet was replaced")
+                if self._suspended:
+                    call.cancel()
+                    raise OSError("registering is left to a successor")
             call.result()
 
 

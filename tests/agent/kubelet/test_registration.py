@@ -275,6 +275,27 @@ def test_a_suspended_registrar_leaves_the_kubelet_to_another(kubelet: FakeKubele
     assert kubelet.resources == BOTH * 2
 
 
+def test_a_registration_under_way_is_given_up_when_suspended(kubelet: FakeKubelet) -> None:
+    """Made later, it would take the kubelet back from the successor."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def hold_back() -> None:
+        asked.set()
+        answer.wait(DEADLINE_S)
+
+    kubelet.on_register = hold_back
+    kubelet.start()
+    with registering(kubelet.plugin_dir) as running:
+        assert asked.wait(DEADLINE_S)
+        running.registrar.suspend()
+        before = kubelet.resources
+        answer.set()
+        running.stop.set()
+        running.thread.join(DEADLINE_S)
+        assert kubelet.resources == before
+        assert not running.registrar.registered
+
+
 def test_a_directory_that_cannot_be_watched_is_looked_at_again(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

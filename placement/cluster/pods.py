@@ -6,6 +6,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, NamedTuple
 
+from contract.allocation import Allocation
 from contract.demand import (
     ContainerKind,
     Demand,
@@ -107,7 +108,12 @@ def has_ended(obj: Mapping[str, Any]) -> bool:
     return (obj.get("status") or {}).get("phase") in _ENDED
 
 
-def parse_pod(obj: Mapping[str, Any], names: Names, demand: PodDemand | None = None) -> Pod | None:
+def parse_pod(
+    obj: Mapping[str, Any],
+    names: Names,
+    demand: PodDemand | None = None,
+    written: Mapping[str, Allocation] | None = None,
+) -> Pod | None:
     """Read a pod object; ``None`` for one that asks for no GPU.
 
     The object may be hostile where the API server does not check it: annotations and counts. What
@@ -117,6 +123,7 @@ def parse_pod(obj: Mapping[str, Any], names: Names, demand: PodDemand | None = N
         obj: the object.
         names: the contract's names.
         demand: what its spec asks for, where that has been read already.
+        written: the agent's record, where that has been read already.
     """
     spec = obj.get("spec") or {}
     if demand is None:
@@ -126,7 +133,8 @@ def parse_pod(obj: Mapping[str, Any], names: Names, demand: PodDemand | None = N
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
     faults: list[str] = []
-    written = read_allocations(annotations, names, faults)
+    if written is None:
+        written = read_allocations(annotations, names, faults)
     recorded = valid_allocations(written, demand, names, faults)
     chosen = read_choice(annotations, demand, written, names, faults)
     wishes, _ = read_wishes(annotations, names)

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from common.apiserver.client import Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
@@ -93,6 +91,9 @@ def parse_samples(text: str) -> list[Sample]:
     Raises:
         ValueError: it is something else.
     """
+    # What serves metrics comes with it; most commands read none.
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+
     return [
         Sample(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(text)

@@ -1,7 +1,7 @@
 """A cluster that is read once, or followed: lists and watches kept in a :class:`ClusterState`."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,7 +9,7 @@ from common.apiserver.client import Json, object_path
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from view.cluster.collections import ALL, NODES, PODS, Api, Followed, Kind, Progress
-from view.model.reports import ClusterReport, FitReport, Gap, PodStory
+from view.model.reports import ClusterReport, FitReport, Gap, PodStory, Stage
 from view.model.state import ClusterState
 
 _FORBIDDEN = 403
@@ -100,10 +100,10 @@ class LiveCluster:
             self._changed.wait_for(lambda: self._changes > version, timeout)
             return self._changes
 
-    def report(self) -> ClusterReport:
-        """Return the cluster as it is now."""
+    def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
+        """Return the cluster as it is now, with the pods in some stages."""
         with self._lock:
-            return self._state.report()
+            return self._state.report(stages)
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
         """Return one pod's way; ``None`` where no such pod asks for GPUs."""

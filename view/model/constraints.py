@@ -6,10 +6,12 @@ ports, volumes, spreading and affinity between pods are not looked at.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+_MAPPINGS = (dict, Mapping)  # an abstract class is slow to ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,9 @@ def read_constraints(spec: Mapping[str, Any]) -> Constraints:
             for each in _list(_mapping(required).get("nodeSelectorTerms"))
         )
     tolerations = tuple(
-        Toleration(
+        _toleration(
             _text(each.get("key")),
-            _text(each.get("operator")) or "Equal",
+            _text(each.get("operator")),
             _text(each.get("value")),
             _text(each.get("effect")),
         )
@@ -176,6 +178,12 @@ def read_constraints(spec: Mapping[str, Any]) -> Constraints:
         terms,
         tolerations,
     )
+
+
+@lru_cache(maxsize=1024)
+def _toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
+    """Return one object for equal tolerations: nearly every pod has the same two."""
+    return Toleration(key, operator or "Equal", value, effect)
 
 
 def _expressions(listed: object) -> tuple[Expression, ...]:
@@ -190,7 +198,7 @@ def _expressions(listed: object) -> tuple[Expression, ...]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, _MAPPINGS) else {}
 
 
 def _list(value: object) -> list[Any]:

@@ -103,11 +103,14 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     """Read a pod object, annotations possibly hostile; ``None`` for one that asks for no GPU."""
     spec = obj.get("spec") or {}
     demand, errors = read_pod_demand(spec, names)
-    placed = parse_pod(obj, names, demand) if demand else None
-    if placed is None:
+    if not demand:
         return None
     metadata, status = obj["metadata"], obj.get("status") or {}
     annotations = metadata.get("annotations") or {}
+    written = read_allocations(annotations, names, [])
+    placed = parse_pod(obj, names, demand, written)
+    if placed is None:
+        return None
     wishes, wrong = read_wishes(annotations, names)
     recorded = dict(placed.recorded)
     return PodFacts(
@@ -119,11 +122,7 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         "deletionTimestamp" in metadata,
         metadata.get("creationTimestamp") or "",
         spec.get("schedulerName") or "default-scheduler",
-        tuple(
-            (name, each.evidence.value)
-            for name, each in read_allocations(annotations, names, []).items()
-            if name in recorded
-        ),
+        tuple((name, each.evidence.value) for name, each in written.items() if name in recorded),
         _stamps(annotations, names),
         tuple(
             (key.removeprefix(f"{names.domain}/"), str(annotations[key]))

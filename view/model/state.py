@@ -143,10 +143,18 @@ class ClusterState:
         """What could not be read."""
         return self._gaps
 
-    def report(self) -> ClusterReport:
-        """Return the cluster as it is now."""
-        waiting = Waiting(self._for_gpus(), self._gaps)
-        pods = [self._report_pod(facts, waiting) for facts in self._pods.values()]
+    def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
+        """Return the cluster as it is now.
+
+        Args:
+            stages: of the pods that are reported.
+        """
+        waiting, told = Waiting(self._for_gpus(), self._gaps), frozenset(stages)
+        pods = [
+            self._report_pod(facts, waiting)
+            for facts in self._pods.values()
+            if stage_of(facts) in told
+        ]
         return ClusterReport(
             tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),

@@ -1,6 +1,7 @@
 """``kubectl gpu``: the command line."""
 
 import functools
+import gc
 import logging
 import sys
 import time
@@ -17,14 +18,14 @@ from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import NODES
 from view.cluster.live import LiveCluster
-from view.model.reports import ClusterReport, PodReport
+from view.model.reports import ClusterReport, PodReport, Stage
 from view.model.usage import ContainerUse, NodeUse
 from view.terminal.completion import complete_namespace, complete_node, complete_pod
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.fitting import show_fits
 from view.terminal.layout import Page
-from view.terminal.nodes import show_nodes
+from view.terminal.nodes import UNSETTLED, show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.session import Options, Session
 from view.terminal.story import show_story
@@ -115,7 +116,7 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
 
 def _nodes(session: Session, names: tuple[str, ...]) -> None:
     cluster = session.load()
-    known = {each.name for each in cluster.report().nodes} if names else set()
+    known = {each.name for each in cluster.report(()).nodes} if names else set()
     for name in names:
         if name not in known:
             raise (
@@ -124,8 +125,10 @@ def _nodes(session: Session, names: tuple[str, ...]) -> None:
                 else (CommandError(f'error: node "{name}" has no GPUs'))
             )
 
+    machine = session.options.output in ("json", "yaml")
+
     def picture() -> tuple[Page, Callable[[], Any]]:
-        report = cluster.report()
+        report = cluster.report(Stage if machine else UNSETTLED)
         page = show_nodes(report, names=names, wide=session.wide)
         return page, lambda: _only(report, names)
 
@@ -280,6 +283,7 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
         found = _uses(session, agent_namespace, names)
         session.show(_use_page(session, cluster, found), lambda: {"nodes": found})
         return
+    session.go_on()
     with session.screen.redrawing() as redraw:
         while True:
             redraw(_use_page(session, cluster, _uses(session, agent_namespace, names)))
@@ -294,7 +298,7 @@ def _uses(session: Session, namespace: str, names: tuple[str, ...]) -> tuple[Nod
 def _use_page(session: Session, cluster: LiveCluster, found: Sequence[NodeUse]) -> Page:
     cards = {
         card.uuid: (node.name, card.index, card.model)
-        for node in cluster.report().nodes
+        for node in cluster.report(()).nodes
         for card in node.cards
     }
     return show_use(found, cards, namespace=session.options.namespace)
@@ -325,3 +329,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with suppress(OSError):
             sys.stdout.flush()
         sys.exit(130)
+    finally:
+        gc.enable()  # for who calls this as a function

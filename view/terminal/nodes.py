@@ -26,6 +26,9 @@ from view.terminal.words import ask_of, by_name, cut, gaps_in_words, holder_of, 
 MOST_WITH_CARDS = 40
 """Of more nodes than these, cards are shown only where nodes are named."""
 
+UNSETTLED = frozenset({Stage.WAITING, Stage.REFUSED, Stage.STARTING})
+"""Of pods in these stages the page says why; the others are holders of cards."""
+
 _MOST_PODS = 10
 _MOST_HOLDERS = 4
 _LONGEST_WHY = 400

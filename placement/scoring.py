@@ -12,6 +12,8 @@ from contract.resource import Resource
 from placement.capacity import CardState, Need, whole_cards
 from placement.topology import Links
 
+_RESOURCES = tuple(Resource)
+
 
 class Policy(StrEnum):
     """The card that a share prefers."""
@@ -40,7 +42,7 @@ def rank_for_share(
     def key(state: CardState) -> tuple[float, ...]:
         left = [
             (state.free[each] - need.per_card[each]) / max(state.places[each], 1)
-            for each in Resource
+            for each in _RESOURCES
         ]
         if policy is Policy.SPREAD:
             return (-min(left), -sum(left), state.index)

@@ -138,9 +138,8 @@ class _Search:
         }
         self._failed: set[tuple[int, tuple[object, ...]]] = set()
         self._furthest: tuple[int, str] = (-1, "")
-
-    def run(self) -> Plan | None:
-        start: _State = tuple(
+        self._has_left = any(capacity.left for capacity in capacities)
+        self._start: _State = tuple(
             (
                 capacity.card.free[Resource.CORE],
                 capacity.card.free[Resource.MEMORY],
@@ -149,8 +148,10 @@ class _Search:
             )
             for capacity in self._capacities
         )
+
+    def run(self) -> Plan | None:
         try:
-            assignments = self._rest(0, start)
+            assignments = self._rest(0, self._start)
         except _GivenUpError:
             return None
         if assignments is None:
@@ -173,8 +174,7 @@ class _Search:
         """Place the containers from *at* on; return ``None`` where it cannot be done."""
         if at == len(self._steps):
             return []
-        key = (at, self._alike(state))
-        if key in self._failed:
+        if self._failed and (at, self._alike(state)) in self._failed:
             return None
         step = self._steps[at]
         states = self._states(step, state)
@@ -192,7 +192,7 @@ class _Search:
                 return [Assignment(cards, fresh), *rest]
         if at > self._furthest[0]:
             self._furthest = (at, self._explain(step, state, states, bound))
-        self._failed.add(key)
+        self._failed.add((at, self._alike(state)))
         return None
 
     def _explain(
@@ -224,6 +224,8 @@ class _Search:
 
     def _states(self, step: Step, state: _State) -> list[CardState]:
         """Return the cards as *step* finds them."""
+        if state is self._start and step.offer is None and not self._has_left:
+            return [capacity.card for capacity in self._capacities]
         offered, offer = step.offer or (None, {})
         return [
             CardState(
@@ -299,7 +301,7 @@ class _Search:
         """Return what is equal for cards that can be exchanged for each other."""
         places = state[self._place[card.uuid]]
         name = card.uuid if card.uuid in self._named else ""
-        return (*places, *(card.free[each] for each in Resource), name)
+        return (*places, *map(card.free.__getitem__, _SLOT), name)
 
     def _take(
         self, step: Step, state: _State, cards: tuple[str, ...]

@@ -88,12 +88,15 @@ class Decisions:
             return Filtered(list(nodes))
         with self._state.lock:
             verdicts = self._verdicts(pod, nodes)
-        pairs = list(zip(nodes, verdicts, strict=True))
-        result = Filtered([name for name, verdict in pairs if verdict.refusal is None])
-        if len(result.fitting) < len(nodes):
-            for name, verdict in pairs:
-                if verdict.refusal is not None:
-                    _note(result, name, verdict.refusal)
+        refusals = [verdict.refusal for verdict in verdicts]
+        if not any(refusals):
+            return Filtered(list(nodes))
+        result = Filtered([])
+        for name, refusal in zip(nodes, refusals, strict=True):
+            if refusal is None:
+                result.fitting.append(name)
+            else:
+                _note(result, name, refusal)
         return result
 
     def scores(self, pod: Pod | None, nodes: Sequence[str]) -> list[int]:
@@ -129,7 +132,7 @@ class Decisions:
         table = self._table(pod.shape)
         known = table.verdicts
         found: list[Verdict | None] = list(map(known.get, nodes))
-        if None in found:
+        if not all(found):
             for place in [place for place, each in enumerate(found) if each is None]:
                 found[place] = known[nodes[place]] = self._judge(pod.shape, nodes[place])
         for name in self._state.assumed_on(pod.uid):

@@ -8,6 +8,7 @@ them so. Bytes in, frozen values out, and the other way round; nothing else happ
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NoReturn, TypeAlias
 
 from contract.errors import quote
@@ -24,6 +25,7 @@ LARGEST_NODES = 128 * 2**20
 
 _LONGEST_NAME = 253
 _ARGS = ("Pod", "Nodes", "NodeNames")
+_BEFORE_NAMES, _AFTER_NAMES = b'{"Nodes":null,"NodeNames":[', b"]}"
 _BINDING = ("PodName", "PodNamespace", "PodUID", "Node")
 
 
@@ -104,6 +106,10 @@ def decode_pod(part: bytes) -> Json:
 
 def decode_names(part: bytes) -> tuple[str, ...] | None:
     """Read the names of nodes that stand alone; ``None`` where they do not."""
+    if part.startswith(_BEFORE_NAMES) and part.endswith(_AFTER_NAMES):
+        names = _plain_names(part[len(_BEFORE_NAMES) : -len(_AFTER_NAMES)])
+        if names is not None:
+            return names
     try:
         document = _DECODER.decode(part.decode("utf-8"))
         if len(part) <= LARGEST_NAMES and document.keys() == {"Nodes", "NodeNames"}:
@@ -126,20 +132,19 @@ def decode_binding(body: bytes) -> BindingArgs:
 
 def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> bytes:
     """Write the answer to filter, in the form in which the nodes came."""
-    answer: dict[str, Any] = {
-        "Nodes": None,
-        "NodeNames": None,
+    rest = {
         "FailedNodes": filtered.failed,
         "FailedAndUnresolvableNodes": filtered.for_good,
         "Error": "",
     }
     if args.nodes is None:
-        answer["NodeNames"] = filtered.fitting
-    else:
-        fitting = set(filtered.fitting)
-        items = [each for each in args.nodes if each["metadata"]["name"] in fitting]
-        answer["Nodes"] = {**(args.node_list or {}), "items": items}
-    return _encode(answer)
+        names = _written(filtered.fitting)
+        if names is None:
+            return _encode({"Nodes": None, "NodeNames": filtered.fitting, **rest})
+        return b'{"Nodes":null,"NodeNames":[%s],%s' % (names.encode("ascii"), _encode(rest)[1:])
+    fitting = set(filtered.fitting)
+    items = [each for each in args.nodes if each["metadata"]["name"] in fitting]
+    return _encode({"Nodes": {**(args.node_list or {}), "items": items}, "NodeNames": None, **rest})
 
 
 def encode_filter_error(text: str) -> bytes:
@@ -157,11 +162,14 @@ def encode_filter_error(text: str) -> bytes:
 
 def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """Write the answer to prioritize."""
-    # The encoder takes four times as long for as many mappings.
-    hosts = _ENCODER.encode(names)[1:-1].split(",") if names else ()
-    pairs = zip(hosts, scores, strict=True)
-    written = ",".join([f'{{"Host":{host},"Score":{score}}}' for host, score in pairs])
-    return f"[{written}]".encode()
+    # The encoder takes ten times as long for as many mappings.
+    if _written(names):
+        ends = {score: f'","Score":{score}}},{{"Host":"' for score in set(scores)}
+        pairs = zip(names, map(ends.__getitem__, scores), strict=True)
+        written = "".join(chain.from_iterable(pairs)).removesuffix(',{"Host":"')
+        return f'[{{"Host":"{written}]'.encode("ascii")
+    pairs = zip(names, scores, strict=True)
+    return _encode([{"Host": name, "Score": score} for name, score in pairs])
 
 
 def encode_bound(error: str = "") -> bytes:
@@ -212,6 +220,34 @@ def _names(names: object) -> tuple[str, ...]:
         if type(each) is not str or not 0 < len(each) <= _LONGEST_NAME or "," in each:
             _refuse(f"NodeNames[{number}]", each, "must be the name of a node")
     return tuple(names)
+
+
+def _plain_names(part: bytes) -> tuple[str, ...] | None:
+    """Read what stands between the brackets; ``None`` unless it is plain names and nothing else.
+
+    As :func:`_names` and a JSON decoder would, in a third of the time: a text without backslashes
+    and control characters, and with no other quotation marks than those around its names.
+    """
+    if len(part) > LARGEST_NAMES or not part.isascii():
+        return None
+    text = part.decode("ascii")
+    names = text[1:-1].split('","')
+    if not text.startswith('"') or not text.endswith('"') or text.count('"') != 2 * len(names):
+        return None
+    lengths = set(map(len, names))
+    if min(lengths) < 1 or max(lengths) > _LONGEST_NAME or text.count(",") != len(names) - 1:
+        return None
+    return tuple(names) if _is_plain(text) else None
+
+
+def _written(names: Sequence[str]) -> str | None:
+    """Return what stands between the brackets; ``None`` unless names need no escapes."""
+    text = '"' + '","'.join(names) + '"' if names else ""
+    return text if text.count('"') == 2 * len(names) and _is_plain(text) else None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and "\\" not in text
 
 
 def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:

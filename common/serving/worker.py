@@ -61,10 +61,7 @@ class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
         )
         woken = asyncio.Event()
         asyncio.get_running_loop().add_reader(self.PIPE[0], _empty, self.PIPE[0], woken)
-        # What has been made by now stays: not to be searched while requests wait.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GARBAGE)
+        settle_garbage()
         while self.alive:
             self._look_after(connections)
             with contextlib.suppress(TimeoutError):
@@ -91,6 +88,13 @@ class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type informa
             metrics.certificate_ends(certificate.expires)
         if self.ppid != os.getppid():
             self.alive = False
+
+
+def settle_garbage() -> None:
+    """Collect garbage now, and seldom from now on: not while requests wait."""
+    gc.collect()
+    gc.freeze()  # what has been made by now stays
+    gc.set_threshold(_GARBAGE)
 
 
 def open_files(connections: int) -> int:

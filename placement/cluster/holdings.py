@@ -181,6 +181,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     if node.links is None:
         raise PlacementError("no cards")
     wishes = pod.wishes
+    excludes = wishes.excludes if wishes.rules_out_cards else lambda **_: ""
     capacities = [
         Capacity(
             CardState(
@@ -189,7 +190,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
                 {Resource.CORE: cores, Resource.MEMORY: blocks},
                 {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
                 "" if card.healthy else "unhealthy",
-                wishes.excludes(model=card.model, uuid=card.uuid),
+                excludes(model=card.model, uuid=card.uuid),
             )
         )
         for card, (cores, blocks) in zip(node.cards, free, strict=True)

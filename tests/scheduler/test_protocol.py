@@ -163,6 +163,18 @@ def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
     assert whole == {"Nodes": kept, "NodeNames": None, **rest}
 
 
+@given(st.lists(st.tuples(st.text('n1-."\\,\x00\x7f\u00e9', max_size=3), st.integers(0, 10))))
+def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> None:
+    names = [name for name, _ in scored]
+    failed = dict.fromkeys(names, "full")
+
+    filtered = json.loads(encode_filtered(decode_args(body(ARGS)), Filtered(names, failed)))
+    scores = json.loads(encode_scores(names, [score for _, score in scored]))
+
+    assert (filtered["NodeNames"], filtered["FailedNodes"]) == (names, failed)
+    assert [(each["Host"], each["Score"]) for each in scores] == scored
+
+
 def test_errors_and_scores_are_written_as_go_reads_them() -> None:
     assert json.loads(encode_filter_error("no"))["Error"] == "no"
     assert encode_bound() == b'{"Error":""}'

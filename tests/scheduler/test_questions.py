@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from placement.cluster.pods import parse_pod
 from scheduler.errors import BadRequest
@@ -74,3 +76,20 @@ def test_only_so_many_pods_are_remembered() -> None:
         assert pod is not None
         assert pod.name == f"p{number}"
     assert len(questions._pods) == 16
+
+
+def said(read: Any, body: bytes) -> object:
+    try:
+        return read(body)
+    except BadRequest as error:
+        return str(error)
+
+
+@example(between='"n"n","nn')
+@given(st.text('n1-."\\,/ \x00\x7f\u00e9[]', max_size=12) | st.just("n" * 254).map('"{}"'.format))
+def test_names_are_read_quickly_as_they_are_read_thoroughly(between: str) -> None:
+    body = go(pod=POD).replace(b"[]", f"[{between}]".encode())
+
+    quick = said(lambda each: Questions(NAMES).read(each)[1].names, body)
+
+    assert quick == said(lambda each: decode_args(each).names, body)

@@ -40,12 +40,8 @@ from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
-from scheduler.protocol import (
-    BindingArgs,
-    encode_filtered,
-    encode_scores,
-)
-from scheduler.questions import Questions
+from scheduler.handler import Handler
+from scheduler.metrics import Metrics
 from scheduler.state import State
 from simulator.api.server import kubeconfig_for
 
@@ -284,7 +280,7 @@ class Speed:
     def __init__(self, nodes: int) -> None:
         """Fill a cluster."""
         self._cluster = Filled(nodes)
-        self._decisions = Decisions(self._cluster.state, _NAMES)
+        self._handler = handler_of(self._cluster.state)
         self._asked = asked_about(nodes)
         self.pods = self._cluster.count
         self.ours: list[float] = []
@@ -302,7 +298,7 @@ class Speed:
             limit = cluster.random.choice((*_LIMITS, *_SETS))
             names = (cluster.names * 2)[start_at : start_at + self._asked]
             start_at = (start_at + self._asked) % cluster.nodes
-            fitting, _, seconds = decide(self._decisions, pod_object("new", limit), names)
+            fitting, _, seconds = decide(self._handler, pod_object("new", limit), names)
             self.ours.append(seconds * 1e3)
             began = time.thread_time()
             found = [name for name in names if first_fit(cluster.free[name], limit) >= 0]
@@ -317,27 +313,43 @@ def ask(pod: Json, nodes: Sequence[str]) -> bytes:
     return json.dumps(question, separators=(",", ":")).encode()
 
 
-def decide(
-    decisions: Decisions, obj: Json, nodes: Sequence[str]
-) -> tuple[list[str], list[int], float]:
+def binding(pod: Json, node: str) -> bytes:
+    """Write the request to bind a pod as kube-scheduler does."""
+    metadata = pod["metadata"]
+    whose = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"]}
+    return json.dumps({**whose, "PodUID": metadata["uid"], "Node": node}).encode()
+
+
+def handler_of(state: State) -> Handler:
+    """Return all of the extender between HTTP and the API server."""
+    metrics = Metrics()
+    return Handler(
+        decisions=Decisions(state, _NAMES),
+        binder=Binder(state, _NoRequests(), names=_NAMES, on_result=metrics.bound),
+        names=_NAMES,
+        metrics=metrics,
+        in_step=lambda: True,
+        not_binding=lambda: "",
+    )
+
+
+def decide(handler: Handler, obj: Json, nodes: Sequence[str]) -> tuple[list[str], list[int], float]:
     """Do all that filter and prioritize do, but HTTP.
 
     Returns:
         The nodes that fit, their scores, and seconds of CPU.
     """
-    questions, body = Questions(_NAMES), ask(obj, nodes)
+    body = ask(obj, nodes)
     began = time.thread_time()
-    pod, args = questions.read(body)
-    found = decisions.filter(pod, args.names or ())
-    encode_filtered(args, found)
+    answer = handler.decide("filter", lambda: body)
     seconds = time.thread_time() - began
+    fitting = json.loads(answer.body)["NodeNames"]
     # kube-scheduler sends the pod anew, with the nodes that fit.
-    body = ask(obj, found.fitting)
+    again = ask(obj, fitting)
     began = time.thread_time()
-    pod, args = questions.read(body)
-    scores = decisions.scores(pod, args.names or ())
-    encode_scores(args.names or (), scores)
-    return found.fitting, scores, seconds + time.thread_time() - began
+    answer = handler.decide("prioritize", lambda: again)
+    seconds += time.thread_time() - began
+    return fitting, [each["Score"] for each in json.loads(answer.body)], seconds
 
 
 # --- a burst --------------------------------------------------------------------------
@@ -357,8 +369,7 @@ class _NoRequests:
 def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
     """Return how many equal pods a second are scheduled, ours and first-fit."""
     cluster = Filled(nodes)
-    decisions = Decisions(cluster.state, _NAMES)
-    binder = Binder(cluster.state, _NoRequests(), names=_NAMES)
+    handler = handler_of(cluster.state)
     asked, limit, start_at = asked_about(nodes), (10, 2), 0
     objects = [pod_object(f"burst-{number}", limit) for number in range(pods)]
     for obj in objects:
@@ -370,12 +381,13 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
         for obj in objects:
             names = (cluster.names * 2)[start_at : start_at + asked]
             start_at = (start_at + asked) % nodes
-            fitting, scores, seconds = decide(decisions, obj, names)
+            fitting, scores, seconds = decide(handler, obj, names)
+            body = binding(obj, fitting[scores.index(max(scores))])
             began = time.thread_time()
-            best = fitting[scores.index(max(scores))]
-            uid = obj["metadata"]["uid"]
-            loop.run_until_complete(binder.bind(BindingArgs(f"pod-{uid}", "default", uid, best)))
+            answer = loop.run_until_complete(handler.bind(lambda body=body: body))  # type: ignore[misc]
             ours += seconds + time.thread_time() - began
+            if json.loads(answer.body)["Error"]:
+                raise ServerFailed(f"bind: {answer.body.decode()}")
             began = time.thread_time()
             first = next(name for name in names if first_fit(cluster.free[name], limit) >= 0)
             row = cluster.free[first][first_fit(cluster.free[first], limit)]

@@ -246,6 +246,8 @@ class _Search:
 
     def _bound(self, step: Step, state: _State) -> tuple[str, ...]:
         """Return the cards of which *step* will be made to take places."""
+        if not step.must and not any(places[2] or places[3] for places in state):
+            return ()
         bound = tuple(
             capacity.card.uuid
             for places, capacity in zip(state, self._capacities, strict=True)

@@ -91,11 +91,10 @@ class Decisions:
         refusals = [verdict.refusal for verdict in verdicts]
         if not any(refusals):
             return Filtered(list(nodes))
-        result = Filtered([])
-        for name, refusal in zip(nodes, refusals, strict=True):
-            if refusal is None:
-                result.fitting.append(name)
-            else:
+        pairs = list(zip(nodes, refusals, strict=True))
+        result = Filtered([name for name, refusal in pairs if refusal is None])
+        for name, refusal in pairs:
+            if refusal is not None:
                 _note(result, name, refusal)
         return result
 

@@ -20,6 +20,7 @@ from scheduler.protocol import (
     encode_bound,
     encode_filter_error,
     encode_filtered,
+    encode_names,
     encode_scores,
 )
 from scheduler.questions import Questions
@@ -120,7 +121,12 @@ class Handler:
         else:
             found = self._decisions.filter_objects(pod, args.nodes or ())
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.for_good))
-        return encode_filtered(args, found.titled(_TITLE))
+        found = found.titled(_TITLE)
+        if args.names is None:
+            return encode_filtered(args, found)
+        names = encode_names(found.fitting)
+        self._questions.expect(found.fitting, names)
+        return encode_filtered(args, found, names)
 
     def _prioritize(self, body: bytes) -> bytes:
         pod, args = self._questions.read(body)

@@ -130,21 +130,32 @@ def decode_binding(body: bytes) -> BindingArgs:
     return BindingArgs(*(_text(document, field) for field in _BINDING))
 
 
-def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> bytes:
-    """Write the answer to filter, in the form in which the nodes came."""
+def encode_filtered(args: ExtenderArgs, filtered: Filtered, names: bytes = b"") -> bytes:
+    """Write the answer to filter, in the form in which the nodes came.
+
+    Args:
+        args: the question.
+        filtered: the decision.
+        names: the nodes that fit, where :func:`encode_names` has written them already.
+    """
     rest = {
         "FailedNodes": filtered.failed,
         "FailedAndUnresolvableNodes": filtered.for_good,
         "Error": "",
     }
     if args.nodes is None:
-        names = _written(filtered.fitting)
-        if names is None:
-            return _encode({"Nodes": None, "NodeNames": filtered.fitting, **rest})
-        return b'{"Nodes":null,"NodeNames":[%s],%s' % (names.encode("ascii"), _encode(rest)[1:])
+        names = names or encode_names(filtered.fitting)
+        return b'{"Nodes":null,"NodeNames":%s,%s' % (names, _encode(rest)[1:])
     fitting = set(filtered.fitting)
     items = [each for each in args.nodes if each["metadata"]["name"] in fitting]
-    return _encode({"Nodes": {**(args.node_list or {}), "items": items}, "NodeNames": None, **rest})
+    nodes = {**(args.node_list or {}), "items": items}
+    return _encode({"Nodes": nodes, "NodeNames": None, **rest})
+
+
+def encode_names(names: Sequence[str]) -> bytes:
+    """Write the names of nodes, as Go does where they need no escapes."""
+    plain = _written(names)
+    return _encode(names) if plain is None else f"[{plain}]".encode("ascii")
 
 
 def encode_filter_error(text: str) -> bytes:
@@ -168,8 +179,8 @@ def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:
         pairs = zip(names, map(ends.__getitem__, scores), strict=True)
         written = "".join(chain.from_iterable(pairs)).removesuffix(',{"Host":"')
         return f'[{{"Host":"{written}]'.encode("ascii")
-    pairs = zip(names, scores, strict=True)
-    return _encode([{"Host": name, "Score": score} for name, score in pairs])
+    scored = zip(names, scores, strict=True)
+    return _encode([{"Host": name, "Score": score} for name, score in scored])
 
 
 def encode_bound(error: str = "") -> bytes:

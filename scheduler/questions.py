@@ -1,17 +1,26 @@
-"""Questions about nodes, read; a pod that was asked about a moment ago is not read again.
+"""Questions about nodes, read; what was asked or answered a moment ago is not read again.
 
-kube-scheduler sends the same pod to filter and, a millisecond later, to prioritize, and to read it
-costs more than to decide. It is known again by its bytes: nothing that a sender claims is believed.
+kube-scheduler sends the same pod to filter and, a millisecond later, to prioritize, with the nodes
+that filter has answered, and to read both costs more than to decide. They are known again by their
+bytes: nothing that a sender claims is believed.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from contract.names import Names
 from placement.cluster.pods import Pod, parse_pod
-from scheduler.protocol import ExtenderArgs, decode_args, decode_names, decode_pod
+from scheduler.protocol import (
+    ExtenderArgs,
+    decode_args,
+    decode_names,
+    decode_pod,
+)
 
 _MOST_PODS = 16
 _LONGEST_POD = 2**16
+_MOST_LISTS = 8
+_LONGEST_LIST = 2**17
 _NAMES_FOLLOW = b',"Nodes":null,"NodeNames":'
 
 
@@ -26,6 +35,7 @@ class Questions:
         """
         self._names = names
         self._pods: OrderedDict[bytes, Pod | None] = OrderedDict()
+        self._lists: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
 
     def read(self, body: bytes) -> tuple[Pod | None, ExtenderArgs]:
         """Read a body.
@@ -39,7 +49,7 @@ class Questions:
         # No text holds these bytes, for a quotation mark in it is escaped. Where what follows is
         # an object by itself, so is what stands before.
         end = body.rfind(_NAMES_FOLLOW)
-        asked_about = decode_names(b"{" + body[end + 1 :]) if 0 < end <= _LONGEST_POD else None
+        asked_about = self._names_in(body[end + 1 :]) if 0 < end <= _LONGEST_POD else None
         if asked_about is None:
             args = decode_args(body)
             return parse_pod(args.pod, self._names), args
@@ -51,3 +61,27 @@ class Questions:
             if len(self._pods) > _MOST_PODS:
                 self._pods.popitem(last=False)
         return pod, ExtenderArgs({}, asked_about)
+
+    def expect(self, names: Sequence[str], written: bytes) -> None:
+        """Expect a question about the nodes that filter answers.
+
+        Args:
+            names: the nodes.
+            written: the same as JSON.
+        """
+        self._remember(_NAMES_FOLLOW[1:] + written + b"}", tuple(names))
+
+    def _names_in(self, part: bytes) -> tuple[str, ...] | None:
+        known = self._lists.get(part)
+        if known is not None:
+            return known
+        names = decode_names(b"{" + part)
+        if names is not None:
+            self._remember(part, names)
+        return names
+
+    def _remember(self, part: bytes, names: tuple[str, ...]) -> None:
+        if len(part) <= _LONGEST_LIST:
+            self._lists[part] = names
+            if len(self._lists) > _MOST_LISTS:
+                self._lists.popitem(last=False)

@@ -1,6 +1,7 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
@@ -181,19 +182,16 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     if node.links is None:
         raise PlacementError("no cards")
     wishes = pod.wishes
-    excludes = wishes.excludes if wishes.rules_out_cards else lambda **_: ""
+    picky = wishes.rules_out_cards
     capacities = [
-        Capacity(
-            CardState(
-                str(card.index),
-                card.index,
-                {Resource.CORE: cores, Resource.MEMORY: blocks},
-                {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
-                "" if card.healthy else "unhealthy",
-                excludes(model=card.model, uuid=card.uuid),
-            )
+        _capacity(
+            card.index,
+            card.blocks,
+            free_here,
+            "" if card.healthy else "unhealthy",
+            wishes.excludes(model=card.model, uuid=card.uuid) if picky else "",
         )
-        for card, (cores, blocks) in zip(node.cards, free, strict=True)
+        for card, free_here in zip(node.cards, free, strict=True)
     ]
     names = {
         name: tuple(str(node.cards[each].index) for each in on)
@@ -230,6 +228,23 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     if refusal is not None:
         raise refusal
     return None
+
+
+@lru_cache(maxsize=4096)
+def _capacity(
+    index: int, blocks: int, free: tuple[int, int], unhealthy: str, excluded: str
+) -> Capacity:
+    """Return a card that nobody has named yet; most cards are as they were a pod ago."""
+    return Capacity(
+        CardState(
+            str(index),
+            index,
+            {Resource.CORE: free[0], Resource.MEMORY: free[1]},
+            {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: blocks},
+            unhealthy,
+            excluded,
+        )
+    )
 
 
 def _asked(container: ContainerDemand) -> list[Resource]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placement.cluster.pods import parse_pod
 from scheduler.errors import BadRequest
-from scheduler.protocol import decode_args
+from scheduler.protocol import decode_args, encode_names
 from scheduler.questions import Questions
 from tests.placement.cluster.builders import NAMES, make_pod
 
@@ -91,5 +91,16 @@ def test_names_are_read_quickly_as_they_are_read_thoroughly(between: str) -> Non
     body = go(pod=POD).replace(b"[]", f"[{between}]".encode())
 
     quick = said(lambda each: Questions(NAMES).read(each)[1].names, body)
+
+    assert quick == said(lambda each: decode_args(each).names, body)
+
+
+@given(st.lists(st.text('n1-."\\\x00\u00e9', min_size=1, max_size=3), max_size=3))
+def test_the_nodes_of_an_answer_are_read_as_if_they_were_new(names: list[str]) -> None:
+    questions = Questions(NAMES)
+    questions.expect(names, encode_names(names))
+    body = go(*names)
+
+    quick = said(lambda each: questions.read(each)[1].names, body)
 
     assert quick == said(lambda each: decode_args(each).names, body)

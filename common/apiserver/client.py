@@ -24,8 +24,8 @@ LIST_SECONDS = 30.0
 
 _CONNECT_SECONDS = 5.0
 _WATCH_SECONDS = 300
-# A watch that says nothing for so long, not even a bookmark, is dead: it is opened again.
-_SILENT_SECONDS = 120.0
+SILENT_SECONDS = 120.0
+"""A watch that says nothing for so long, not even a bookmark, is dead: it is opened again."""
 
 
 class Client:
@@ -131,7 +131,8 @@ class Client:
 
         Args:
             path: of the collection.
-            query: selectors, and ``resourceVersion``.
+            query: selectors, and ``resourceVersion``; ``timeoutSeconds`` where the server is to end
+                the watch sooner than usual.
 
         Yields:
             Event type (``ADDED``, ``MODIFIED``, ``DELETED``, ``BOOKMARK``) and object.
@@ -144,13 +145,13 @@ class Client:
             "GET",
             path,
             query={
+                # As client-go does it: the watches of all nodes do not end together.
+                "timeoutSeconds": str(int(spread(_WATCH_SECONDS))),
                 **query,
                 "watch": "true",
                 "allowWatchBookmarks": "true",
-                # As client-go does it: the watches of all nodes do not end together.
-                "timeoutSeconds": str(int(spread(_WATCH_SECONDS))),
             },
-            timeout=(_CONNECT_SECONDS, _SILENT_SECONDS),
+            timeout=(_CONNECT_SECONDS, SILENT_SECONDS),
         )
         with self._lock:
             self._watching.add(response)

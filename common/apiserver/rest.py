@@ -160,7 +160,8 @@ class Rest:
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
         except ApiException as error:  # no status of the server's: what TLS said
-            raise Unavailable(f"API server: {error.status} {error.reason}") from error
+            reason = " ".join(str(error.reason).split())
+            raise Unavailable(f"API server: {reason}") from error
         except BROKEN as error:
             raise Unavailable(f"API server: {error}") from error
         return answer.response

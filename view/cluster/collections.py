@@ -11,6 +11,10 @@ from view.model.reports import Gap
 _PAGE = "500"
 """A page is held in memory as a whole; by pages, progress can be shown."""
 
+_QUIET_WATCH_SECONDS = "60"
+"""Events are not in the API server's watch cache, and only that sends bookmarks. Such a watch is
+ended by the server before it would be taken for dead."""
+
 _FORBIDDEN = 403
 
 
@@ -36,17 +40,19 @@ class Kind:
         what: ``nodes``, ``pods`` or ``events``.
         selector: field selector; empty for all.
         namespaced: whether one namespace can be read where all cannot.
+        bookmarks: whether the API server says something in a watch of which nothing happens.
     """
 
     what: str
     selector: str = ""
     namespaced: bool = True
+    bookmarks: bool = True
 
 
 NODES = Kind("nodes", namespaced=False)
 PODS = Kind("pods")
-OWN_EVENTS = Kind("events", "source=gpu-turnstile")
-DENIED_EVENTS = Kind("events", "reason=FailedCreate")
+OWN_EVENTS = Kind("events", "source=gpu-turnstile", bookmarks=False)
+DENIED_EVENTS = Kind("events", "reason=FailedCreate", bookmarks=False)
 """By a controller: pods that it cannot create, because a webhook or policy refuses them, too."""
 
 ALL = (NODES, PODS, OWN_EVENTS, DENIED_EVENTS)
@@ -106,7 +112,8 @@ class Followed:
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
         """Stream events from a version on."""
-        return self.api.watch(self._path, {**self._query, "resourceVersion": version})
+        limit = {} if self.kind.bookmarks else {"timeoutSeconds": _QUIET_WATCH_SECONDS}
+        return self.api.watch(self._path, {**self._query, **limit, "resourceVersion": version})
 
     def apply(self, kind: str, obj: Json) -> None:
         """Take one event in."""

@@ -1,5 +1,6 @@
 """Credentials as ``kubectl`` finds them: flag, ``$KUBECONFIG``, home, or the pod's own account."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,23 +42,35 @@ def connect(
     """
     path = _kubeconfig(kubeconfig, environment)
     if path is None:
-        if _IN_CLUSTER not in environment:
-            raise CredentialsError(
-                "no configuration has been provided: set KUBECONFIG or --kubeconfig"
-            )
         return Connection(Client(None, user_agent=user_agent), _own_namespace(_NAMESPACE))
-    if kubeconfig and not path.exists():
-        raise CredentialsError(f"stat {kubeconfig}: no such file or directory")
     namespace = namespace_of(path, context)
     return Connection(Client(path, user_agent=user_agent, context=context), namespace)
 
 
 def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | None:
-    named = given or environment.get("KUBECONFIG")
+    """Find the kubeconfig; ``None`` in a pod that has none.
+
+    Raises:
+        CredentialsError: there is none, or a file that was named does not exist.
+    """
+    if given:
+        if not Path(given).exists():
+            raise CredentialsError(f"stat {given}: no such file or directory")
+        return Path(given)
+    named = environment.get("KUBECONFIG")
     if named:
+        if not any(Path(each).expanduser().exists() for each in named.split(os.pathsep) if each):
+            raise CredentialsError(f"$KUBECONFIG names {named}: no such file or directory")
         return Path(named)
     home = Path(environment.get("HOME", "/")) / ".kube" / "config"
-    return home if home.exists() else None
+    if home.exists():
+        return home
+    if _IN_CLUSTER in environment:
+        return None
+    raise CredentialsError(
+        "no configuration has been provided: neither --kubeconfig nor $KUBECONFIG is set, and "
+        f"{home} does not exist"
+    )
 
 
 def _own_namespace(path: Path) -> str:

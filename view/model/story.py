@@ -203,13 +203,14 @@ def _started(facts: PodFacts, report: PodReport) -> Step:
 
 
 def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> list[str]:
-    block = next(
-        (each.facts.memory_block for each in nodes if each.view.node.name == report.node), 0
-    )
+    sizes = {
+        each.facts.memory_block for each in nodes if report.node in ("", each.view.node.name)
+    } - {0}
+    block = sizes.pop() if len(sizes) == 1 else 0
     found = []
     for container in facts.placed.demand.containers:
         asked = container.demand
-        memory = f" and {asked.memory} blocks" if asked.memory else ""
+        memory = f" and {asked.memory} block{'s' * (asked.memory != 1)}" if asked.memory else ""
         if asked.memory and block:
             memory += f" ({asked.memory * block / 2**30:g} GiB)"
         if not asked.is_share:

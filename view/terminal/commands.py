@@ -5,6 +5,7 @@ import gc
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -34,6 +35,10 @@ from view.terminal.top import show_use
 _MOST_ASKED = 20
 """Agents that ``pods`` asks for what they measure; ``top`` asks all."""
 
+_WHERE = (
+    "Pods of this namespace are looked at where you may not read those of all."
+    "  [default: the context's]"
+)
 _POD_PREFIXES = ("pods/", "pod/", "po/")
 _PROGRAM = "kubectl gpu"
 
@@ -42,9 +47,15 @@ _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def options(
-    *, watch: bool = False, formats: Sequence[str] = ("wide", "json", "yaml")
+    namespace: str, *, watch: bool = False, formats: Sequence[str] = ("wide", "json", "yaml")
 ) -> _Decorator:
-    """Add what every command can be told; a command is handed a session made of it."""
+    """Add what every command can be told; a command is handed a session made of it.
+
+    Args:
+        namespace: what the option of this name means for the command.
+        watch: whether the command can go on.
+        formats: of its output.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -57,31 +68,56 @@ def options(
                 command(Session(context.obj), **given)
 
         added = [
-            click.option("--kubeconfig", help="Path to the kubeconfig file to use."),
-            click.option("--context", help="The name of the kubeconfig context to use."),
+            click.option(
+                "--kubeconfig",
+                metavar="FILE",
+                help="Kubeconfig file to use.  [default: $KUBECONFIG, then ~/.kube/config]",
+            ),
+            click.option(
+                "--context",
+                metavar="NAME",
+                help="Context of the kubeconfig to use.  [default: its current one]",
+            ),
             click.option(
                 "-n",
                 "--namespace",
-                help="Namespace of the pods that are meant.",
+                metavar="NAME",
+                help=namespace,
                 shell_complete=complete_namespace,
             ),
-            click.option("-o", "--output", type=click.Choice(formats), help="Output format."),
-            click.option("--color/--no-color", default=None, help="Use colors or not."),
+            click.option(
+                "-o",
+                "--output",
+                type=click.Choice(formats),
+                help="wide: more columns; json, yaml: all that is known.  [default: a table]",
+            ),
+            click.option(
+                "--color/--no-color",
+                default=None,
+                help="Whether to use colors.  [default: in a terminal, unless NO_COLOR is set]",
+            ),
             click.option(
                 "--domain",
+                metavar="NAME",
                 envvar="GPU_TURNSTILE_DOMAIN",
-                help="Domain of resources and annotations.  [default: tencent.com]",
+                help="Domain of the resources that pods ask for, if your admin has set another. "
+                " [default: tencent.com]",
             ),
             click.option(
                 "--policy",
                 type=click.Choice(["binpack", "spread"]),
-                help="Which card a share prefers; the same as the agents'.  [default: binpack]",
+                help="How the cluster chooses a card for a container that asks for less than one: "
+                "the fullest that has room, or the emptiest.  [default: binpack]",
             ),
         ]
         if watch:
             added.append(
                 click.option(
-                    "-w", "--watch", is_flag=True, default=None, help="Show changes as they come."
+                    "-w",
+                    "--watch",
+                    is_flag=True,
+                    default=None,
+                    help="Go on, and show changes as they come; Ctrl-C ends it.",
                 )
             )
         for option in reversed(added):
@@ -96,21 +132,33 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 @click.group(invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
-@options(watch=True)
+@options("For commands that look for pods in one namespace.  [default: the context's]", watch=True)
 def cli(session: Session) -> None:
-    """Show GPUs: which are free, who holds what, and why a pod waits.
+    r"""Show GPUs: which are free, who holds what, and why a pod waits.
 
-    Without a command: all nodes and their cards. Nothing is ever changed. Cores are hundredths of
-    a card.
+    Without a command: all nodes and their cards, and below them all pods that wait or were
+    refused, with the reason. Nothing is ever changed.
+
+    \b
+    A pod does not start?
+      kubectl gpu                            finds the pods that wait, of all namespaces
+      kubectl gpu explain POD -n NAMESPACE   why one of them waits, and what would help
+
+    Units: 100 cores are one card, and a container that asks for less gets a share of a card. The
+    memory of cards is counted in blocks, of 256 MiB unless your admin has set another size.
     """
     _nodes(session, ())
 
 
 @cli.command()
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_node)
-@options(watch=True)
+@options(_WHERE, watch=True)
 def nodes(session: Session, names: tuple[str, ...]) -> None:
-    """Show nodes and their cards."""
+    """Show nodes and their cards.
+
+    Without a name: all nodes that have cards. FITS says what one more pod could get: the largest
+    share of one card, or how many cards that nobody uses.
+    """
     _nodes(session, names)
 
 
@@ -149,11 +197,15 @@ def _only(report: ClusterReport, names: tuple[str, ...]) -> Any:
 @click.option(
     "--use/--no-use",
     default=None,
-    help=f"Ask the agents what containers use.  [default: of up to {_MOST_ASKED} nodes]",
+    help="Whether to ask the GPU nodes what containers use, where that is measured. "
+    f" [default: of up to {_MOST_ASKED} nodes]",
 )
-@options(watch=True)
+@options("Pods of this namespace.  [default: the context's]", watch=True)
 def pods(session: Session, *, all_namespaces: bool, use: bool | None) -> None:
-    """Show pods that ask for GPUs: what they asked for and what they got."""
+    """Show pods that ask for GPUs, and what they got.
+
+    One line a container. Waiting pods have no card, and the last column says why.
+    """
     cluster = session.load()
     with in_words():
         only = None if all_namespaces else session.namespace
@@ -166,7 +218,7 @@ def pods(session: Session, *, all_namespaces: bool, use: bool | None) -> None:
         page = show_pods(
             shown,
             datetime.now(UTC),
-            namespaces=all_namespaces,
+            namespace=only,
             wide=session.wide,
             uses=uses,
         )
@@ -197,12 +249,13 @@ def _measured(
 
 @cli.command()
 @click.argument("pod", shell_complete=complete_pod)
-@options(watch=True)
+@options("Namespace of the pod.  [default: the context's]", watch=True)
 def explain(session: Session, pod: str) -> None:
-    """Explain one pod: its way, its cards, and what it waits for.
+    """Explain why a pod waits, or where it runs.
 
-    For a pod that does not run: which cards lack what, and the smallest change that would let it
-    run.
+    For a pod that waits or was refused: why, what every card lacks, and the smallest change that
+    would let it run. For one that runs: its cards, and who shares them. For both: what has happened
+    to it since its creation.
     """
     for prefix in _POD_PREFIXES:
         pod = pod.removeprefix(prefix)
@@ -234,9 +287,9 @@ def explain(session: Session, pod: str) -> None:
     type=click.File("r", encoding="utf-8"),
     multiple=True,
     required=True,
-    help="A manifest of a pod or a workload; - for standard input.",
+    help="A manifest of a pod or a workload, such as a Deployment; - for standard input.",
 )
-@options()
+@options(_WHERE)
 def fit(session: Session, filename: Sequence[Any]) -> None:
     """Show whether and where a pod would fit, and change nothing.
 
@@ -262,21 +315,25 @@ def fit(session: Session, filename: Sequence[Any]) -> None:
 @cli.command()
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_node)
 @click.option(
-    "--agent-namespace", default=AGENT_NAMESPACE, show_default=True, help="Where the agents are."
+    "--agent-namespace",
+    metavar="NAME",
+    default=AGENT_NAMESPACE,
+    show_default=True,
+    help="Where gpu-turnstile's agents run, the pods on GPU nodes that measure.",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(1),
     default=5.0,
     show_default=True,
-    help="Seconds between two questions, with --watch.",
+    help="Seconds between two readings, with --watch.",
 )
-@options(watch=True)
+@options("Containers of this namespace alone.  [default: of all]", watch=True)
 def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval: float) -> None:
-    """Show what cards and containers use of what they hold, by their agents.
+    """Show what cards and containers use of what they hold.
 
-    Asks every agent through the API server's proxy. With --namespace, containers of that
-    namespace alone.
+    Measured on the nodes by gpu-turnstile's agents, which are asked through the API server. Where
+    they do not measure, that is said, and what is held is shown.
     """
     cluster = session.load((NODES,))
     if not session.options.watch:
@@ -320,6 +377,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quiet = logging.getLogger("common")  # its words are for servers
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
+    # What the client says of a kubeconfig's programs, and of a server that is not to be checked.
+    logging.basicConfig(format="error: %(message)s", level=logging.ERROR)
+    warnings.filterwarnings("ignore", message="Unverified HTTPS request")
     try:
         cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
     except click.ClickException as error:

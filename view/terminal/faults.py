@@ -78,4 +78,5 @@ def _unavailable(text: str) -> str:
             f"The connection to the server {where} was refused - did you specify the right host "
             "or port?"
         )
-    return f"Unable to connect to the server: {text.removeprefix('API server: ')}"
+    reason = text.removeprefix("API server: ").removeprefix("SSLError ")
+    return f"Unable to connect to the server: {reason}"

@@ -18,7 +18,7 @@ def show_pods(
     pods: Sequence[PodReport],
     now: datetime,
     *,
-    namespaces: bool,
+    namespace: str | None,
     wide: bool = False,
     uses: Uses | None = None,
 ) -> Page:
@@ -27,12 +27,14 @@ def show_pods(
     Args:
         pods: sorted.
         now: to count ages from.
-        namespaces: whether they are of several namespaces.
+        namespace: theirs; ``None`` where they are of all namespaces.
         wide: with container kinds, UUIDs and wishes.
         uses: what is measured; ``None`` where nobody was asked.
     """
     if not pods:
-        return [line("No pods that ask for GPUs found.")]
+        where = f" in namespace {namespace}; with -A those of all" if namespace else ""
+        return [line(f"No pods that ask for GPUs found{where}.")]
+    namespaces = namespace is None
     shown = uses is not None and any(use.measured for use in uses.values())
     columns = (
         *((Column("NAMESPACE"),) if namespaces else ()),

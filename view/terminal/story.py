@@ -48,7 +48,7 @@ def show_story(story: PodStory, *, wide: bool = False) -> Page:
     if story.changes:
         page += [line(""), line("What would let it run, the smallest first", BOLD)]
         page += show_changes(story.changes, most=None if wide else _MOST_CHANGES)
-    page += [line(""), line("Its way", BOLD)]
+    page += [line(""), line("What has happened", BOLD)]
     rows: list[Row] = [
         (_MARKS[step.state], cell(step.name), cell(step.at, DIM), cell(step.text))
         for step in story.steps

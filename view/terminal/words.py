@@ -40,8 +40,8 @@ def ask_of(containers: Iterable[ContainerReport]) -> str:
 
 def amount(cores: int, blocks: int) -> str:
     """Write cores and memory blocks."""
-    asked = f"{cores} cores"
-    return f"{asked} + {blocks} blocks" if blocks else asked
+    asked = f"{cores} core{'s' * (cores != 1)}"
+    return f"{asked} + {blocks} block{'s' * (blocks != 1)}" if blocks else asked
 
 
 def cards_of(container: ContainerReport) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.apiserver.client import Json
+from common.apiserver.client import SILENT_SECONDS, Json
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from simulator.api.server import ApiServer, kubeconfig_for
@@ -29,6 +29,7 @@ class FakeApi:
         self.lists = dict(lists)
         self.page = page
         self.texts: dict[str, str | Exception] = {}
+        self.watched: dict[str, Mapping[str, str]] = {}
         self.expiring = False
 
     def list(
@@ -45,7 +46,8 @@ class FakeApi:
         return found[at:after], "7", str(after) if after < len(found) else ""
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        yield from ()
+        self.watched[path] = query
+        return iter(())
 
     def read_text(self, path: str, *, timeout: float) -> str:
         found = self.texts[path]
@@ -95,6 +97,18 @@ def test_what_is_no_question_of_rights_is_an_error(error: Exception) -> None:
         cluster(FakeApi({"/api/v1/namespaces/x/events": error})).load_events_of("x", "a")
 
 
+def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_for_trouble() -> None:
+    api, stop = FakeApi({"/api/v1/nodes": [], PODS: [], "/api/v1/events": []}), threading.Event()
+    threads = cluster(api).follow(stop)
+    paths = {"/api/v1/nodes", PODS, "/api/v1/events"}
+    eventually(lambda: paths == set(api.watched), "watches of all collections")
+    stop.set()
+    assert int(api.watched["/api/v1/events"]["timeoutSeconds"]) < SILENT_SECONDS
+    assert "timeoutSeconds" not in api.watched[PODS]  # bookmarks come
+    for thread in threads:
+        thread.join(10)
+
+
 def test_a_cluster_is_followed_until_it_is_enough(server: ApiServer, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(kubeconfig_for(server.url))
     connection = connect(str(tmp_path / "config"), None, {})
@@ -139,8 +153,13 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("given", "environment", "text"),
     [
-        (None, {"HOME": "/nowhere"}, "no configuration has been provided"),
+        (
+            None,
+            {"HOME": "/nowhere"},
+            "neither --kubeconfig nor .KUBECONFIG is set, and /nowhere/.kube",
+        ),
         ("/no/such", {}, "stat /no/such: no such file or directory"),
+        (None, {"KUBECONFIG": "/no/a:/no/b"}, "KUBECONFIG names /no/a:/no/b: no such file"),
         (None, {"HOME": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "service account"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import warnings
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -43,12 +44,12 @@ class Result:
         ("nodes n1 -o wide", "GPU-n1-0"),
         ("pods", "big      waiting    c0"),
         ("-n default pods", "big      waiting    c0"),
-        ("pods -n other", "No pods that ask for GPUs found."),
+        ("pods -n other", "No pods that ask for GPUs found in namespace other"),
         ("pods -A -o wide", "use-gpu-type=h100"),
         ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
         ("explain pod/train --no-color", "Pod default/train runs on n1"),
         ("top", "No agent was found."),
-        ("--domain example.org pods", "No pods that ask for GPUs found."),
+        ("--domain example.org pods -A", "No pods that ask for GPUs found."),
         ("--policy spread nodes", "NODE/CARD"),
         ("--version", "kubectl gpu, version"),
     ],
@@ -156,6 +157,27 @@ def test_fit_ends_with_2_where_nobody_answers(
     assert result.err.startswith("error: no configuration has been provided")
 
 
+@pytest.mark.parametrize("command", ["", "nodes", "pods", "explain", "fit", "top"])
+def test_help_is_whole_sentences_and_says_every_default(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Result([*command.split(), "--help"], capsys).out
+    assert "..." not in text.replace("[ARGS]...", "").replace("[NODE]...", "")
+    assert text.count("[default") >= 6
+
+
+def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(*_: object) -> tuple[NodeUse, ...]:
+        warnings.warn("Unverified HTTPS request is being made to host 'h'", stacklevel=1)
+        return ()
+
+    monkeypatch.setattr(commands, "read_uses", ask)
+    result = Result(["top"], capsys)
+    assert (result.code, result.err) == (0, "")
+
+
 def test_a_watch_shows_what_changes(
     kubeconfig: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +269,7 @@ def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: s
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["ex"], ["explain\tExplain one pod: its way, its cards, and...", ":4"]),
+        (["ex"], ["explain\tExplain why a pod waits, or where it runs.", ":4"]),
         (["explain", "b"], ["big", "bound", ":4"]),
         (["nodes", "n"], ["n1", "n2", "n3", ":4"]),
         (["pods", "-n", "kube-s"], ["kube-system", ":4"]),

@@ -59,8 +59,8 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
     return {
         "nodes": show_nodes(report),
         "wide": show_nodes(report, wide=True),
-        "pods": show_pods(report.pods, NOW, namespaces=False),
-        "all": show_pods(report.pods, NOW, namespaces=True, wide=True, uses=uses),
+        "pods": show_pods(report.pods, NOW, namespace="default"),
+        "all": show_pods(report.pods, NOW, namespace=None, wide=True, uses=uses),
         "story": story(state, "big"),
         "fit": show_fits([state.fit(make_pod("new", (90, 4)))]),
         "top": show_use(USES, CARDS),
@@ -84,9 +84,9 @@ def test_the_documentation_shows_what_is_printed() -> None:
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     report = state_of([make_node(f"n{number}", 2) for number in range(41)]).report()
     lines = drawn(show_nodes(report))
-    assert len(lines) == 43
+    assert len(lines) == 44
     assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
-    assert len(drawn(show_nodes(report, names=["n7"]))) == 4
+    assert len(drawn(show_nodes(report, names=["n7"]))) == 5
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_what_may_not_be_seen_is_shown_as_such() -> None:
 
 def test_pods_have_a_row_for_each_container() -> None:
     pod = make_pod("a", (30, 4), (100, 0), sidecars=[(10, 1)])
-    lines = drawn(show_pods(state_of([], [pod]).report().pods, NOW, namespaces=False))
+    lines = drawn(show_pods(state_of([], [pod]).report().pods, NOW, namespace="default"))
     assert [line.split("   ")[0] for line in lines] == ["NAME", "a", "", ""]
     assert "s0 (sidecar)" in lines[1]
     assert lines[3].endswith("100 cores")
-    assert drawn(show_pods([], NOW, namespaces=True)) == ["No pods that ask for GPUs found."]
+    assert drawn(show_pods([], NOW, namespace=None)) == ["No pods that ask for GPUs found."]
 
 
 def test_use_is_shown_beside_what_is_held() -> None:
@@ -141,7 +141,7 @@ def test_use_is_shown_beside_what_is_held() -> None:
     assert drawn(show_use((), {})) == ["No agent was found."]
     state = scene()
     uses = {(each.namespace, each.pod, each.container): each for each in USES[0].containers}
-    lines = drawn(show_pods([pod_in(state.report(), "train")], NOW, namespaces=False, uses=uses))
+    lines = drawn(show_pods([pod_in(state.report(), "train")], NOW, namespace="default", uses=uses))
     assert "75 cores, 3.0 GiB" in lines[1]
 
 

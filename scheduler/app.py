@@ -22,13 +22,18 @@ _LARGE = 2**20
 
 
 def create_app(
-    handler: Handler, *, is_ready: Callable[[], str], only_verified: bool = False
+    handler: Handler,
+    *,
+    is_ready: Callable[[], str],
+    is_broken: Callable[[], str] = lambda: "",
+    only_verified: bool = False,
 ) -> Application:
     """Make the WSGI application.
 
     Args:
         handler: answers kube-scheduler.
         is_ready: returns why this replica is not ready; empty when it is.
+        is_broken: returns why this replica must be started again; empty when it need not.
         only_verified: refuse clients without a valid certificate.
     """
     app = Application(_refuse, INTERNAL)
@@ -36,7 +41,7 @@ def create_app(
     for verb in DECISIONS:
         app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
     app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
-    app.add("/healthz", "GET", lambda _: Answer(HTTPStatus.OK, TEXT, b"ok\n"))
+    app.add("/healthz", "GET", lambda _: _probe(is_broken()))
     app.add("/readyz", "GET", lambda _: _probe(is_ready()))
     app.add("/metrics", "GET", lambda _: _show(handler))
     return app

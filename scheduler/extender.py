@@ -69,6 +69,7 @@ class Extender:
             not_binding=self.leadership.not_binding,
         )
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
         observe(
             self.metrics,
             self.state,
@@ -78,7 +79,17 @@ class Extender:
 
     def start(self) -> None:
         """Begin to follow the cluster and to take part in the election; returns at once."""
-        threading.Thread(target=self._run, name="leadership", daemon=True).start()
+        self._thread.start()
+
+    def broken(self) -> str:
+        """Return why this replica must be started again; empty when it need not.
+
+        What a thread knew when it ended by a mistake of ours would be believed for ever.
+        """
+        ended = self.watches.ended()
+        if not self._stop.is_set() and self._thread.ident and not self._thread.is_alive():
+            ended.append(self._thread.name)
+        return f"thread {ended[0]} has ended, see the log" if ended else ""
 
     def not_ready(self) -> str:
         """Return why this replica is not ready; empty when it is."""

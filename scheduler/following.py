@@ -60,6 +60,7 @@ class Watches:
         """
         self._api = api
         self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._pods = Follower(
             _Pods(state, api), trouble="no pods from the API server", clock=clock, jitter=jitter
         )
@@ -70,13 +71,21 @@ class Watches:
     def start(self) -> None:
         """Begin; returns at once."""
         for name, follower in (("pods", self._pods), ("nodes", self._nodes)):
-            threading.Thread(
+            thread = threading.Thread(
                 target=follower.run, args=(self._stop,), name=f"watch-{name}", daemon=True
-            ).start()
+            )
+            thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
         """End soon; the caller closes the client."""
         self._stop.set()
+
+    def ended(self) -> list[str]:
+        """Return the names of threads that have ended, by a mistake of ours."""
+        if self._stop.is_set():
+            return []
+        return [each.name for each in self._threads if not each.is_alive()]
 
     @property
     def in_step(self) -> bool:

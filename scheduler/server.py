@@ -68,6 +68,7 @@ class Master(master.Master):
         return create_app(
             extender.handler,
             is_ready=extender.not_ready,
+            is_broken=extender.broken,
             only_verified=self.settings.files.client_ca is not None,
         )
 

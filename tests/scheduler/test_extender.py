@@ -1,6 +1,7 @@
 """One replica put together in this process: threads, readiness, and its process."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from common.serving.errors import SettingsError
 from common.serving.tls import Certificate, Files
 from placement.scoring import Policy
+from scheduler.app import create_app
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.server import Master, serve
@@ -41,6 +43,36 @@ def settings(api: ApiServer, tmp_path: Path) -> Settings:
         policy=Policy.SPREAD,
         threads=4,
     )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("where", "thread"),
+    [
+        ("scheduler.following._Pods.list", "watch-pods"),
+        ("scheduler.following._Nodes.list", "watch-nodes"),
+        ("scheduler.election.Election.step", "leadership"),
+    ],
+)
+def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str, thread: str
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    extender = Extender(settings, Metrics())
+    app = create_app(extender.handler, is_ready=lambda: "", is_broken=extender.broken)
+    health = partial(app.test_client().get, "/healthz")
+    assert (health().status_code, health().text) == (200, "ok\n")
+
+    monkeypatch.setattr(where, fail)
+    extender.start()
+    extender.leadership.first_step.set()
+    eventually(lambda: health().status_code == 503, "its liveness probe fails")
+
+    assert health().text == f"thread {thread} has ended, see the log\n"
+    extender.stop()
+    assert health().status_code == 200
 
 
 def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Settings) -> None:

@@ -1,12 +1,20 @@
 """What is installed and what it works on, together, as the tests of it want them."""
 
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
+
+from tests.e2e.cluster import Cluster
 from tests.e2e.ground import Ground, wait
 from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.load import Load
 from tests.e2e.manifests import CARDS
+from tests.e2e.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +37,51 @@ class Deployed:
 
     def wait_for_cards(self) -> None:
         wait("the node's cards", lambda: self.ground.offered() == CARDS * 100)
+
+
+@contextmanager
+def occupied(
+    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
+) -> Iterator[Ground]:
+    """The node, without an agent, and a namespace for the tests' pods."""
+    ground = Ground(settings, cluster, node=node, report=report, enforced=False)
+    try:
+        ground.occupy()
+        yield ground
+    finally:
+        ground.leave()
+        ground.disconnect()
+
+
+@contextmanager
+def installing(
+    settings: Settings,
+    kubectl: Kubectl,
+    folder: Path,
+    *,
+    components: Sequence[str] = (),
+    images: Mapping[str, str] | None = None,
+) -> Iterator[Installation]:
+    """What is to be installed; removed in the end, whatever became of it."""
+    if not settings.deploy_image:
+        pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
+    installation = Installation(
+        kubectl, folder, settings.deploy_image, components=components, images=images
+    )
+    found = installation.left()
+    assert found == [], f"gpu-turnstile is installed: {found}"
+    try:
+        yield installation
+    finally:
+        installation.remove()
+
+
+def ready(ground: Ground, installation: Installation, kubectl: Kubectl) -> Deployed:
+    """Apply it, and wait until it is ready and the node has its cards."""
+    began = time.monotonic()
+    installation.apply()
+    installation.wait_until_ready()
+    deployed = Deployed(ground, installation, kubectl)
+    deployed.wait_for_cards()
+    ground.report(f"installed and ready after {time.monotonic() - began:.1f} s")
+    return deployed

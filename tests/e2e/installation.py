@@ -9,6 +9,7 @@ import signal
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -38,16 +39,28 @@ class Installation:
         kubectl: as an administrator.
         folder: for the kustomization that puts *image* in place of the published one.
         image: of our programs; the cluster has it, or can pull it.
+        components: what is added to the overlay.
+        images: of other programs, by the name that they have in manifests.
     """
 
-    def __init__(self, kubectl: Kubectl, folder: Path, image: str) -> None:
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        folder: Path,
+        image: str,
+        *,
+        components: Sequence[str] = (),
+        images: Mapping[str, str] | None = None,
+    ) -> None:
         self._kubectl = kubectl
         self._folder = folder
+        self._components = components
         (self._first_job,) = (each["metadata"]["name"] for each in base() if each["kind"] == "Job")
         (published,) = {
             each["image"] for spec in pod_specs(base()).values() for each in spec["containers"]
         }
-        self._image = {"name": published.rpartition(":")[0], **image_parts(image)}
+        wanted = {published.rpartition(":")[0]: image, **(images or {})}
+        self._images = [{"name": name, **image_parts(each)} for name, each in wanted.items()]
         self._write()
 
     def _write(self, *components: str) -> None:
@@ -60,8 +73,10 @@ class Installation:
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [relative(OVERLAY)],
-            "components": [relative(DEPLOY / "components" / each) for each in components],
-            "images": [self._image],
+            "components": [
+                relative(DEPLOY / "components" / each) for each in (*self._components, *components)
+            ],
+            "images": self._images,
         }
         text = yaml.safe_dump(written)
         (self._folder / "kustomization.yaml").write_text(text, encoding="utf-8")
@@ -212,6 +227,18 @@ class Installation:
 
     # --- looking ---------------------------------------------------------------------
 
+    def lines(self, app: str) -> list[Json]:
+        """Read what the pods of a program have logged."""
+        said = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1")
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    def holder(self, lease: str) -> Json | None:
+        """Give the pod that holds a lease; ``None`` where nobody does."""
+        held = self._kubectl.json("get", "lease", lease, f"--namespace={NAMESPACE}")
+        pods = self._kubectl.items("pods", f"--namespace={NAMESPACE}")
+        name, _, _ = (held["spec"].get("holderIdentity") or "").partition("_")
+        return next((each for each in pods if each["metadata"]["name"] == name), None)
+
     def webhooks(self) -> dict[str, str]:
         """Give the address of each replica, those too that are ending."""
         found = self._kubectl.items("pods", f"--namespace={NAMESPACE}", _WEBHOOKS)
@@ -287,20 +314,25 @@ def _metrics(address: str) -> str:
 
 def kill_agent_of(uid: str) -> None:
     """Kill the agent of a pod on this host, as the kernel does when memory is short."""
-    ours = [each.parent.name for each in Path("/proc").glob("[0-9]*/cgroup")]
-    ours = [pid for pid in ours if _is_agent_of(pid, uid)]
-    assert len(ours) == 1, f"processes of the agent of pod {uid}: {ours}"
-    os.kill(int(ours[0]), signal.SIGKILL)
+    (ours,) = processes_of("agent", uid)
+    os.kill(ours, signal.SIGKILL)
 
 
-def _is_agent_of(pid: str, uid: str) -> bool:
+def processes_of(program: str, uid: str) -> list[int]:
+    """Give the processes of one of our programs on this host, in the pod with that UID."""
+    found = [each.parent.name for each in Path("/proc").glob("[0-9]*/cgroup")]
+    return sorted(int(pid) for pid in found if _runs_in(pid, program, uid))
+
+
+def _runs_in(pid: str, program: str, uid: str) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
     except (OSError, ValueError):  # it has ended
         return False
     # The two ways of naming a pod's group: cgroupfs and systemd.
-    return command[1:3] == [b"-m", b"agent"] and (uid in groups or uid.replace("-", "_") in groups)
+    ours = command[1:3] == [b"-m", program.encode()]
+    return ours and (uid in groups or uid.replace("-", "_") in groups)
 
 
 def image_parts(image: str) -> dict[str, str]:

@@ -29,6 +29,8 @@ class Settings:
         kubectl: the program; empty takes the one beside Python or on the path.
         deploy_image: an image of our programs that the cluster has, or can pull; empty when
             there is none.
+        scheduler_image: an image of kube-scheduler that the cluster has, or can pull; empty when
+            there is none.
         topology: the Topology Manager policy that the node's kubelet must have; empty for
             whatever it has.
     """
@@ -43,6 +45,7 @@ class Settings:
     webhook_host: str
     kubectl: str
     deploy_image: str
+    scheduler_image: str = ""
     topology: str = ""
 
 
@@ -80,5 +83,6 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         webhook_host=get("WEBHOOK_HOST", "127.0.0.1"),
         kubectl=get("KUBECTL"),
         deploy_image=get("DEPLOY_IMAGE"),
+        scheduler_image=get("SCHEDULER_IMAGE"),
         topology=get("TOPOLOGY"),
     )

@@ -1,6 +1,5 @@
 """The overlay for trying out, applied as a person does: what holds while parts of it change."""
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.cluster import ApiError, Cluster, Json
-from tests.e2e.deployed import Deployed
+from tests.e2e.deployed import Deployed, installing, occupied, ready
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import (
     AGENT,
@@ -33,41 +32,21 @@ EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
 def ground(
     settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
 ) -> Iterator[Ground]:
-    ground = Ground(settings, cluster, node=node, report=report, enforced=False)
-    try:
-        ground.occupy()
+    with occupied(settings, cluster, node, report) as ground:
         yield ground
-    finally:
-        ground.leave()
-        ground.disconnect()
 
 
 @pytest.fixture(scope="module")
 def installation(
     settings: Settings, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
-    """What is to be installed; removed in the end, whatever became of it."""
-    if not settings.deploy_image:
-        pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
-    folder = tmp_path_factory.mktemp("deployed")
-    installation = Installation(kubectl, folder, settings.deploy_image)
-    found = installation.left()
-    assert found == [], f"gpu-turnstile is installed: {found}"
-    try:
+    with installing(settings, kubectl, tmp_path_factory.mktemp("deployed")) as installation:
         yield installation
-    finally:
-        installation.remove()
 
 
 @pytest.fixture(scope="module")
 def whole(installation: Installation, ground: Ground, kubectl: Kubectl) -> Deployed:
-    began = time.monotonic()
-    installation.apply()
-    installation.wait_until_ready()
-    deployed = Deployed(ground, installation, kubectl)
-    deployed.wait_for_cards()
-    ground.report(f"installed and ready after {time.monotonic() - began:.1f} s")
-    return deployed
+    return ready(ground, installation, kubectl)
 
 
 @pytest.fixture

@@ -1,0 +1,149 @@
+"""The overlay with a kube-scheduler of its own, which sees cards: what it chooses, a node gives."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Json
+from tests.e2e.deployed import Deployed, installing, occupied, ready
+from tests.e2e.ground import Ground, is_ready, phase, wait
+from tests.e2e.installation import NAMESPACE, Installation, processes_of
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.manifests import CARDS
+from tests.e2e.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+EXTENDER, KUBE_SCHEDULER = "gpu-turnstile-scheduler", "gpu-turnstile-kube-scheduler"
+COMPONENTS = ("scheduler-extender", "scheduler-own")
+
+
+@pytest.fixture(scope="module")
+def ground(
+    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
+) -> Iterator[Ground]:
+    with occupied(settings, cluster, node, report) as ground:
+        yield ground
+
+
+@pytest.fixture(scope="module")
+def installation(
+    settings: Settings, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    if not settings.scheduler_image:
+        pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
+    images = {"registry.k8s.io/kube-scheduler": settings.scheduler_image}
+    folder = tmp_path_factory.mktemp("scheduler")
+    with installing(settings, kubectl, folder, components=COMPONENTS, images=images) as each:
+        yield each
+
+
+@pytest.fixture(scope="module")
+def whole(installation: Installation, ground: Ground, kubectl: Kubectl) -> Deployed:
+    deployed = ready(ground, installation, kubectl)
+    for each in (EXTENDER, KUBE_SCHEDULER):
+        installation.rolled_out(NAMESPACE, f"deployment/{each}")
+    return deployed
+
+
+@pytest.fixture
+def deployed(whole: Deployed) -> Iterator[Deployed]:
+    yield whole
+    whole.ground.clear()
+
+
+def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) -> None:
+    """By the extender's log: the agent writes the annotation too, once it has decided."""
+    ground = deployed.ground
+    pods = ground.run(*ground.make.burst(30, seed=5), ground.make.single("whole", 200))
+
+    assert ground.refused(pods) == {}
+    seen = ground.audit("burst through the extender", pods)
+    got = {(each.pod, each.container.name): each.visible for each in seen}
+    namespace = f"{ground.cluster.namespace}/"
+    bound = {
+        line["pod"].removeprefix(namespace): _cards(line["cards"])
+        for line in deployed.installation.lines(EXTENDER)
+        if line.get("message") == "bound" and line["pod"].startswith(namespace)
+    }
+    assert bound.keys() == pods.keys()
+    for name, chosen in bound.items():
+        containers = pods[name]["spec"]["containers"]
+        told = {containers[place]["name"]: cards for place, cards in chosen.items()}
+        assert told == {each: _indices(got[name, each]) for each in told}, name
+        assert told, name
+
+
+def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
+    deployed: Deployed,
+) -> None:
+    """A stock scheduler would send it here, for there are places enough, and it would fail."""
+    ground = deployed.ground
+    ground.run(*(ground.make.single(f"full-{number}", 60, 4) for number in range(CARDS)))
+
+    ground.cluster.create(ground.make.single("waits", 50, 4))
+    wait("its refusal", lambda: "no card has 50 cores" in _why_not(ground.cluster.pods()["waits"]))
+    assert "nodeName" not in ground.cluster.pods()["waits"]["spec"]
+
+    ground.cluster.delete("full-7")
+    wait(
+        "it runs",
+        lambda: phase(ground.cluster.pods()["waits"]) == "Running",
+        within=30,
+    )
+
+
+def test_a_killed_extender_costs_no_pod_of_a_burst(deployed: Deployed) -> None:
+    ground, installation = deployed.ground, deployed.installation
+    burst = [ground.make.single(f"burst-{number}", 10, 4) for number in range(90)]
+    creating = ground.submit(burst)
+    wait("a part of the burst is bound", lambda: len(_bound(ground)) > len(burst) // 4)
+    leader = installation.holder(EXTENDER)
+    assert leader is not None
+    for process in processes_of("scheduler", leader["metadata"]["uid"]):
+        os.kill(process, signal.SIGKILL)
+    at_the_kill = len(_bound(ground))
+
+    for done in creating:
+        done.result(60)
+    pods = ground.settled(each["metadata"]["name"] for each in burst)
+
+    ground.report(f"extender killed with {at_the_kill} of {len(burst)} pods bound")
+    assert at_the_kill < len(burst)
+    assert ground.refused(pods) == {}
+    ground.audit("after the extender was killed", pods)
+    for each in (EXTENDER, KUBE_SCHEDULER):
+        installation.rolled_out(NAMESPACE, f"deployment/{each}")
+
+
+def test_pods_without_gpus_stay_with_the_cluster_s_own_scheduler(deployed: Deployed) -> None:
+    ground = deployed.ground
+    ground.cluster.create(ground.make.plain("plain"))
+    gpu = ground.run(ground.make.single("gpu", 10, 4))["gpu"]
+    wait("the plain pod runs", lambda: is_ready(ground.cluster.pods()["plain"]))
+
+    asked = {name: pod["spec"]["schedulerName"] for name, pod in ground.cluster.pods().items()}
+    assert asked == {"plain": "default-scheduler", "gpu": "gpu-turnstile-scheduler"}
+    assert ground.refused({"gpu": gpu}) == {}
+
+
+def _bound(ground: Ground) -> list[str]:
+    return [name for name, pod in ground.cluster.pods().items() if pod["spec"].get("nodeName")]
+
+
+def _why_not(pod: Json) -> str:
+    conditions = pod["status"].get("conditions") or ()
+    return " ".join(str(each.get("message")) for each in conditions if each["status"] == "False")
+
+
+def _cards(text: str) -> dict[int, set[int]]:
+    """Read the cards of each container as the extender logs them: ``0: 3, 1: 4,5``."""
+    parts = [each.partition(": ") for each in text.split(", ") if each]
+    return {int(place): set(map(int, cards.split(","))) for place, _, cards in parts}
+
+
+def _indices(visible: tuple[str, ...] | None) -> set[int]:
+    """Return the indices of made-up cards, which are in their UUIDs."""
+    return {int(each.split("-")[1]) for each in visible or ()}

@@ -22,6 +22,7 @@ from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
 from certs.rotate import Surroundings, rotate
 from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
+from common.commandline import run
 from common.logs import configure
 
 _log = logging.getLogger(__name__)
@@ -221,17 +222,7 @@ def _sleep(duration: timedelta) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and an exit status other than 0."""
-    try:
-        result = cli.main(arguments, prog_name="python -m certs", standalone_mode=False)
-    except click.ClickException as error:
-        click.echo(f"certs: error: {error.format_message()}", err=True)
-        return error.exit_code
-    except click.Abort:
-        return 130
-    except CertsError as error:
-        click.echo(f"certs: error: {error}", err=True)
-        return 1
-    return result if isinstance(result, int) else 0  # click hands back the status of --help
+    return run(cli, arguments, program="certs", failures=(CertsError,), status=1)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from common.commandline import run, server_options
 from common.logs import configure
 from common.serving.errors import SettingsError
 from common.serving.tls import Files
@@ -21,43 +22,10 @@ _POLICY = click.Choice([each.value for each in Policy])
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8444,
-    envvar="GPU_TURNSTILE_SCHEDULER_PORT",
-    show_envvar=True,
-    help="Port to listen on.",
-)
-@click.option(
-    "--host",
-    default="0.0.0.0",  # noqa: S104 - kube-scheduler calls from outside the pod
-    envvar="GPU_TURNSTILE_SCHEDULER_HOST",
-    show_envvar=True,
-    help="Address to listen on.",
-)
-@click.option(
-    "--cert",
-    type=_FILE,
-    required=True,
-    envvar="GPU_TURNSTILE_SCHEDULER_CERT",
-    show_envvar=True,
-    help="PEM file with the serving certificate and its chain; read again when it changes.",
-)
-@click.option(
-    "--key",
-    type=_FILE,
-    required=True,
-    envvar="GPU_TURNSTILE_SCHEDULER_KEY",
-    show_envvar=True,
-    help="PEM file with the private key, not encrypted.",
-)
-@click.option(
-    "--client-ca",
-    type=_FILE,
-    envvar="GPU_TURNSTILE_SCHEDULER_CLIENT_CA",
-    show_envvar=True,
-    help="PEM file of a CA: only clients with its certificate are answered.",
+@server_options(
+    "GPU_TURNSTILE_SCHEDULER",
+    port=8444,
+    clients="only clients with its certificate are answered",
 )
 @click.option(
     "--kubeconfig",
@@ -180,17 +148,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and an exit status other than 0."""
-    try:
-        result = cli.main(arguments, prog_name="python -m scheduler", standalone_mode=False)
-    except click.ClickException as error:
-        click.echo(f"scheduler: error: {error.format_message()}", err=True)
-        return error.exit_code
-    except click.Abort:
-        return 130
-    except SettingsError as error:
-        click.echo(f"scheduler: error: {error}", err=True)
-        return 2
-    return result if isinstance(result, int) else 0  # click hands back the status of --help
+    return run(cli, arguments, program="scheduler", failures=(SettingsError,))
 
 
 if __name__ == "__main__":

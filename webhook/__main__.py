@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from common.commandline import run, server_options
 from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
@@ -34,36 +35,10 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
 
 
 @click.command(context_settings={"show_default": True})
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8443,
-    envvar="GPU_TURNSTILE_WEBHOOK_PORT",
-    show_envvar=True,
-    help="Port to listen on.",
-)
-@click.option(
-    "--host",
-    default="0.0.0.0",  # noqa: S104 - the API server calls from outside the pod
-    envvar="GPU_TURNSTILE_WEBHOOK_HOST",
-    show_envvar=True,
-    help="Address to listen on.",
-)
-@click.option(
-    "--cert",
-    type=_FILE,
-    required=True,
-    envvar="GPU_TURNSTILE_WEBHOOK_CERT",
-    show_envvar=True,
-    help="PEM file with the serving certificate and its chain; read again when it changes.",
-)
-@click.option(
-    "--key",
-    type=_FILE,
-    required=True,
-    envvar="GPU_TURNSTILE_WEBHOOK_KEY",
-    show_envvar=True,
-    help="PEM file with the private key, not encrypted.",
+@server_options(
+    "GPU_TURNSTILE_WEBHOOK",
+    port=8443,
+    clients="reviews are answered only to clients with its certificate",
 )
 @click.option(
     "--domain",
@@ -87,13 +62,6 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
     envvar="GPU_TURNSTILE_WEBHOOK_CONNECTIONS",
     show_envvar=True,
     help="Connections that each process holds at once; a further one ends the least useful.",
-)
-@click.option(
-    "--client-ca",
-    type=_FILE,
-    envvar="GPU_TURNSTILE_WEBHOOK_CLIENT_CA",
-    show_envvar=True,
-    help="PEM file of a CA: reviews are answered only to clients with its certificate.",
 )
 @click.option(
     "--largest-card",
@@ -179,17 +147,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and an exit status other than 0."""
-    try:
-        result = cli.main(arguments, prog_name="python -m webhook", standalone_mode=False)
-    except click.ClickException as error:
-        click.echo(f"webhook: error: {error.format_message()}", err=True)
-        return error.exit_code
-    except click.Abort:
-        return 130
-    except SettingsError as error:
-        click.echo(f"webhook: error: {error}", err=True)
-        return 2
-    return result if isinstance(result, int) else 0  # click hands back the status of --help
+    return run(cli, arguments, program="webhook", failures=(SettingsError,))
 
 
 if __name__ == "__main__":

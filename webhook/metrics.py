@@ -1,4 +1,4 @@
-"""The webhook's Prometheus metrics. The only importer of ``prometheus_client`` here.
+"""The webhook's Prometheus metrics.
 
 Workers are processes: each writes its numbers to files in a shared directory, and the one
 that is asked adds them up. The files are named by the worker's place among the workers and
@@ -7,13 +7,12 @@ do not add files.
 """
 
 import os
-import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import Counter, Histogram, values
+
+from common.serving.metrics import ServerMetrics
 
 _PREFIX = "gpu_turnstile_webhook_"
 _BUCKETS = (
@@ -34,78 +33,40 @@ def share(directory: Path, place: int) -> None:
     values.ValueClass = shared_value
 
 
-class Metrics:
+class Metrics(ServerMetrics):
     """Every metric of one worker.
 
     Args:
         shared: the directory given to :func:`share`; ``None`` for a process of its own.
     """
 
-    content_type = "text/plain; version=0.0.4; charset=utf-8"
-
     def __init__(self, shared: Path | None = None) -> None:
-        self._registry = registry = CollectorRegistry()
-        if shared is not None:
-            MultiProcessCollector(registry, path=str(shared))  # type: ignore[no-untyped-call]  # is not typed
-            registry = CollectorRegistry()
+        super().__init__(_PREFIX, shared)
         self._reviews = Counter(
             f"{_PREFIX}reviews",
             "Reviews answered; of a denied one also the first rule it breaks.",
             ["route", "verdict", "rule"],
-            registry=registry,
+            registry=self.registry,
         )
         self._findings = Counter(
             f"{_PREFIX}findings",
             "Reviews that broke a rule, counted for each rule.",
             ["route", "rule"],
-            registry=registry,
+            registry=self.registry,
         )
         self._refusals = Counter(
             f"{_PREFIX}refusals",
             "Requests that were no review, by HTTP status.",
             ["status"],
-            registry=registry,
+            registry=self.registry,
         )
         self._seconds = Histogram(
             f"{_PREFIX}review_duration_seconds",
             "From the body of a review to the body of its answer.",
             ["route"],
             buckets=_BUCKETS,
-            registry=registry,
+            registry=self.registry,
         )
-        self._in_flight = self._gauge(
-            "requests_in_flight",
-            "Requests that have begun to arrive and are not answered.",
-            registry,
-        )
-        self._connections = self._gauge("connections", "Connections that are open.", registry)
-        self._ended = Counter(
-            f"{_PREFIX}connections_ended",
-            "Connections ended before their client did, by what they waited for and why.",
-            ["state", "reason"],
-            registry=registry,
-        )
-        self._expiry = Gauge(
-            f"{_PREFIX}certificate_expiry_timestamp_seconds",
-            "When the certificate that is served ends, of all workers the earliest.",
-            registry=registry,
-            multiprocess_mode="min",
-        )
-        self._reloads = Counter(
-            f"{_PREFIX}certificate_reloads",
-            "Times the files of the certificate had changed, by what became of it.",
-            ["result"],
-            registry=registry,
-        )
-        for result in ("loaded", "refused"):
-            self._reloads.labels(result)
-        Gauge(
-            f"{_PREFIX}build_info",
-            "What is running.",
-            ["version", "python"],
-            registry=registry,
-            multiprocess_mode="max",
-        ).labels(_version(), platform.python_version()).set(1)
         self._counted: dict[tuple[str, str, str], Counter] = {}
         self._timed: dict[str, Histogram] = {}
 
@@ -133,40 +94,3 @@ class Metrics:
     def refused(self, status: int) -> None:
         """Count a request that was no review."""
         self._refusals.labels(str(status)).inc()
-
-    def in_flight(self, change: int) -> None:
-        """Add to the requests that have begun to arrive and are not answered."""
-        self._in_flight.inc(change)
-
-    def connected(self, change: int) -> None:
-        """Add to the open connections."""
-        self._connections.inc(change)
-
-    def ended(self, state: str, why: str) -> None:
-        """Count a connection that the server closed first."""
-        self._ended.labels(state, why).inc()
-
-    def certificate_ends(self, expires: float) -> None:
-        """Set the end of the served certificate."""
-        self._expiry.set(expires)
-
-    def certificate_changed(self, result: str) -> None:
-        """Count new files of the certificate, by their fate: ``loaded`` or ``refused``."""
-        self._reloads.labels(result).inc()
-
-    def render(self) -> bytes:
-        """Write all metrics, of all workers, in the text format."""
-        return generate_latest(self._registry)
-
-    @staticmethod
-    def _gauge(name: str, text: str, registry: CollectorRegistry) -> Gauge:
-        gauge = Gauge(f"{_PREFIX}{name}", text, registry=registry, multiprocess_mode="sum")
-        gauge.set(0)  # the worker before in this place has died with all it had open
-        return gauge
-
-
-def _version() -> str:
-    try:
-        return version("gpu-turnstile")
-    except PackageNotFoundError:  # run from a copy of the source
-        return "unknown"

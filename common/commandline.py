@@ -1,0 +1,95 @@
+"""What the programs' command lines share: how they end, and the options of a server."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_INTERRUPTED = 130  # as a shell has it: 128 and SIGINT
+_FILE = click.Path(path_type=Path)
+
+
+def run(
+    command: click.Command,
+    arguments: Sequence[str] | None,
+    *,
+    program: str,
+    failures: tuple[type[Exception], ...],
+    status: int = 2,
+) -> int:
+    """Run a command line; an error is one line on stderr and an exit status other than 0.
+
+    Args:
+        command: what to run.
+        arguments: those of the process where ``None``.
+        program: its package, with whose name the line begins.
+        failures: errors whose text is meant for whoever has called.
+        status: the exit status of such an error.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        result = command.main(arguments, prog_name=f"python -m {program}", standalone_mode=False)
+    except click.ClickException as error:
+        click.echo(f"{program}: error: {error.format_message()}", err=True)
+        return error.exit_code
+    except click.Abort:
+        return _INTERRUPTED
+    except failures as error:
+        click.echo(f"{program}: error: {error}", err=True)
+        return status
+    return result if isinstance(result, int) else 0  # click hands back the status of --help
+
+
+def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Command], _Command]:
+    """Make the options of a server: where it listens, its certificate, and its clients' CA.
+
+    Args:
+        prefix: of their environment variables.
+        port: where it listens by default.
+        clients: what only clients with a certificate of the CA get.
+    """
+    option = partial(_option, prefix)
+    options = (
+        option(
+            "port",
+            type=click.IntRange(1, 65535),
+            default=port,
+            help="Port to listen on.",
+        ),
+        option(
+            "host",
+            default="0.0.0.0",  # noqa: S104 - clients call from outside the pod
+            help="Address to listen on.",
+        ),
+        option(
+            "cert",
+            type=_FILE,
+            required=True,
+            help="PEM file with the serving certificate and its chain; read again when it changes.",
+        ),
+        option(
+            "key",
+            type=_FILE,
+            required=True,
+            help="PEM file with the private key, not encrypted.",
+        ),
+        option("client-ca", type=_FILE, help=f"PEM file of a CA: {clients}."),
+    )
+
+    def add(command: _Command) -> _Command:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return add
+
+
+def _option(prefix: str, name: str, **how: Any) -> Callable[[_Command], _Command]:
+    variable = f"{prefix}_{name.upper().replace('-', '_')}"
+    return click.option(f"--{name}", envvar=variable, show_envvar=True, **how)

@@ -5,9 +5,10 @@ our policies use are added at the end. Optional fields (``?.``) do not parse her
 ``params`` and ``namespaceObject`` are not defined, and nothing has a cost limit.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -25,8 +26,8 @@ Scope: TypeAlias = Mapping[str, Any]
 """What an expression may speak of, as values of celpy."""
 
 
-# Made with the module: it raises Python's recursion limit, which nobody expects later.
-_ENVIRONMENT = celpy.Environment()
+# celpy raises it when an environment is made, and nobody expects that later.
+sys.setrecursionlimit(max(2500, sys.getrecursionlimit()))
 
 
 class InvalidExpression(ValueError):
@@ -104,10 +105,17 @@ class _Variables(MapType):
         return super().__getitem__(name)
 
 
+@cache
+def _environment() -> celpy.Environment:
+    """Make the grammar's parser, which takes a third of a second: not all who import need it."""
+    return celpy.Environment()
+
+
 @lru_cache(maxsize=256)
 def _compile(expression: str) -> celpy.Runner:
     try:
-        return _ENVIRONMENT.program(_ENVIRONMENT.compile(expression), functions=dict(_FUNCTIONS))
+        language = _environment()
+        return language.program(language.compile(expression), functions=dict(_FUNCTIONS))
     except CELParseError as error:
         raise InvalidExpression(f"compilation failed: {error}") from error
 

@@ -115,7 +115,9 @@ def test_without_wrk_the_rates_are_said_to_be_missing(monkeypatch: pytest.Monkey
 @pytest.mark.skipif(not wrk.is_installed(), reason="wrk is not installed")
 def test_servers_take_turns_under_wrk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.webhook.missing", _only_ours_and_the_bare_one)
+    monkeypatch.setattr("bench.webhook.alone_us", lambda _size: webhook.Alone(50.0, 20.0))
     monkeypatch.setattr("bench.webhook.per_review_us", lambda *_, **__: 100.0)
+    monkeypatch.setattr("bench.webhook.besiege", lambda *_, **__: ())  # above, without wrk
     effort = webhook.Effort(
         seconds=1,
         turns=1,
@@ -123,7 +125,6 @@ def test_servers_take_turns_under_wrk(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes=(5_000,),
         workers=(1,),
         connections=2,
-        siege=(20, 1, 10),
         inputs=0,
     )
     result = webhook.run(effort)

@@ -12,12 +12,13 @@ from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from tests.examples import share
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 BLOCK = 256 << 20
 
-patient = settings(deadline=None, max_examples=50)
+patient = settings(deadline=None, max_examples=share(50))
 """For property tests: a busy machine is no failure, and every run tries other examples."""
 
 

@@ -27,6 +27,7 @@ from contract.stamps import OrderStamp
 from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, Node, make_manifest
 from tests.agent.kubernetes_api.test_annotation_writer import FakePatchApi
+from tests.examples import share
 
 LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
 
@@ -217,7 +218,7 @@ def formatted() -> Iterator[None]:
     strict=False,
 )
 @settings(
-    patient, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    patient, max_examples=share(60), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the log's handler is the same for all
 @given(drawn=_pods, restarted=st.booleans(), strict=st.booleans())
 def test_whatever_a_pod_brings_its_calls_are_served_or_refused(

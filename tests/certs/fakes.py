@@ -1,6 +1,6 @@
 """A cluster in memory that can be stopped at every call, and what must hold in it at any time."""
 
-import json
+import marshal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -148,8 +148,8 @@ class FakeCluster:
 
 
 def _copy(obj: Any) -> Any:
-    """Copy JSON, several times as fast as ``deepcopy`` does."""
-    return json.loads(json.dumps(obj))
+    """Copy JSON, many times as fast as ``deepcopy`` does."""
+    return marshal.loads(marshal.dumps(obj, 2))  # from version 3 on what is twice stays one
 
 
 class Gated:

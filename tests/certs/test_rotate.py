@@ -34,6 +34,7 @@ from tests.certs.fakes import (
     interleave,
 )
 from tests.certs.fakes import settings as rotation
+from tests.examples import share
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -329,7 +330,7 @@ def test_an_authority_near_its_end_signs_nothing_any_more() -> None:
 # --- two at once, and long histories ---------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(
     st.lists(st.integers(0, 2), max_size=150),
     st.sampled_from([_install, _renew_serving, _renew_both, _switch, _drop]),
@@ -358,7 +359,7 @@ _MOVES = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(st.lists(_MOVES, max_size=25))
 def test_over_any_history_every_api_server_accepts_every_webhook(
     moves: list[tuple[str, int]],

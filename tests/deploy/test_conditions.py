@@ -11,6 +11,7 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from simulator.api.cel import compile_condition
 from tests.deploy.manifests import Json, base, find
+from tests.examples import share
 from webhook.admission.pods import decide_pod
 from webhook.admission.verdicts import Verdict
 
@@ -156,7 +157,7 @@ _NOTES = st.dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(_SPEC, _NOTES)
 def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json, notes: Json) -> None:
     pod = {"metadata": {"annotations": notes}, "spec": spec}

@@ -14,6 +14,7 @@ from tests.deploy.creation_examples import BINDINGS, CREATIONS, Bound, Creation
 from tests.deploy.manifests import Json, base, find
 from tests.deploy.policies import Update, denials
 from tests.deploy.policy_examples import NAMES, NODES, OURS, PODS, Example
+from tests.examples import share
 from webhook.admission.pods import decide_pod
 
 OBJECTS = base()
@@ -88,7 +89,7 @@ _COUNTS = st.sampled_from(["", "0", "1", "50", "99", "100", "150", "200", "300",
 _ASKED = st.tuples(_COUNTS, _COUNTS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 @given(st.lists(_ASKED, min_size=1, max_size=3), st.lists(_ASKED, max_size=3))
 def test_the_requests_policy_and_the_webhook_agree_about_every_pod(
     containers: list[tuple[str, str]], init: list[tuple[str, str]]
@@ -104,7 +105,7 @@ _RIGHT = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=share(25), deadline=None)
 @given(
     st.lists(_RIGHT, min_size=1, max_size=3),
     st.lists(_RIGHT.map(lambda each: (*each, "Always")) | _RIGHT, max_size=4),

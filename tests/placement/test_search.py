@@ -16,6 +16,7 @@ from placement.search import Assignment, Capacity, Plan, Step, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container
+from tests.examples import share
 
 LINKS = Links(Inventory(()))
 
@@ -296,7 +297,7 @@ def _check(
             assert used[each.card.uuid, resource] <= each.card.free[resource]
 
 
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(_containers, _rooms, st.sampled_from(Policy), st.data())
 def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     containers: list[tuple[Any, ...]],

@@ -17,6 +17,7 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
 from tests.agent.fakes import Node
+from tests.examples import share
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.scheduler.test_binding import FakeApi
 
@@ -84,7 +85,7 @@ class Cluster:
 _limit = st.sampled_from([(10, 1), (30, 4), (60, 4), (100, 9), (200, 8), (50, 16)])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=share(50))
 @given(
     st.lists(st.lists(_limit, min_size=1, max_size=2), min_size=1, max_size=6),
     st.sampled_from(Policy),
@@ -97,7 +98,7 @@ def test_the_cards_that_were_chosen_are_the_cards_that_containers_get(
         cluster.run(f"p{number}", *limits)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share(60))
 @example([((200, 8), [(100, 9)])])
 @given(st.lists(st.tuples(_limit, st.lists(_limit, max_size=1)), min_size=1, max_size=4))
 def test_init_containers_are_counted_as_the_kubelet_counts_them(

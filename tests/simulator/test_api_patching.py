@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.api.patching import InvalidPatch, apply_json_patch, apply_merge_patch
+from tests.examples import share
 
 # The examples of RFC 7386, appendix A, whose target and result are objects.
 RFC_7386 = [
@@ -41,7 +42,7 @@ _OBJECTS = st.dictionaries(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(30))
 @given(target=_OBJECTS, patch=_OBJECTS)
 def test_a_merge_patch_applied_twice_is_applied_once(
     target: dict[str, Any], patch: dict[str, Any]

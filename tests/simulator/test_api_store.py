@@ -9,6 +9,7 @@ from simulator.api.errors import StatusError
 from simulator.api.resources import NODES, PODS, Json, Resource
 from simulator.api.store import Change, Store
 from simulator.api.watching import line_of
+from tests.examples import share
 
 
 class Clock:
@@ -112,7 +113,7 @@ def run(store: Store, operations: list[tuple[str, str, int]], resource: Resource
             store.delete(resource, "default", name)
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(operations=_OPERATIONS)
 def test_versions_strictly_increase(operations: list[tuple[str, str, int]]) -> None:
     store, seen = new_store(), list[Change]()
@@ -123,7 +124,7 @@ def test_versions_strictly_increase(operations: list[tuple[str, str, int]]) -> N
     assert all(version(change.last) == change.version for change in seen)
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(before=_OPERATIONS, after=_OPERATIONS, wanted=st.sampled_from(["", "n0", "n1"]))
 def test_a_watcher_that_goes_on_from_a_list_ends_with_the_same_objects(
     before: list[tuple[str, str, int]], after: list[tuple[str, str, int]], wanted: str
@@ -152,7 +153,7 @@ def test_a_watcher_that_goes_on_from_a_list_ends_with_the_same_objects(
     }
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(before=_OPERATIONS, after=_OPERATIONS)
 def test_undoing_the_history_gives_the_list_of_that_moment(
     before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]

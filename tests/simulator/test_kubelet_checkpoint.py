@@ -11,6 +11,7 @@ from simulator.kubelet.checkpoint import Checkpoint, decode, encode
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
+from tests.examples import share
 
 HOLDING = Holding(
     ("a", "b"),
@@ -42,7 +43,7 @@ def test_the_file_has_the_shape_of_the_kubelets_own() -> None:
 texts = st.text(max_size=8)
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(30))
 @given(
     st.dictionaries(
         texts,

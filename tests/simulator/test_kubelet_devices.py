@@ -15,6 +15,7 @@ from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
 from simulator.kubelet.numa import Device, NumaHint, no_hint
 from simulator.kubelet.pods import Container, Pod, requests_of
+from tests.examples import share
 
 R, S = "example.com/r", "example.com/s"
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
@@ -290,7 +291,7 @@ containers_of = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=share(60))
 @given(
     st.lists(st.tuples(containers_of, st.booleans(), st.integers(0, 5)), max_size=12),
     st.integers(0, 2**16),

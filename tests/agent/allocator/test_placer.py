@@ -36,6 +36,7 @@ from tests.agent.builders import (
     pod_id,
     view,
 )
+from tests.examples import share
 
 P, Q = pod_id("p"), pod_id("q")
 NODE = device_table(cards=3)
@@ -354,7 +355,7 @@ _containers = st.lists(
 )
 
 
-@settings(patient, max_examples=30)
+@settings(patient, max_examples=share(30))
 @given(
     pods=st.lists(st.tuples(_containers, st.booleans()), max_size=8),
     policy=st.sampled_from(Policy),
@@ -452,7 +453,7 @@ class Kubelet:
             self.reusable[resource] -= taken
 
 
-@settings(patient, max_examples=50)
+@settings(patient, max_examples=share(50))
 @given(containers=_containers, core_first=st.lists(st.booleans(), min_size=3, max_size=3))
 def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
     containers: list[tuple[Any, tuple[int, int]]], core_first: list[bool]
@@ -497,7 +498,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
     ledger.check()
 
 
-@settings(patient, max_examples=50)
+@settings(patient, max_examples=share(50))
 @given(containers=_containers, listed=st.booleans())
 def test_by_a_complete_annotation_as_many_places_are_counted_as_the_kubelet_keeps(
     containers: list[tuple[Any, tuple[int, int]]], listed: bool

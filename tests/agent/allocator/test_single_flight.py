@@ -14,6 +14,7 @@ from agent.allocator.single_flight import SharedRecord
 from agent.errors import Unavailable
 from tests.agent.builders import listed, patient, snapshot
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
+from tests.examples import share
 
 
 class Source:
@@ -187,7 +188,7 @@ _callers = st.lists(
 )
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=share(40))
 @given(
     callers=_callers,
     takes=st.lists(st.sampled_from([0.0, 0.001, 0.003]), max_size=12),

@@ -11,6 +11,7 @@ from agent.errors import SettingsError
 from placement.cards import Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
+from tests.examples import share
 
 TEXT = """\
 cards:
@@ -131,7 +132,7 @@ _reasons = st.builds(
 )
 
 
-@settings(patient, max_examples=20)
+@settings(patient, max_examples=share(20))
 @given(inventories(most=2), st.text(), st.lists(_reasons, max_size=2))
 def test_a_written_file_reads_back_to_the_equal_inventory_whatever_texts_are_in_it(
     inventory: Inventory, driver: str, faults: list[CardFault]

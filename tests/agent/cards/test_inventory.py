@@ -9,6 +9,7 @@ from agent.cards.inventory import parse_inventory, write_inventory
 from agent.errors import SettingsError
 from placement.cards import Card, Inventory, Link
 from tests.agent.builders import patient
+from tests.examples import share
 
 Json = dict[str, Any]
 DOCUMENT: Json = {
@@ -210,7 +211,7 @@ _links = st.fixed_dictionaries(
 )
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=share(40))
 @given(
     _yaml
     | st.fixed_dictionaries(

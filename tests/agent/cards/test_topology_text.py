@@ -5,6 +5,7 @@ from agent.cards.topology_text import card_table, describe, link_matrix
 from placement.cards import Card, Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
+from tests.examples import share
 
 FOUR = Inventory(
     (
@@ -75,7 +76,7 @@ def test_a_node_without_cards_has_no_matrix() -> None:
     assert describe(Discovery(Inventory(()))) == ("  uuid  model  memory  bus id  NUMA  device\n")
 
 
-@settings(patient, max_examples=20)
+@settings(patient, max_examples=share(20))
 @given(inventories(most=3))
 def test_no_text_of_a_card_breaks_the_lines(inventory: Inventory) -> None:
     text = describe(Discovery(inventory))

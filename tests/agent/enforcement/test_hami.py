@@ -22,6 +22,7 @@ from agent.enforcement.ticket_dirs import digest_of
 from agent.errors import EnforcementError
 from contract.demand import Demand
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, patient, pod_id
+from tests.examples import share
 
 POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
@@ -134,7 +135,7 @@ def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     assert len(core.plus(held).mounts) == 3
 
 
-@settings(patient, max_examples=20)
+@settings(patient, max_examples=share(20))
 @given(st.integers(1, 8), st.integers(1, 40))
 def test_limits_stand_in_the_order_of_the_containers_cards(
     tmp_path_factory: pytest.TempPathFactory, cards: int, blocks: int

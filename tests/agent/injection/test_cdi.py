@@ -33,6 +33,7 @@ from agent.injection.inject import DriverFiles, shared_by_all
 from placement.cards import Inventory
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
+from tests.examples import share
 
 DATA = Path(__file__).parents[2] / "data" / "cdi"
 TWO = Inventory((card(0), card(1)))
@@ -103,7 +104,7 @@ def test_the_lowest_version_that_knows_a_name_is_asked_for() -> None:
     assert spec_document(digit, COMMON)["cdiVersion"] == "0.5.0"
 
 
-@settings(patient, max_examples=20)
+@settings(patient, max_examples=share(20))
 @given(inventories(most=3))
 def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
     inventory: Inventory,

@@ -11,6 +11,7 @@ from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
 from contract.resource import Resource
 from placement.cards import Card, Inventory
 from tests.agent.builders import CORE, MEMORY, patient
+from tests.examples import share
 
 MIB = 1 << 20
 UUID = "GPU-00000000-5eed-4a2d-8c1f-00000000000{}"
@@ -30,7 +31,7 @@ def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     return api.ListAndWatchResponse(devices=devices(table, resource, ill, numa=numa)).ByteSize()
 
 
-@settings(patient, max_examples=40)
+@settings(patient, max_examples=share(40))
 @given(
     st.integers(1, 4),
     st.integers(1, 1100),

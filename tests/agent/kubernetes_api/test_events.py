@@ -20,6 +20,7 @@ from simulator.client import ApiClient
 from tests.agent.builders import patient
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 from tests.agent.threads import running
+from tests.examples import share
 
 EVENTS = "/api/v1/namespaces/default/events"
 POD = Subject("Pod", "default", "a", "uid-a")
@@ -381,7 +382,7 @@ _steps = st.lists(
 
 
 @settings(
-    patient, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    patient, max_examples=share(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the patch is the same for all
 @given(steps=_steps)
 def test_whatever_happens_each_thing_is_counted_as_often_as_it_was_told(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from common.serving.wsgi import VERIFIED
 from tests.common.serving.stages import GET, LARGEST_BODY, ConnectionStage
+from tests.examples import share
 
 HEAD = b"POST /b HTTP/1.1\r\nHost: localhost\r\n"
 UNREADABLE = b"the request could not be read\n"
@@ -253,7 +254,7 @@ REQUESTS = st.one_of(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=share(80))
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=4), data=st.data())
 def test_however_bytes_arrive_the_requests_are_the_same(
     requests: list[bytes], data: st.DataObject
@@ -269,7 +270,7 @@ def test_however_bytes_arrive_the_requests_are_the_same(
     assert len(bodies[0]) == len(requests) == len(at_once.answers) == len(cut.answers)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([HEAD, GET, b"\r\n\r\n", b"0\r\n"])))
 def test_whatever_arrives_nothing_is_raised_and_every_request_is_counted(
     pieces: list[bytes],

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.names import Names
+from tests.examples import share
 from tests.webhook.admission.building import (
     ANY,
     ORDER,
@@ -130,7 +131,7 @@ BINDINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(BINDINGS)
 def test_whatever_the_binding_it_is_allowed_and_only_ours_is_touched(binding: Json) -> None:
     before = copy.deepcopy(binding)

@@ -11,6 +11,7 @@ from contract.names import Names
 from tests.deploy.creation_examples import Creation
 from tests.deploy.manifests import base, find
 from tests.deploy.policies import denials
+from tests.examples import share
 from tests.webhook.admission.building import ANY, Json, applied, stamp
 from tests.webhook.admission.test_pods import SPEC
 from webhook.admission.defaults import fill_memory
@@ -86,7 +87,7 @@ def test_what_has_another_error_is_refused_in_the_same_words(
     assert _decide(pod).errors == verdict.errors
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(st.builds(lambda spec: {"spec": spec}, ANY | SPEC), st.integers(1, 2**31))
 def test_whatever_the_pod_only_missing_memory_of_shares_is_filled_in(
     pod: Json, largest: int
@@ -106,7 +107,7 @@ def test_whatever_the_pod_only_missing_memory_of_shares_is_filled_in(
             assert new.demand.memory == max(1, old.demand.cores * largest // 100) <= largest
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=20), st.integers(20, 10_000))
 def test_shares_of_one_card_together_fit_the_largest(cores: list[int], largest: int) -> None:
     """Unless they are so small that each gets the one block that it cannot do without."""

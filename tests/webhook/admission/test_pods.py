@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from contract.demand import asks_for_gpus
 from contract.names import Names
 from contract.stamps import OrderStamp
+from tests.examples import share
 from tests.webhook.admission.building import (
     ANY,
     ORDER,
@@ -296,7 +297,7 @@ SPEC = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(st.fixed_dictionaries({}, optional={"metadata": ANY | METADATA, "spec": ANY | SPEC}))
 def test_whatever_the_pod_the_patch_applies_and_touches_only_our_annotations(pod: Json) -> None:
     before = copy.deepcopy(pod)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.names import Names
+from tests.examples import share
 from tests.webhook.admission.building import Json, review_of
 from webhook.admission.options import DEFAULTS, DefaultMemory, Options
 from webhook.admission.reviews import Review, Target
@@ -177,7 +178,7 @@ TEMPLATES = ANY | st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(st.integers(0, len(KINDS) - 1), TEMPLATES, st.none() | TEMPLATES)
 def test_whatever_the_workload_there_is_a_verdict_without_a_patch(
     kind: int, template: object, old: object

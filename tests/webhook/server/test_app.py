@@ -12,6 +12,7 @@ from werkzeug.test import TestResponse
 from common.serving.wsgi import VERIFIED
 from contract.names import Names
 from contract.stamps import OrderStamp
+from tests.examples import share
 from webhook.admission.reviewer import Reviewer
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.handler import Handler
@@ -225,7 +226,9 @@ def _paths(document: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | 
 
 
 FUZZ = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=share(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

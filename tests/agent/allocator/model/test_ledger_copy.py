@@ -22,6 +22,7 @@ from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
+from tests.examples import share
 
 POD = PodId("default", "a", "uid-a")
 OTHER = PodId("default", "b", "uid-b")
@@ -46,7 +47,7 @@ helds = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(helds)
 def test_what_is_told_is_what_is_understood(held: Held) -> None:
     assert decode(json.loads(json.dumps(encode(held)))) == held
@@ -56,7 +57,7 @@ pods = st.frozensets(st.builds(PodId, st.text(), st.text(), st.text()))
 kubelets = st.none() | st.tuples(st.integers(), st.integers(), st.integers())
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(pods, pods, pods, st.none() | pods, kubelets)
 def test_what_became_of_admissions_is_understood_too(
     rejected: frozenset[PodId],

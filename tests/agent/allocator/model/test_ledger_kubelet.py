@@ -45,6 +45,7 @@ from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Container, 
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient, view
 from tests.agent.fakes import NAMES, FakeDecisionLog, FakePods, make_table
+from tests.examples import share
 
 KINDS = {NAMES.core: CORE, NAMES.memory: MEMORY}
 BLOCKS = 16
@@ -582,9 +583,9 @@ class WithoutWitness(AgentAndKubelet):
 
 
 TestAgentAndKubelet = AgentAndKubelet.TestCase
-TestAgentAndKubelet.settings = settings(patient, max_examples=40, stateful_step_count=40)
+TestAgentAndKubelet.settings = settings(patient, max_examples=share(40), stateful_step_count=40)
 TestWithoutWitness = WithoutWitness.TestCase
-TestWithoutWitness.settings = settings(patient, max_examples=25, stateful_step_count=40)
+TestWithoutWitness.settings = settings(patient, max_examples=share(25), stateful_step_count=40)
 
 
 def test_what_an_ended_pod_held_is_free_though_the_api_still_shows_the_pod() -> None:

@@ -32,6 +32,7 @@ from tests.agent.builders import (
     snapshot,
     view,
 )
+from tests.examples import share
 
 GOT = Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)
 HELD = {CORE: ids("GPU-0", range(50)), MEMORY: ids("GPU-0", range(4))}
@@ -353,7 +354,7 @@ def _follow(steps: Iterable[Step]) -> Owner:
     return owner
 
 
-@settings(patient, max_examples=120)
+@settings(patient, max_examples=share(120))
 @given(steps=_steps(SHAPES, twice=False))
 def test_moving_and_resting_together_are_what_looking_at_everything_gives(
     steps: Sequence[Step],
@@ -361,7 +362,7 @@ def test_moving_and_resting_together_are_what_looking_at_everything_gives(
     _follow(steps)
 
 
-@settings(patient, max_examples=120)
+@settings(patient, max_examples=share(120))
 @given(steps=_steps(["one", "init"], twice=True))
 def test_so_they_are_where_list_shows_a_name_twice(steps: Sequence[Step]) -> None:
     _follow(steps)

@@ -17,7 +17,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Dema
 from contract.resource import Resource
 from placement.capacity import CardState, need_of
 from placement.cards import Card, Inventory, Link
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import Capacity, Step, make_plan
 from placement.topology import Links
@@ -130,7 +130,7 @@ def _decide(case: _Case, links: Links) -> tuple[str, ...]:
         plan = make_plan(
             [_task(case.demand, 0)], case.capacities, links=links, policy=Policy.BINPACK
         )
-    except PlacementError:
+    except NoPlacement:
         return ()
     return plan["c0"].cards if plan else ()
 
@@ -210,7 +210,7 @@ def admit_ours(pod: Sequence[Demand], free: Free, inventory: Inventory, links: L
     steps = [_task(demand, index) for index, demand in enumerate(pod)]
     try:
         plan = make_plan(steps, capacities, links=links, policy=Policy.BINPACK)
-    except PlacementError:
+    except NoPlacement:
         return False
     index = {card.uuid: card.index for card in inventory.cards}
     for assignment in (plan or {}).values():

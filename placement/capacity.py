@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from contract.demand import CORES_PER_CARD, Demand
 from contract.resource import Resource
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ def need_of(demand: Demand) -> Need:
     """Work out what a container needs of each of its cards.
 
     Raises:
-        PlacementError: it asks for what the webhook refuses.
+        NoPlacement: it asks for what the webhook refuses.
     """
     if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
-        raise PlacementError(  # a pod created while there was no webhook to refuse it
+        raise NoPlacement(  # a pod created while there was no webhook to refuse it
             f"{demand.cores} cores and {demand.memory} memory blocks fit no card: a share of one "
             f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
         )

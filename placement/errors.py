@@ -1,5 +1,5 @@
 """The one error of this package."""
 
 
-class PlacementError(Exception):
+class NoPlacement(Exception):
     """No card fits; the message says for each card why not."""

@@ -13,7 +13,7 @@ from itertools import groupby
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 from placement.capacity import CardState, Need, explain, fitting_cards
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
 from placement.topology import Links
 
@@ -95,7 +95,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
         The plan, or ``None`` when the search was given up.
 
     Raises:
-        PlacementError: there is none; names the container that cannot be placed.
+        NoPlacement: there is none; names the container that cannot be placed.
     """
     search = _Search(
         steps, capacities, links=links, policy=policy, guaranteed=guaranteed, tries=most_tries
@@ -155,7 +155,7 @@ class _Search:
         except _GivenUpError:
             return None
         if assignments is None:
-            raise PlacementError(self._refusal())
+            raise NoPlacement(self._refusal())
         return {
             step.container.name: assignment
             for step, assignment in zip(self._steps, assignments, strict=True)

@@ -15,10 +15,10 @@ from common.errors import Unavailable
 from contract.demand import ContainerKind
 from contract.names import Names
 from contract.pod_annotations import write_choice
-from placement.cluster.fit import Refusal, check
+from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import plan_pod, taken_by
 from placement.cluster.pods import Pod, has_ended, parse_pod
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import Plan
 from scheduler.errors import BindError
@@ -158,11 +158,11 @@ class Binder:
                 raise self._error("refused", f"node {node} is not known")
             view = room.view_without(pod.uid)
             fit = check(pod.shape, view)
-            if isinstance(fit, Refusal):
+            if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
                 plan = plan_pod(pod, room.node, view.free, self._policy, most_tries=_MOST_TRIES)
-            except PlacementError as error:
+            except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contract.names import Names
-from placement.cluster.fit import Refusal, check
+from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import View
 from placement.cluster.nodes import parse_node
 from placement.cluster.pods import Pod, Shape
@@ -19,7 +19,7 @@ from scheduler.score import score
 from scheduler.state import State
 
 _MOST_SHAPES = 64
-UNKNOWN = Refusal("the node is not known yet", for_good=False)
+UNKNOWN = Unschedulable("the node is not known yet", for_good=False)
 
 
 class Verdict(NamedTuple):
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     """
 
     score: int
-    refusal: Refusal | None = None
+    refusal: Unschedulable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +176,12 @@ class Decisions:
     def judge(self, shape: Shape, view: View) -> Verdict:
         """Decide about one node."""
         fit = check(shape, view)
-        if isinstance(fit, Refusal):
+        if isinstance(fit, Unschedulable):
             return Verdict(0, fit)
         wished = shape.wishes.node_policy
         policy = Policy(wished) if wished else self._node_policy
         return Verdict(score(shape, view, fit, policy))
 
 
-def _note(result: Filtered, name: str, refusal: Refusal) -> None:
+def _note(result: Filtered, name: str, refusal: Unschedulable) -> None:
     (result.for_good if refusal.for_good else result.failed)[name] = refusal.reason

@@ -13,7 +13,7 @@ from agent.allocator.request_view import RequestView
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of
-from placement import errors
+from placement.errors import NoPlacement
 from placement.search import Capacity, Plan, Step, make_plan
 from placement.topology import Links
 
@@ -67,7 +67,7 @@ class Placer:
         try:
             step = view.step(container)
             found = view.planned(step) or self._plan(request, view, step)
-        except errors.PlacementError as error:
+        except NoPlacement as error:
             raise PlacementError(str(error)) from error
         cards = found[container.name].cards
         within = {card: self._table.among(resource, card, view.offered) for card in cards}
@@ -80,7 +80,7 @@ class Placer:
         """Make the first attempt that succeeds; refuse as the last guaranteed one did."""
         steps = [step, *_steps_after(request, view)]
         handing_on = any(each.container.kind is ContainerKind.INIT for each in steps)
-        refusal: errors.PlacementError | None = None
+        refusal: NoPlacement | None = None
         for together in (steps, steps[:1]):
             for attempt in _attempts(request, view, together, handing_on=handing_on):
                 try:
@@ -91,7 +91,7 @@ class Placer:
                         policy=request.policy,
                         guaranteed=attempt.guaranteed,
                     )
-                except errors.PlacementError as error:
+                except NoPlacement as error:
                     refusal = error if attempt.guaranteed and not attempt.hinted else refusal
                 else:
                     if found is not None:
@@ -100,7 +100,7 @@ class Placer:
                         refusal = None  # given up, which says nothing
             if refusal is not None and (request.certain or len(steps) == 1):
                 raise refusal
-        raise refusal or errors.PlacementError("no place was found")
+        raise refusal or NoPlacement("no place was found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:
         if view.lacking(each):
             try:
                 steps.append(view.step(each))
-            except errors.PlacementError as error:
+            except NoPlacement as error:
                 if request.certain:
-                    raise errors.PlacementError(f"container {each.name}: {error}") from error
+                    raise NoPlacement(f"container {each.name}: {error}") from error
                 break
     return steps
 

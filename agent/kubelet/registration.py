@@ -42,7 +42,6 @@ class Registrar:
         *,
         plugin_dir: Path,
         endpoints: Sequence[Endpoint],
-        on_registered: Callable[[], None] = lambda: None,
         on_new_kubelet: Callable[[], None] = lambda: None,
         on_gap: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
@@ -51,7 +50,6 @@ class Registrar:
         Args:
             plugin_dir: the kubelet's device plugin directory.
             endpoints: what to serve.
-            on_registered: told after every full registration.
             on_new_kubelet: told, before its next call can be expected, of a registration with
                 another kubelet than the last: it tries every pod anew.
             on_gap: told, after a registration, for how many seconds a kubelet was there and did
@@ -59,7 +57,6 @@ class Registrar:
         """
         self._dir = plugin_dir
         self._endpoints = endpoints
-        self._on_registered = on_registered
         self._on_new_kubelet = on_new_kubelet
         self._on_gap = on_gap
         self._servers = EndpointServers(plugin_dir, endpoints, on_cut=self.renew)
@@ -260,7 +257,6 @@ class Registrar:
         )
         if new:
             self._on_new_kubelet()
-        self._on_registered()
 
     def _register(self, served: Served, kubelet: tuple[int, int, int]) -> None:
         """Register one endpoint with this kubelet.

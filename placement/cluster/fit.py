@@ -14,7 +14,7 @@ from contract.wishes import Wishes
 from placement.cluster.holdings import View, plan_pod
 from placement.cluster.nodes import Node, NodeCard
 from placement.cluster.pods import Need, Pod, Shape
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 
 _MOST_TRIES = 2000
@@ -31,7 +31,7 @@ class Fit(NamedTuple):
     begun: int = 0
 
 
-class Refusal(NamedTuple):
+class Unschedulable(NamedTuple):
     """A pod does not fit.
 
     Attributes:
@@ -43,7 +43,7 @@ class Refusal(NamedTuple):
     for_good: bool
 
 
-def check(shape: Shape, view: View) -> Fit | Refusal:
+def check(shape: Shape, view: View) -> Fit | Unschedulable:
     """Decide whether a pod fits on a node.
 
     Args:
@@ -52,9 +52,9 @@ def check(shape: Shape, view: View) -> Fit | Refusal:
     """
     node = view.node
     if shape.problem:
-        return Refusal(shape.problem, for_good=True)
+        return Unschedulable(shape.problem, for_good=True)
     if node.problem:
-        return Refusal(node.problem.value, for_good=True)
+        return Unschedulable(node.problem.value, for_good=True)
     rows = usable_rows(view, shape.wishes)
     needs = shape.needs
     fit: Fit | None
@@ -186,7 +186,7 @@ def _planned(shape: Shape, node: Node, free: tuple[tuple[int, int], ...]) -> Fit
     pod = Pod("", "", "", "", PodDemand(containers), shape.wishes)
     try:
         plan = plan_pod(pod, node, free, Policy.BINPACK)
-    except PlacementError:
+    except NoPlacement:
         return None
     if plan is None:
         return _KEPT  # given up: the agent would not refuse it for that
@@ -202,7 +202,7 @@ def _planned(shape: Shape, node: Node, free: tuple[tuple[int, int], ...]) -> Fit
 # --- in words -------------------------------------------------------------------------
 
 
-def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Refusal:
+def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Unschedulable:
     """Return why a pod does not fit on a node of which it is known that it does not."""
     wishes = shape.wishes
     wished: Sequence[NodeCard] = node.cards
@@ -210,20 +210,22 @@ def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Refusa
         wished = [card for card in wished if not wishes.excludes(model=card.model, uuid=card.uuid)]
     kind, kinds = f"card{_of_type(wishes)}", f"cards{_of_type(wishes)}"
     if not wished:
-        return Refusal(_no_card_wished(node, wishes), for_good=True)
+        return Unschedulable(_no_card_wished(node, wishes), for_good=True)
     most = max([need.cards for need in shape.needs])
     if len(wished) < most:
-        return Refusal(f"fewer than {most} {kinds}", for_good=True)
+        return Unschedulable(f"fewer than {most} {kinds}", for_good=True)
     for need in shape.needs:
         if sum([card.blocks >= need.blocks for card in wished]) < need.cards:
-            return Refusal(f"no {kind} has {need.blocks} blocks", for_good=True)
+            return Unschedulable(f"no {kind} has {need.blocks} blocks", for_good=True)
     if len(rows) < most:
         few = f"fewer than {most} healthy {kinds}" if rows else f"no healthy {kind}"
-        return Refusal(few, for_good=True)
+        return Unschedulable(few, for_good=True)
     for need in shape.needs:
         if _alone(need, rows) is None:
-            return Refusal(_no_room(need, kind, kinds), for_good=False)
-    return Refusal(f"no {kind} is left for one of {len(shape.needs)} containers", for_good=False)
+            return Unschedulable(_no_room(need, kind, kinds), for_good=False)
+    return Unschedulable(
+        f"no {kind} is left for one of {len(shape.needs)} containers", for_good=False
+    )
 
 
 def _of_type(wishes: Wishes) -> str:

@@ -9,7 +9,7 @@ from contract.resource import Resource
 from placement.capacity import CardState, need_of
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
 
@@ -123,7 +123,7 @@ def simulate_cards(
     known = _part_known(pod, node)
     try:
         plan = plan_pod(pod, node, free, policy, fixed=known)
-    except PlacementError:
+    except NoPlacement:
         plan = None
     if plan is not None:
         return cards_of(plan, node), taken_by(plan, node)
@@ -177,10 +177,10 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
         search was given up.
 
     Raises:
-        PlacementError: there is none.
+        NoPlacement: there is none.
     """
     if node.links is None:
-        raise PlacementError("no cards")
+        raise NoPlacement("no cards")
     wishes = pod.wishes
     picky = wishes.rules_out_cards
     capacities = [
@@ -207,7 +207,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
         for container in pod.demand.containers
     ]
     chosen = Policy(wishes.policy) if wishes.policy else policy
-    refusal: PlacementError | None = None
+    refusal: NoPlacement | None = None
     inits = any(each.kind is ContainerKind.INIT for each in pod.demand.containers)
     for guaranteed in (True, False) if inits else (True,):
         try:
@@ -219,7 +219,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
                 guaranteed=guaranteed,
                 most_tries=most_tries,
             )
-        except PlacementError as error:
+        except NoPlacement as error:
             refusal = refusal or error
         else:
             if plan is not None:

@@ -18,7 +18,7 @@ from contract.pod_annotations import read_allocations, read_choice, valid_alloca
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import need_of
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -166,7 +166,7 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
     for container in demand.containers:
         try:
             need = need_of(container.demand)
-        except PlacementError as error:
+        except NoPlacement as error:
             return Shape((), wishes, str(error))
         per_card = need.per_card
         needs.append(

@@ -18,7 +18,7 @@ _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413}
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Denial:
     """One validation that failed.
 
     Attributes:
@@ -74,14 +74,14 @@ class Asked:
     review: Json
 
 
-def refusals(policies: Iterable[Json], bindings: Iterable[Json], asked: Asked) -> list[Refusal]:
+def refusals(policies: Iterable[Json], bindings: Iterable[Json], asked: Asked) -> list[Denial]:
     """Return everything that stored policies have against a request, in the order of their names.
 
     Raises:
         InvalidSelector: a selector has an unknown operator.
         KeyError: a required field is missing.
     """
-    found: list[Refusal] = []
+    found: list[Denial] = []
     bound = sorted(bindings, key=_name)
     for policy in sorted(policies, key=_name):
         spec = policy["spec"]
@@ -96,7 +96,7 @@ def refusals(policies: Iterable[Json], bindings: Iterable[Json], asked: Asked) -
                 continue
             actions = tuple(wanted["validationActions"])
             found += (
-                Refusal(_name(policy), _name(binding), actions, message, reason)
+                Denial(_name(policy), _name(binding), actions, message, reason)
                 for message, reason in _validate(spec, asked)
             )
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from placement.capacity import CardState, Need, explain, fitting_cards
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
 from placement.topology import Links
 
@@ -31,13 +31,13 @@ def place(
         Card UUIDs by index.
 
     Raises:
-        PlacementError: nothing fits; says for each card why not.
+        NoPlacement: nothing fits; says for each card why not.
     """
     fitting = fitting_cards(need, states, fixed=fixed, must=must)
     bound = {*fixed, *must}
     known = {state.uuid for state in fitting}
     if len(fitting) < need.demand.cards or len(bound) > need.demand.cards or not bound <= known:
-        raise PlacementError(explain(need, states, fixed=fixed, must=must))
+        raise NoPlacement(explain(need, states, fixed=fixed, must=must))
     if need.demand.is_share:
         return (rank_for_share(need, fitting, states, links=links, policy=policy)[0].uuid,)
     return best_whole(need, fitting, states, links=links, must=bound)

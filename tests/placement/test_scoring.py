@@ -9,7 +9,7 @@ from contract.demand import Demand
 from contract.resource import Resource
 from placement.capacity import CardState, Need, need_of
 from placement.cards import Inventory
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.topology import Links
 from tests.agent.builders import CORE, MEMORY
@@ -35,7 +35,7 @@ def place(need: Need, states: Sequence[CardState], **given: Any) -> tuple[str, .
 
 
 def _refusal(need: Need, states: Sequence[CardState], **bound: Any) -> str:
-    with pytest.raises(PlacementError) as caught:
+    with pytest.raises(NoPlacement) as caught:
         place(need, states, **bound)
     return str(caught.value)
 
@@ -124,7 +124,7 @@ def test_a_share_that_would_be_split_is_refused() -> None:
 
 @pytest.mark.parametrize(("cores", "memory"), [(0, 4), (150, 4), (101, 0)])
 def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, memory: int) -> None:
-    with pytest.raises(PlacementError) as caught:
+    with pytest.raises(NoPlacement) as caught:
         _need(cores, memory)
     assert str(caught.value) == (
         f"{cores} cores and {memory} memory blocks fit no card: a share of one card is 1 to 99 "
@@ -188,7 +188,7 @@ def test_what_is_placed_fits_and_what_fits_is_placed_whatever_the_order(
     possible = len(within) >= demand.cards and bound <= set(within) and len(bound) <= demand.cards
     try:
         cards = place(need, states, policy=policy, fixed=fixed, must=must)
-    except PlacementError:
+    except NoPlacement:
         assert not possible
         return
     assert possible

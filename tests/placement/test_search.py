@@ -10,7 +10,7 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource
 from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import Assignment, Capacity, Plan, Step, make_plan
 from placement.topology import Links
@@ -69,7 +69,7 @@ def planned(
 
 
 def refusal(steps: Sequence[Step], capacities: Sequence[Capacity], **given: Any) -> str:
-    with pytest.raises(PlacementError) as caught:
+    with pytest.raises(NoPlacement) as caught:
         planned(steps, capacities, **given)
     return str(caught.value)
 
@@ -317,7 +317,7 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     arguments: dict[str, Any] = {"links": LINKS, "policy": policy, "most_tries": 10**6}
     try:
         plan = make_plan(steps, given_rooms, **arguments)
-    except PlacementError:
+    except NoPlacement:
         assert not can_be_placed(asked, free, left)
         return
     assert plan is not None

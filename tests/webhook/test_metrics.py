@@ -86,7 +86,7 @@ def test_build_and_certificate_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_copy_of_the_source_that_was_never_installed_has_no_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("webhook.metrics.version", _not_installed)
+    monkeypatch.setattr("common.metrics.version", _not_installed)
     assert 'version="unknown"' in Metrics().render().decode()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from contract.names import Names
 from placement.cluster.holdings import View, plan_pod, taken_by
 from placement.cluster.pods import Pod
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from view.model.changes import find_changes
 from view.model.errors import InvalidManifest
@@ -134,7 +134,7 @@ def _after(pod: Pod, view: View, policy: Policy) -> View | None:
     """Return a node with one more such pod on it; ``None`` where it does not fit any more."""
     try:
         plan = plan_pod(pod, view.node, view.free, policy)
-    except PlacementError:
+    except NoPlacement:
         return None
     if plan is None:
         return None

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 from placement.capacity import CardState, need_of, why_not
-from placement.cluster.fit import Refusal, check
+from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import View, cards_of, plan_pod
 from placement.cluster.pods import Need, Pod, Shape
-from placement.errors import PlacementError
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
@@ -37,7 +37,7 @@ class Question:
 
 def why_not_on(
     question: Question, occupancy: Occupancy, view: View | None = None
-) -> Refusal | None:
+) -> Unschedulable | None:
     """Return why a pod does not fit on a node; ``None`` where it does.
 
     Args:
@@ -47,9 +47,9 @@ def why_not_on(
     """
     kept = question.constraints.keep_from(occupancy.facts.traits)
     if kept:
-        return Refusal(kept, for_good=True)
+        return Unschedulable(kept, for_good=True)
     answer = check(question.pod.shape, view or occupancy.view)
-    return answer if isinstance(answer, Refusal) else None
+    return answer if isinstance(answer, Unschedulable) else None
 
 
 def judge(
@@ -78,7 +78,7 @@ def judge(
 def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
     try:
         plan = plan_pod(pod, view.node, view.free, policy)
-    except PlacementError:
+    except NoPlacement:
         plan = None
     if plan is None:
         return ()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from placement.cluster.fit import Refusal
+from placement.cluster.fit import Unschedulable
 from placement.cluster.nodes import Problem
 from placement.cluster.pods import Shape
 from view.model.constraints import Constraints
@@ -56,7 +56,7 @@ class Waiting:
             self._known[question.key] = found
         return found
 
-    def _in_words(self, refusals: Sequence[Refusal]) -> str:
+    def _in_words(self, refusals: Sequence[Unschedulable]) -> str:
         """Return the reasons; nodes that serve no GPU pod at all are counted as one."""
         problems = {problem.value for problem in Problem}
         others = [each.reason for each in refusals if each.reason not in problems]

@@ -269,33 +269,6 @@ class Ledger:
             if self._kinds[ref] is ContainerKind.INIT:
                 self.release_container(ref)
 
-    def check(self) -> None:
-        """Assert the invariants; for tests.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
-        seen: dict[tuple[Resource, str], ContainerRef] = {}
-        for ref, kind, holdings in self.refs():
-            for resource, held in holdings.items():
-                for device_id in held.ids:
-                    owner = self._owners.get((resource, device_id))
-                    if owner != ref.pod:
-                        raise AssertionError(f"{device_id} is {owner}'s and {ref}'s")
-                    other = seen.get((resource, device_id))
-                    if kind is not ContainerKind.INIT:
-                        if other is not None:
-                            raise AssertionError(f"{device_id} is {other}'s and {ref}'s")
-                        seen[resource, device_id] = ref
-        held_places = {
-            (resource, device_id)
-            for _, _, holdings in self.refs()
-            for resource, held in holdings.items()
-            for device_id in held.ids
-        }
-        if held_places != set(self._owners):
-            raise AssertionError("an owner without a holding")
-
     def adopt_names(self, present: AbstractSet[PodId]) -> None:
         """Move what a pod known by name alone holds to its UID, once the API has told it."""
         nameless = sorted(self._nameless)

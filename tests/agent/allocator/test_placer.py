@@ -36,6 +36,7 @@ from tests.agent.builders import (
     pod_id,
     view,
 )
+from tests.agent.ledger_rules import check
 from tests.examples import share
 
 P, Q = pod_id("p"), pod_id("q")
@@ -420,7 +421,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 resource,
                 Holding(frozenset(taken), Evidence.WITNESS),
             )
-        ledger.check()
+        check(ledger)
     for resource in Resource:
         used = Counter(ticket.card for ticket in node.read(resource, ledger.held(resource)))
         for card in node.inventory.cards:
@@ -495,7 +496,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
             for ticket in node.read(resource, held.ids)
         }
         assert len(cards) == 1
-    ledger.check()
+    check(ledger)
 
 
 @settings(patient, max_examples=share(50))

@@ -32,6 +32,7 @@ from tests.agent.builders import (
     snapshot,
     view,
 )
+from tests.agent.ledger_rules import check
 
 P, Q = pod_id("p"), pod_id("q")
 NODE = device_table()
@@ -158,7 +159,7 @@ def test_a_wrong_guess_is_given_back_and_assigned_to_the_holder() -> None:
         ref: PROVEN,
         other: {CORE: Holding(OTHERS, Evidence.WITNESS)},
     }
-    ledger.check()
+    check(ledger)
 
 
 def test_a_wrong_guess_within_a_pod_is_corrected_too() -> None:
@@ -184,7 +185,7 @@ def test_what_an_init_container_handed_on_stays_its_own_too() -> None:
         init: {CORE: Holding(CORES, Evidence.WITNESS)},
         ContainerRef(P, "c0"): {CORE: PROVEN[CORE]},
     }
-    ledger.check()
+    check(ledger)
 
 
 def test_an_init_container_of_another_pod_gives_way() -> None:
@@ -192,7 +193,7 @@ def test_an_init_container_of_another_pod_gives_way() -> None:
     hold(ledger, Q, "i", CORE, CORES, kind=INIT)
     assert apply_record(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
     assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
-    ledger.check()
+    check(ledger)
 
 
 def test_who_holds_some_of_these_gives_way_uncounted() -> None:
@@ -201,7 +202,7 @@ def test_who_holds_some_of_these_gives_way_uncounted() -> None:
     hold(ledger, Q, "c0", CORE, CORES | OTHERS)
     assert apply_record(ledger, ContainerRef(P, "c0"), {CORE: CORES}) == []
     assert _holdings(ledger) == {ContainerRef(P, "c0"): {CORE: PROVEN[CORE]}}
-    ledger.check()
+    check(ledger)
 
 
 # --- what the ledger lacks ---------------------------------------------------------------------
@@ -225,7 +226,7 @@ def test_what_another_container_holds_is_not_added() -> None:
         other: {CORE: Holding(ids("GPU-0", range(49, 70)), Evidence.WITNESS)},
         ContainerRef(P, "c0"): {MEMORY: PROVEN[MEMORY]},
     }
-    ledger.check()
+    check(ledger)
 
 
 # --- the veto -------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from agent.allocator.placer import Placer
 from agent.errors import PlacementError
 from contract.resource import Resource
 from placement.cards import Card, Inventory
-from placement.cluster.fit import Fit, Refusal, check
+from placement.cluster.fit import Fit, Unschedulable, check
 from placement.cluster.holdings import View, plan_pod
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
-from placement.errors import PlacementError as NoPlace
+from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
@@ -58,7 +58,7 @@ def test_a_refusal_says_why_and_whether_freeing_cards_would_help(
     pod: Pod, free: list[tuple[int, int]], reason: str, for_good: int
 ) -> None:
     found = check(pod.shape, View(a_node("n1", 2), free))
-    assert isinstance(found, Refusal)
+    assert isinstance(found, Unschedulable)
     assert found.reason.startswith(reason)
     assert len(found.reason) == len(reason) or for_good
     assert found.for_good is bool(for_good)
@@ -86,7 +86,7 @@ def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
     node = a_node("n1", 3, models=MIXED)
     free = [(100, 32), (20, 32), (20, 32)]
     found = check(a_pod("a", (cores, 4), annotations=wishes).shape, View(node, free))
-    assert found == Refusal(reason, for_good)
+    assert found == Unschedulable(reason, for_good)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
 def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str) -> None:
     node = a_node("n1", 2, sick=sick)
     found = check(a_pod("a", (cores, 4)).shape, View(node, node.all_free()))
-    assert found == Refusal(reason, for_good=True)
+    assert found == Unschedulable(reason, for_good=True)
 
 
 def test_a_node_without_cards_says_what_is_missing() -> None:
     found = check(a_pod("a", (30, 4)).shape, View(Node("n1"), ()))
     reason = "no inventory of cards: no agent has written gpu-cards"
-    assert found == Refusal(reason, for_good=True)
+    assert found == Unschedulable(reason, for_good=True)
 
 
 def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
@@ -117,7 +117,7 @@ def test_what_an_init_container_leaves_is_used_again() -> None:
     node = a_node("n1", 1)
     pod = a_pod("a", (60, 4), inits=[(80, 8)])
     assert isinstance(check(pod.shape, View(node, [(80, 8)])), Fit)
-    assert isinstance(check(pod.shape, View(node, [(79, 8)])), Refusal)
+    assert isinstance(check(pod.shape, View(node, [(79, 8)])), Unschedulable)
 
 
 def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.Mon
     pod = a_pod("a", (60, 4), (60, 4))
     assert isinstance(check(pod.shape, View(node, [(60, 8), (60, 8)])), Fit)
     assert isinstance(check(pod.shape, View(node, [(60, 8), (61, 4)])), Fit)
-    assert isinstance(check(pod.shape, View(node, [(100, 8), (0, 4)])), Refusal)
+    assert isinstance(check(pod.shape, View(node, [(100, 8), (0, 4)])), Unschedulable)
 
 
 # --- held against the agent -------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_what_fits_has_a_place_and_what_does_not_has_none(
     fits = isinstance(check(pod.shape, View(node, free)), Fit)
     try:
         planned = plan_pod(pod, node, free, Policy.BINPACK, most_tries=100_000)
-    except NoPlace:
+    except NoPlacement:
         planned = None
     assert fits == (planned is not None)
     if not inits:

@@ -29,6 +29,7 @@ from tests.agent.builders import (
     pod_id,
     view,
 )
+from tests.agent.ledger_rules import check
 
 P, Q = pod_id("p"), pod_id("q")
 A, B, C = ids("GPU-0", range(2)), ids("GPU-0", range(2, 4)), ids("GPU-1", range(2))
@@ -62,7 +63,7 @@ def test_what_is_assigned_is_found_again() -> None:
         "default/q container c0",
     ]
     assert ledger.owners[CORE, ONE] == P
-    ledger.check()
+    check(ledger)
 
 
 def test_only_exactly_the_same_ids_are_found() -> None:
@@ -91,11 +92,11 @@ def test_places_handed_on_are_out_of_reach_for_everybody(kind: ContainerKind) ->
     later = hold(ledger, P, "c0", CORE, A, kind=kind)
     assert ledger.taken(CORE, ONE, but_reusable_by=P)
     assert ledger.find(CORE, A) == sorted([init, later])
-    ledger.check()
+    check(ledger)
     ledger.release_container(later)
     assert ledger.owners[CORE, ONE] == P
     assert not ledger.taken(CORE, ONE, but_reusable_by=P)
-    ledger.check()
+    check(ledger)
 
 
 # --- reconciling ---------------------------------------------------------------------
@@ -103,7 +104,7 @@ def test_places_handed_on_are_out_of_reach_for_everybody(kind: ContainerKind) ->
 
 def _reconcile(ledger: Ledger, *entries: MatchedPod, **given: object) -> list[Correction]:
     found = reconcile(ledger, entries, **given)  # type: ignore[arg-type] # as reconcile takes them
-    ledger.check()
+    check(ledger)
     return found
 
 
@@ -297,7 +298,7 @@ def test_no_list_however_contradictory_breaks_the_held(
             hold(ledger, pod_id("p", "u1"), "init", resource, held, kind=INIT)
     for entries, live, finished in lists:
         reconcile(ledger, entries, live=live, finished=finished)
-        ledger.check()
+        check(ledger)
         for ref, _, holdings in ledger.refs():
             assert holdings
             assert ref in ledger.pod_refs(ref.pod)

@@ -22,6 +22,7 @@ from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
+from tests.agent.ledger_rules import check
 from tests.examples import share
 
 POD = PodId("default", "a", "uid-a")
@@ -157,7 +158,7 @@ def test_an_init_container_that_list_does_not_show_is_inherited() -> None:
     inherit(ledger, held(POD, "init", ContainerKind.INIT, "G::1", "G::2"))
     assert owned(ledger) == {"a/main": {"G::1"}, "a/init": {"G::1", "G::2"}}
     assert ledger.kind(ContainerRef(POD, "init")) is ContainerKind.INIT
-    ledger.check()
+    check(ledger)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_the_kubelets_record_goes_before_what_a_predecessor_knew(inherited: Held
     ledger.assign(ContainerRef(POD, "main"), ContainerKind.MAIN, CORE, main)
     inherit(ledger, inherited)
     assert owned(ledger) == {"a/main": {"G::1"}}
-    ledger.check()
+    check(ledger)
 
 
 def test_both_resources_are_inherited_each_for_itself() -> None:

@@ -45,6 +45,7 @@ from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Container, 
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient, view
 from tests.agent.fakes import NAMES, FakeDecisionLog, FakePods, make_table
+from tests.agent.ledger_rules import check
 from tests.examples import share
 
 KINDS = {NAMES.core: CORE, NAMES.memory: MEMORY}
@@ -537,7 +538,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
     @invariant()
     def the_book_is_sound(self) -> None:
         if hasattr(self, "allocator"):
-            self.ledger.check()
+            check(self.ledger)
 
     @invariant()
     def nothing_is_held_twice(self) -> None:

@@ -18,6 +18,7 @@ from tests.agent.builders import (
     pod_id,
     view,
 )
+from tests.agent.ledger_rules import check
 
 POD = pod_id("p", "")
 CORES, BLOCKS = ids("GPU-0", range(20)), ids("GPU-0", range(4))
@@ -37,7 +38,7 @@ def test_what_was_answered_and_is_not_shown_is_an_init_containers() -> None:
     keep_unseen(ledger, NOTHING, frozenset())
     assert ledger.pod_refs(POD) == [FIRST]
     assert ledger.kind(FIRST) is INIT
-    ledger.check()
+    check(ledger)
 
 
 def test_what_is_shown_or_offered_again_or_known_is_not() -> None:
@@ -74,7 +75,7 @@ def test_the_next_init_container_is_another_that_may_hold_the_same_places() -> N
         "init container 1",
         "init container 2",
     ]
-    ledger.check()
+    check(ledger)
 
 
 def test_they_get_their_names_from_the_spec_and_lose_what_it_does_not_ask_for() -> None:
@@ -85,4 +86,4 @@ def test_they_get_their_names_from_the_spec_and_lose_what_it_does_not_ask_for() 
         ledger.adopt_names({pod.id})
         name_unseen(ledger, pod)
         assert ledger.pod_refs(pod.id) == held
-        ledger.check()
+        check(ledger)

@@ -151,6 +151,8 @@ def parse_path(path: str) -> Target | None:
             namespace, scoped = "", False
         case _:
             return None
+    if tail[1:2] == ["proxy"]:  # what follows is the pod's; no pod answers here
+        tail = tail[:2]
     resource = _BY_PATH.get((group, version, plural))
     if resource is None or len(tail) > 2 or not all([plural, *tail]):
         return None

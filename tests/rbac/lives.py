@@ -27,6 +27,7 @@ from tests.rbac.hearing import Heard, is_ours, listening, methods_named, methods
 from tests.rbac.manifests import DEPLOY, containers, read, words
 from tests.rbac.recording import as_request
 from tests.view.web.sample import held_pod
+from view.cluster.agents import AGENT_NAMESPACE
 from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 
@@ -182,6 +183,14 @@ def page(folder: Path) -> Heard:
             pod = held_pod(name, "p", ("n1", 0, 10, 1))
             pod["metadata"]["uid"] = ""
             admin.create(f"/api/v1/namespaces/{name}/pods", pod)
+        _namespaces(server, AGENT_NAMESPACE)
+        for name in ("agent-1", "agent-2"):
+            agent = held_pod(AGENT_NAMESPACE, name, ("n1", 0, 10, 1))
+            labels = {"app.kubernetes.io/name": "gpu-turnstile-agent"}
+            agent["metadata"] |= {"uid": "", "labels": labels}
+            admin.create(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods", agent)
+            path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
+            admin.patch(path, {"status": {"phase": "Running"}})
         settings = ViewSettings("127.0.0.1", 8480, NAMES, kubeconfig=kubeconfig)
         master = view_server.Master(settings)
         browser = master.load().test_client()  # type: ignore[attr-defined]  # a Flask application
@@ -191,6 +200,10 @@ def page(folder: Path) -> Heard:
         eventually(
             lambda: len({as_request(each) for each in server.requests if _watches(each)}) >= 3,
             "all watches are open",
+        )
+        eventually(
+            lambda: sum("/proxy/metrics" in each.path for each in server.requests) == 2,
+            "agents are asked what they measure",
         )
         master.end()
         return listener.heard()

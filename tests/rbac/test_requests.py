@@ -34,7 +34,8 @@ ASKED = {
         *(f"{verb} leases" for verb in ("get", "create", "update")),
     },
     "view": {
-        f"{verb} {what}" for verb in ("list", "watch") for what in ("nodes", "pods", "events")
+        *(f"{verb} {what}" for verb in ("list", "watch") for what in ("nodes", "pods", "events")),
+        "get pods/proxy",
     },
 }
 """The list for people; the manifests have it once more for the API server."""

@@ -80,6 +80,8 @@ class CardReport:
         reported_cores_free: free cores by the agent's last word; a little late.
         reported_blocks_free: free blocks by the agent's last word.
         holders: by namespace, pod and container.
+        cores_used: measured, hundredths; ``None`` where that is not known.
+        memory_used: measured, bytes; ``None`` where that is not known.
     """
 
     uuid: str
@@ -98,6 +100,8 @@ class CardReport:
     reported_cores_free: int
     reported_blocks_free: int
     holders: tuple[Holder, ...]
+    cores_used: int | None = None
+    memory_used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,8 @@ class ContainerReport:
         parts: what it has got, card by card; empty while nothing is known.
         source: how that is known; ``None`` while nothing is.
         evidence: of the agent's record; else empty.
+        cores_used: measured, hundredths; ``None`` where that is not known.
+        memory_used: measured, bytes; ``None`` where that is not known.
     """
 
     name: str
@@ -196,6 +202,8 @@ class ContainerReport:
     parts: tuple[Part, ...] = ()
     source: Source | None = None
     evidence: str = ""
+    cores_used: int | None = None
+    memory_used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

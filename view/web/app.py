@@ -152,6 +152,9 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
             story=story,
             verdicts=pages.grouped(story),
             most_verdicts=pages.MOST_VERDICTS,
+            used=any(
+                (each.cores_used, each.memory_used) != (None, None) for each in story.pod.containers
+            ),
             memory_block=pages.memory_block(edition.report.nodes, story.pod.node),
             **surroundings,
         )

@@ -4,16 +4,19 @@ import contextlib
 import logging
 import threading
 import time
+from functools import partial
 
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
+from view.model.measured import story_with_use, with_use
 from view.model.reports import PodStory
 from view.model.state import ClusterState
 from view.web.editions import EMPTY, Edition, next_edition
 from view.web.feed import Feed
+from view.web.measuring import Measuring
 from view.web.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class Live:
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
+        self._measuring = Measuring(client)
         self._feed = feed
         self._metrics = metrics
         self._stop = threading.Event()
@@ -68,7 +72,11 @@ class Live:
     def start(self) -> None:
         """Begin to follow the cluster; returns at once."""
         self._cluster.follow(self._stop)
-        threading.Thread(target=self._run, name="editions", daemon=True).start()
+        for name, run in (
+            ("editions", self._run),
+            ("use", partial(self._measuring.run, self._stop)),
+        ):
+            threading.Thread(target=run, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End the watches and the streams of browsers; as often as one likes."""
@@ -89,8 +97,8 @@ class Live:
         # Those of scheduler and kubelet are not followed: most are about other pods.
         with contextlib.suppress(Gone, Rejected, Unavailable):
             self._cluster.load_events_of(namespace, name)
-            return self._cluster.explain(namespace, name)
-        return story
+            story = self._cluster.explain(namespace, name)
+        return story and story_with_use(story, self._measuring.uses)
 
     def not_ready(self) -> str:
         """Return why what is known is not the whole yet; empty when it is."""
@@ -118,6 +126,7 @@ class Live:
         missing, report = self._cluster.missing, self._cluster.report()
         if missing and not report.gaps:
             return  # being listed: half a cluster would look like a cluster
+        report = with_use(report, self._measuring.uses)
         made = next_edition(self._edition, report, first=int(time.time()))
         self._metrics.made(time.monotonic() - began)
         if made is not self._edition:

@@ -13,8 +13,10 @@ from markupsafe import Markup
 from contract.inventory import NodeCard, NodeCards, encode_inventory
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view.web.sample import cluster, event, held_pod, waiting_pod
+from view.model.measured import story_with_use, with_use
 from view.model.reports import Gap, NodeReport, PodStory
 from view.model.state import ClusterState
+from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.web import app as module
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition
@@ -34,6 +36,7 @@ class Shown:
     def __init__(self) -> None:
         self.state = ClusterState(NAMES)
         self.edition = EMPTY
+        self.uses: dict[str, NodeUse] = {}
         self.waiting_for = ""
         self.broken = False
 
@@ -49,12 +52,13 @@ class Shown:
         self.publish()
 
     def publish(self) -> None:
-        self.edition = next_edition(self.edition, self.state.report())
+        self.edition = next_edition(self.edition, with_use(self.state.report(), self.uses))
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
         if self.broken:
             raise RuntimeError("a mistake of ours")
-        return self.state.explain(namespace, name)
+        story = self.state.explain(namespace, name)
+        return story and story_with_use(story, self.uses)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -354,3 +358,25 @@ def test_rows_are_written_once_for_as_long_as_nothing_changes(
     shown.state.drop_node("n1")
     shown.publish()
     assert client.get("/").text.count("data-node") == 1
+
+
+def test_use_is_shown_beside_what_is_held_where_it_is_measured(
+    shown: Shown, client: FlaskClient
+) -> None:
+    shown.fill(*cluster())
+    use = NodeUse(
+        "a100-1",
+        measured=True,
+        cards=(CardUse("GPU-a100-1-0", 85, 15, 0, 0, 31.0, 10.0 * 2**30),),
+        containers=(
+            ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 30.0, 9.0 * 2**30),
+        ),
+    )
+    shown.uses = {"a100-1": use}
+    shown.publish()
+    page = client.get("/").text
+    assert 'aria-label="85 of 100 cores held, 35 used"' in page
+    assert 'aria-label="60 GiB of 80 GiB memory held, 10 GiB used"' in page
+    assert page.count('class="used"') == 2
+    assert "35 cores" not in client.get("/pods/vision/train-resnet-1").text
+    assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text

@@ -1,0 +1,69 @@
+"""What agents measure, read now and then."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from common.apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
+from view.cluster.agents import Api, read_uses
+from view.model.usage import NodeUse
+
+log = logging.getLogger(__name__)
+
+_PERIOD_SECONDS = 15.0
+_IDLE_SECONDS = 300.0
+"""Where nobody measures, or nobody may be asked."""
+
+_SHARE = 10
+"""A reading of two seconds is followed by the next after twenty: a tenth of a core."""
+
+
+class Measuring:
+    """Asks agents what they measure. :meth:`run` belongs to one thread."""
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare; nothing is asked before :meth:`run`.
+
+        Args:
+            api: the API server, through which agents are asked.
+            clock: seconds, monotonic.
+        """
+        self._api = api
+        self._clock = clock
+        self._uses: Mapping[str, NodeUse] = {}
+        self._reason = ""
+
+    @property
+    def uses(self) -> Mapping[str, NodeUse]:
+        """What was measured last, by node; nodes whose agents do not measure are left out."""
+        return self._uses
+
+    def run(self, stop: threading.Event) -> None:
+        """Ask again and again, until *stop*."""
+        while not stop.is_set():
+            began = self._clock()
+            self._uses = self._read()
+            pause = _PERIOD_SECONDS if self._uses else _IDLE_SECONDS
+            stop.wait(max(pause, _SHARE * (self._clock() - began)))
+
+    def _read(self) -> Mapping[str, NodeUse]:
+        try:
+            found = read_uses(self._api)
+        except (Rejected, Gone, Unavailable) as error:
+            self._tell(str(error))
+            return {}
+        measured = {each.node: each for each in found if each.measured}
+        problems = [each.problem for each in found if each.problem]
+        if measured or not problems:
+            self._reason = ""
+        else:
+            self._tell(problems[0])
+        return measured
+
+    def _tell(self, reason: str) -> None:
+        """Log why nothing is known, once."""
+        if reason != self._reason:
+            log.info("use is not shown", extra={"reason": reason})
+            self._reason = reason

@@ -68,6 +68,7 @@ class Rest:
         self.server = address.hostname or ""
         self.port = address.port or (443 if address.scheme == "https" else 80)
         self._secure = address.scheme == "https"
+        self._context: tuple[object, ssl.SSLContext] | None = None
 
     @property
     def proxied(self) -> bool:
@@ -83,13 +84,24 @@ class Rest:
         return (self._configuration.tls_server_name or self.server) if self._secure else None
 
     def tls(self) -> ssl.SSLContext | None:
-        """Make the TLS context for one connection; reads the files of the credentials.
+        """Return the TLS context for the next connection.
+
+        It is made once, and again when a file of the credentials has changed: that takes longer
+        than all else that a connection costs.
 
         Raises:
             OSError: a file cannot be used.
         """
         if not self._secure:
             return None
+        settings = self._configuration
+        files = settings.ssl_ca_cert, settings.cert_file, settings.key_file
+        stamp = tuple((name, _version_of(name)) for name in files if name)
+        if self._context is None or self._context[0] != stamp:
+            self._context = stamp, self._make_context()
+        return self._context[1]
+
+    def _make_context(self) -> ssl.SSLContext:
         settings = self._configuration
         verify = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
         context = create_urllib3_context(cert_reqs=verify)
@@ -170,6 +182,12 @@ class Rest:
         """Return the header with the token; the client renews the token when it is due."""
         token = self._configuration.auth_settings().get("BearerToken")
         return {token["key"]: token["value"]} if token and token["value"] else {}
+
+
+def _version_of(path: str) -> tuple[int, int, int]:
+    """Return what changes with the content of a file that is replaced or written."""
+    found = Path(path).stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _load_service_account(configuration: Configuration) -> None:

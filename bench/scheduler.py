@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median, quantiles
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -405,6 +405,7 @@ class _Pages(BaseHTTPRequestHandler):
     """An API server with many nodes and pods, made while they are read."""
 
     nodes = pods = 0
+    over = Event()
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -415,7 +416,7 @@ class _Pages(BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            time.sleep(_DEADLINE_S)
+            self.over.wait(_DEADLINE_S)
             return
         first, limit = int(query.get("continue", "0")), int(query.get("limit", "500"))
         of_nodes = url.path.endswith("/nodes")
@@ -448,7 +449,8 @@ def start(nodes: int, pods: int) -> tuple[float, float]:
     Raises:
         ServerFailed: it ended, or was not ready in time.
     """
-    handler = type("Pages", (_Pages,), {"nodes": nodes, "pods": pods})
+    over = Event()
+    handler = type("Pages", (_Pages,), {"nodes": nodes, "pods": pods, "over": over})
     api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     api.daemon_threads = True
     Thread(target=api.serve_forever, daemon=True).start()
@@ -458,7 +460,9 @@ def start(nodes: int, pods: int) -> tuple[float, float]:
             with _process(Path(made), url) as (process, port):
                 return _until_ready(process, port, Path(made))
     finally:
+        over.set()
         api.shutdown()
+        api.server_close()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,9 @@
 """The bench of the scheduler extender, on a small scale."""
 
+import threading
+
 from bench import scheduler
+from tests.agent.fakes import eventually
 
 
 def test_small_clusters_answer_all_questions() -> None:
@@ -8,9 +11,11 @@ def test_small_clusters_answer_all_questions() -> None:
     speed.measure(10)
     assert len(speed.ours) == len(speed.first_fit) == 10
     assert all(rate > 0 for rate in scheduler.burst_rate(20, 5))
+    before = {*threading.enumerate()}
     seconds, mib = scheduler.start(20, 100)
     assert seconds > 0
     assert mib > 10
+    eventually(lambda: before >= {*threading.enumerate()}, "the API server's threads end", within=5)
 
 
 def test_as_many_nodes_are_asked_about_as_by_kube_scheduler() -> None:

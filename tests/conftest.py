@@ -30,13 +30,15 @@ FAST = "not slow"
 TESTS = Path(__file__).parent
 
 # Coverage is what the tests of the modules reach, and measuring it doubles the time of a test.
-# Whole nodes run every module at once; manifests and images run none.
-UNMEASURED = (
+# Whole nodes run every module at once; manifests and images run none, nor do documents.
+WHOLE = (
     *(TESTS / each for each in ("bench", "deploy", "e2e", "handover")),
     *(TESTS / each for each in ("image", "runtime", "simulator", "situations")),
 )
+READ = ("test_architecture.py", "test_docs.py", "test_prose.py", "test_readme.py", "release")
+UNMEASURED = (*WHOLE, *(TESTS / each for each in READ))
 SLOW = (
-    *(*UNMEASURED, TESTS / "rbac", TESTS / "common" / "serving", TESTS / "webhook" / "server"),
+    *(*WHOLE, TESTS / "rbac", TESTS / "common" / "serving", TESTS / "webhook" / "server"),
     *(TESTS / "scheduler" / "test_server.py", TESTS / "webhook" / "test_metrics.py"),
 )
 SLOW_FIXTURES = {"folder", "kubelet", "server"}

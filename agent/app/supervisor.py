@@ -69,7 +69,12 @@ class _Session:
 
 
 class Agent:
-    """One node's agent: everything from :class:`Settings` to running threads."""
+    """One node's agent: everything from :class:`Settings` to running threads.
+
+    Attributes:
+        pods: the node's pods, as the API has told of them.
+        threads: all that run from :meth:`start` to :meth:`stop`.
+    """
 
     def __init__(
         self,
@@ -116,8 +121,8 @@ class Agent:
             node=settings.node_name,
             on_result=lambda result: self._metrics.events.labels(result).inc(),
         )
-        self._pods = PodCache(api=self._api, node=settings.node_name, names=settings.names)
-        self._pods.subscribe(self._catch_up)
+        self.pods = PodCache(api=self._api, node=settings.node_name, names=settings.names)
+        self.pods.subscribe(self._catch_up)
         self._inventory = InventoryWriter(
             api=self._api,
             node=settings.node_name,
@@ -147,12 +152,12 @@ class Agent:
             tell=self._tell,
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
-        self._metrics.registered.set_function(lambda: self._registered)
+        self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.pending.set_function(self.pending)
         self._metrics.standing_by.set_function(lambda: self._succession.standing_by)
-        self._threads = [
+        self.threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
-            self._thread("pods", lambda: self._pods.run(self._stop)),
+            self._thread("pods", lambda: self.pods.run(self._stop)),
             self._thread("load", self._load),
             self._thread("succession", lambda: self._succession.run(self._stop)),
         ]
@@ -163,7 +168,17 @@ class Agent:
                 idle=self._idle,
                 on_result=lambda right: self._metrics.driver_files_problem.set(not right),
             )
-            self._threads.append(self._thread("driver", lambda: keeper.run(self._stop)))
+            self.threads.append(self._thread("driver", lambda: keeper.run(self._stop)))
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet knows this agent."""
+        return self._session is not None and self._session.registrar.registered
+
+    @property
+    def http_port(self) -> int:
+        """Where probes and metrics are answered, once started."""
+        return self._http.port
 
     def start(self) -> None:
         """Start every thread that needs no cards; nothing blocks.
@@ -184,7 +199,7 @@ class Agent:
             slow=pages.keys() - {"/healthz", "/readyz"},
         )
         log.info("serving", extra={"http_port": self._http.port})
-        for thread in tuple(self._threads):  # one of them adds more, once the cards are known
+        for thread in tuple(self.threads):  # one of them adds more, once the cards are known
             thread.start()
 
     def stop(self) -> bool:
@@ -203,7 +218,7 @@ class Agent:
             self._stop.set()
         self._succession.wake()
         self._watch.known.set()  # wakes the registrar where it still waits for the cards,
-        self._pods.synced.set()  # and the refresher where it waits for the first list
+        self.pods.synced.set()  # and the refresher where it waits for the first list
         if self._driver_files is not None:
             self._driver_files.ready.set()
         self._api.close()
@@ -213,7 +228,7 @@ class Agent:
             self._session.writer.stop()
             self._session.upkeep.close()
         deadline = time.monotonic() + _JOIN_SECONDS
-        for thread in reversed(tuple(self._threads)):
+        for thread in reversed(tuple(self.threads)):
             thread.join(max(deadline - time.monotonic(), 0))
         self._succession.close()
         self._record.close()
@@ -269,7 +284,7 @@ class Agent:
                 return
             thread = self._thread(name, target)
             thread.start()
-            self._threads.append(thread)
+            self.threads.append(thread)
 
     def _make_session(self, inventory: Inventory) -> _Session:
         """Make what serves *inventory*.
@@ -296,7 +311,7 @@ class Agent:
         decision_log = LoggedDecisions(self._metrics, tell=self._tell_refusal)
         allocator = Allocator(
             table=table,
-            pods=self._pods,
+            pods=self.pods,
             record=self._record,
             writer=writer,
             decision_log=decision_log,
@@ -336,7 +351,7 @@ class Agent:
             registrar=registrar,
             writer=writer,
             upkeep=upkeep,
-            synced=self._pods.synced,
+            synced=self.pods.synced,
             stop=self._stop,
             spawn=self._spawn,
             on_loaded=self._inventory.poke,
@@ -421,21 +436,17 @@ class Agent:
     # --- pages -------------------------------------------------------------------------
 
     @property
-    def _registered(self) -> bool:
-        return self._session is not None and self._session.registrar.registered
-
-    @property
     def _awaits_driver(self) -> str:
         keeper = self._driver_files
         return keeper.problem if keeper is not None and not keeper.ready.is_set() else ""
 
     def _why_not_live(self) -> str:
-        live = all(thread.is_alive() for thread in self._threads)
+        live = all(thread.is_alive() for thread in self.threads)
         live = live and (self._session is None or self._session.upkeep.alive)
         return "" if live else "a thread of the agent has died"
 
     def _why_not_ready(self) -> str:
-        if self._registered:
+        if self.registered:
             if self._session is None or not self._session.serving.loaded:
                 return "the node's pods are not known yet"
             return self._session.upkeep.problem

@@ -53,7 +53,18 @@ class NodeStuck(Exception):
 
 
 class Node:
-    """A simulated node with our agent on it."""
+    """A simulated node with our agent on it.
+
+    Attributes:
+        kubelet: its kubelet.
+        agent: its agent; ``None`` while none runs.
+        manifests: the pods that the API server has for it, by UID.
+        pods: the same as its agent is told of them.
+        plugin_dir: the folder of the plugins' sockets.
+        record_socket: the socket of PodResources.
+        state: the agent's folder on disk.
+        diary: what has been seen of its pods.
+    """
 
     def __init__(self, options: NodeOptions, names: Names | None = None) -> None:
         """Prepare; :meth:`__enter__` starts everything."""
@@ -69,16 +80,16 @@ class Node:
         # Sockets need a short path: 107 bytes at most.
         self._folder = tempfile.TemporaryDirectory(prefix="gt-node-", dir="/tmp")
         root = Path(self._folder.name)
-        self._plugins = root / "p"
-        self._socket = root / "r.sock"
+        self.plugin_dir = root / "p"
+        self.record_socket = root / "r.sock"
         self.state = root / "s"
         self.kubelet = Kubelet(
             Settings(
                 **{
                     "node_name": "node",
                     "root_dir": root / "k",
-                    "plugin_dir": self._plugins,
-                    "pod_resources_socket": self._socket,
+                    "plugin_dir": self.plugin_dir,
+                    "pod_resources_socket": self.record_socket,
                     "seed": options.seed,
                     "list_rate": options.list_rate,
                     "list_burst": options.list_burst,
@@ -93,11 +104,11 @@ class Node:
         self.pods = PodsInMemory(self._names)
         self.diary = Diary(self.kubelet.trace.now)
         self._digest = Digest(self.kubelet.trace)
-        self._manifests: dict[str, Json] = {}
+        self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
         self._mirrors: dict[str, str] = {}
         self._shown_running: set[str] = set()
-        self._agent: AgentLife | None = None
+        self.agent: AgentLife | None = None
 
     def __enter__(self) -> Self:
         """Start the kubelet and the agent, and wait until both resources are offered."""
@@ -128,9 +139,9 @@ class Node:
         """Bind pods here; the kubelet gets them as one batch and admits it when it comes to it."""
         behind = self._options.cache_behind
         for each in manifests:
-            self._manifests[each["metadata"]["uid"]] = each
+            self.manifests[each["metadata"]["uid"]] = each
             self.pods.bind(each, seen=not behind)
-            if behind and len(self._manifests) % behind == 0:
+            if behind and len(self.manifests) % behind == 0:
                 self.pods.catch_up()
         self.kubelet.add_pods(*manifests)
 
@@ -143,14 +154,14 @@ class Node:
 
     def delete(self, uid: str) -> None:
         """Delete a pod; it is gone from the API once it has ended."""
-        manifest = self._manifests[uid]
+        manifest = self.manifests[uid]
         manifest["metadata"]["deletionTimestamp"] = "2025-01-15T08:01:00Z"
         self.pods.delete(uid)
         self.kubelet.update_pods(manifest)
 
     def remove(self, uid: str) -> None:
         """Delete a pod by force: it is gone from the API at once."""
-        manifest = self._manifests.pop(uid)
+        manifest = self.manifests.pop(uid)
         self.pods.remove(uid)
         self.kubelet.remove_pods(manifest)
 
@@ -172,10 +183,10 @@ class Node:
     def sweep(self) -> None:
         """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
-        for uid in self._digest.ended & self._manifests.keys():
-            manifest = self._manifests[uid]
+        for uid in self._digest.ended & self.manifests.keys():
+            manifest = self.manifests[uid]
             if "deletionTimestamp" in manifest["metadata"]:
-                del self._manifests[uid]
+                del self.manifests[uid]
                 self.pods.remove(uid)
                 self.kubelet.remove_pods(manifest)
             else:
@@ -187,8 +198,8 @@ class Node:
         self._show_running()
         for uid in sorted(self._digest.rejected):
             self.pods.end(uid)
-            if uid in self._manifests:
-                self._manifests[uid]["status"] = {"phase": "Failed"}
+            if uid in self.manifests:
+                self.manifests[uid]["status"] = {"phase": "Failed"}
 
     def restart_agent(self) -> None:
         """End the agent and start another that remembers nothing."""
@@ -200,7 +211,7 @@ class Node:
 
     def end_agent(self) -> None:
         """End the agent; its sockets go with it."""
-        agent, self._agent = self._agent, None
+        agent, self.agent = self.agent, None
         if agent is not None:
             agent.end()
 
@@ -210,15 +221,15 @@ class Node:
         The kubelet sees at once that the connections are broken, long before another agent
         could be up; so this returns when it has.
         """
-        agent, self._agent = self._agent, None
+        agent, self.agent = self.agent, None
         if agent is not None:
             agent.kill()
             self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
 
     def write_patches(self) -> None:
         """Let the agent write the allocations that wait, see ``NodeOptions.patches_wait``."""
-        if self._agent is not None:
-            self._agent.writer.write()
+        if self.agent is not None:
+            self.agent.writer.write()
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet and start it again; it gets all pods anew as one batch (fact K11)."""
@@ -229,7 +240,7 @@ class Node:
     def start_kubelet(self) -> None:
         """Start the kubelet; it gets all pods that there are as its first batch."""
         self.kubelet.start()
-        self.kubelet.add_pods(*self._manifests.values())
+        self.kubelet.add_pods(*self.manifests.values())
 
     def settle(self) -> None:
         """Wait until every pod runs, has ended or was rejected.
@@ -251,7 +262,7 @@ class Node:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
         over = self._digest.rejected | self._digest.ended
-        return sorted({*self._manifests, *self._static} - over - self._running())
+        return sorted({*self.manifests, *self._static} - over - self._running())
 
     def _show_running(self) -> None:
         for uid in sorted(self._running() - self._shown_running):
@@ -262,7 +273,7 @@ class Node:
         started = self._digest.started
         return {
             uid
-            for uid, manifest in (self._manifests | self._static).items()
+            for uid, manifest in (self.manifests | self._static).items()
             if all((uid, each["name"]) in started for each in manifest["spec"]["containers"])
         }
 
@@ -310,7 +321,7 @@ class Node:
         wrong = []
         for name, resource in self._resources.items():
             taken = {i for each in self.kubelet.record() if each.resource == name for i in each.ids}
-            counted = {} if self._agent is None else self._agent.allocator.free(resource)
+            counted = {} if self.agent is None else self.agent.allocator.free(resource)
             for card, places in self._table.by_card(resource).items():
                 free = len(places - taken)
                 if counted.get(card) != free:
@@ -323,7 +334,7 @@ class Node:
         """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
         death = Death(self._options.agent_hook)
         writer = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
-        channel = PodResources(self._socket, resources=self._resources)
+        channel = PodResources(self.record_socket, resources=self._resources)
         record: RecordSource = channel if self._options.witness else NoRecord()
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
@@ -339,15 +350,15 @@ class Node:
         )
         self.pods.subscribe(allocator.catch_up)
         registrar = Registrar(
-            plugin_dir=self._plugins,
+            plugin_dir=self.plugin_dir,
             endpoints=[
                 Endpoint(name, f"v{resource}", self._service(allocator, resource, death))
                 for name, resource in self._resources.items()
             ],
             on_new_kubelet=allocator.registered,
         )
-        self._agent = AgentLife(allocator, registrar, channel, writer, death, works)
-        self._agent.start()
+        self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
+        self.agent.start()
 
     def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer | None, Lifecycle]:
         if not self._options.limits:
@@ -365,7 +376,7 @@ class Node:
         """List every running container that finds other limits than its own."""
         found = []
         for uid, name in sorted(self.kubelet.running()):
-            manifest = self._manifests.get(uid)
+            manifest = self.manifests.get(uid)
             if manifest is None:
                 continue
             container = parse_pod_demand(manifest["spec"], self._names).of(name)
@@ -375,9 +386,9 @@ class Node:
 
     def sweep_limits(self) -> None:
         """Let the agent remove what it made for pods that are gone."""
-        if self._agent is not None:
-            self._agent.allocator.refresh()
-            self._agent.allocator.sweep()
+        if self.agent is not None:
+            self.agent.allocator.refresh()
+            self.agent.allocator.sweep()
 
     def wait_until_offered(self) -> None:
         """Wait until the kubelet can give both resources.

@@ -126,7 +126,7 @@ class GpuNode:
         self.stop_agent()
         agent = self._agent = Agent(self.settings)
         agent.start()
-        eventually(lambda: agent._registered, "the agent has registered")
+        eventually(lambda: agent.registered, "the agent has registered")
         whole = {NAMES.core: 100 * len(self.devices), NAMES.memory: 32 * len(self.devices)}
         eventually(lambda: self._kubelet.capacity()[1] == whole, "the kubelet has the cards")
 

@@ -41,7 +41,7 @@ def test_a_killed_agent_leaves_sockets_on_which_nobody_listens() -> None:
     with a_node() as node:
         node.kill_agent()
         assert not any(node.kubelet.capacity()[1].values())
-        left = list(node._plugins.glob("v*.sock"))
+        left = list(node.plugin_dir.glob("v*.sock"))
         assert len(left) == 2
         for path in left:
             assert path.is_socket()

@@ -77,7 +77,7 @@ class Site:
             began = time.monotonic()
             agent.stop()
             assert time.monotonic() - began < 4
-            assert not any(thread.is_alive() for thread in agent._threads)
+            assert not any(thread.is_alive() for thread in agent.threads)
             eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
 
     def _offered(self) -> list[int]:
@@ -222,7 +222,7 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site
             site.create(a_pod("second", gpu("c0", 10, 2), at=2)),
             site.create(a_pod("third", gpu("c0", 10, 6), at=1)),
         ]
-        eventually(lambda: len(agent._pods.views()) == 3, "the agent knows the pods")
+        eventually(lambda: len(agent.pods.views()) == 3, "the agent knows the pods")
         site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(*bound)
         site.outlast()
@@ -241,7 +241,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
     """Two that the watch was behind with, a static one without a mirror, and one that is known."""
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
-        eventually(agent._pods.views, "the agent knows the pod")
+        eventually(agent.pods.views, "the agent knows the pod")
         site.server.delay_watches(PODS, 60)
         late = [
             site.create(a_pod("late", gpu("c0", 10, 6), gpu("c1", 10, 4), at=3)),
@@ -255,7 +255,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         eventually(lambda: (uid, "c0") in site.kubelet.running(), "the static pod runs")
         site.admit(known, late[1])
         site.outlast()
-        assert len(agent._pods.views()) == 1
+        assert len(agent.pods.views()) == 1
         site.server.delay_watches(PODS, 0)
         site.server.set_outage(Outage.NONE)
         eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
@@ -273,7 +273,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     """The one before has written nothing: all of it comes from the kubelet's record."""
     with site.agent() as agent:
         before = site.create(a_pod("before", gpu("c0", 10, 2), gpu("c1", 20, 4), at=3))
-        eventually(agent._pods.views, "the agent knows the pod")
+        eventually(agent.pods.views, "the agent knows the pod")
         site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(before)
         site.outlast()
@@ -283,8 +283,8 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     ]
     with site.agent() as agent:
         site.admit(*arriving)
-        assert not agent._pods.synced.is_set()
-        assert agent._pods.views() == ()
+        assert not agent.pods.synced.is_set()
+        assert agent.pods.views() == ()
         site.server.set_outage(Outage.NONE)
         eventually(
             lambda: all(site.recorded(n) for n in ("before", "first", "second")), "all is written"
@@ -320,7 +320,7 @@ def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(site: Site) ->
             site.create(a_pod(name, gpu("c0", 10, memory), at=memory))
             for name, memory in (("gone", 2), ("replaced", 3), ("staying", 4))
         )
-        eventually(lambda: len(agent._pods.views()) == 3, "the agent knows the pods")
+        eventually(lambda: len(agent.pods.views()) == 3, "the agent knows the pods")
         site.server.set_outage(Outage.REFUSED)
         site.admit(gone, replaced, staying)
         site.outlast()

@@ -263,10 +263,10 @@ def held(node: Node, uid: str) -> Places:
 
 def ledger_of(node: Node) -> dict[str, Places]:
     """What the agent's ledger has, by pod UID."""
-    assert node._agent is not None
+    assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, Places] = {}
-    for ref, _, holdings in node._agent.allocator.state.ledger.refs():
+    for ref, _, holdings in node.agent.allocator.state.ledger.refs():
         for resource, holding in holdings.items():
             found.setdefault(ref.pod.uid, {})[ref.container, names[resource]] = holding.ids
     return found

@@ -45,19 +45,19 @@ PRESTART_S = 8.0
 @contextmanager
 def absent(node: Node) -> Iterator[None]:
     """Nobody has mounted the socket into the agent's pod."""
-    aside = node._socket.with_suffix(".aside")
-    node._socket.rename(aside)
+    aside = node.record_socket.with_suffix(".aside")
+    node.record_socket.rename(aside)
     yield
-    aside.rename(node._socket)
+    aside.rename(node.record_socket)
 
 
 @contextmanager
 def no_socket(node: Node) -> Iterator[None]:
     """A file stands where the socket should be, as a host path of the wrong type makes one."""
     with absent(node):
-        node._socket.write_text("")
+        node.record_socket.write_text("")
         yield
-        node._socket.unlink()
+        node.record_socket.unlink()
 
 
 @contextmanager
@@ -65,10 +65,10 @@ def mute(node: Node) -> Iterator[None]:
     """Somebody listens, takes connections and never says a word."""
     with absent(node):
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(node._socket))
+            listener.bind(str(node.record_socket))
             listener.listen(64)
             yield
-        node._socket.unlink()
+        node.record_socket.unlink()
 
 
 @contextmanager
@@ -178,9 +178,9 @@ def wait_until_seen(node: Node) -> None:
     """Wait until the agent can ask again: its channel needs a moment to connect anew."""
 
     def seen() -> bool:
-        assert node._agent is not None
+        assert node.agent is not None
         try:
-            node._agent.channel.list(within=1.0)
+            node.agent.channel.list(within=1.0)
         except Unavailable:
             return False
         return True

@@ -44,8 +44,8 @@ def stale_socket(path: Path) -> None:
 def leave_stale_sockets(node: Node) -> None:
     """Leave everything that agent and kubelet had open."""
     for name in ("kubelet.sock", "vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
-        stale_socket(node._plugins / name)
-    stale_socket(node._socket)
+        stale_socket(node.plugin_dir / name)
+    stale_socket(node.record_socket)
 
 
 def power_cut(node: Node) -> None:
@@ -63,7 +63,7 @@ def power_on(node: Node, log: pytest.LogCaptureFixture, *, agent_first: bool = F
         eventually(lambda: "registration failed" in log.messages, "the agent has tried")
     node.sweep_statuses()
     node.kubelet.reboot()
-    node.kubelet.add_pods(*node._manifests.values())
+    node.kubelet.add_pods(*node.manifests.values())
     if not agent_first:
         node.start_agent()
     node.wait_until_offered()
@@ -90,7 +90,7 @@ def held(node: Node, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]
 def test_an_agent_that_is_there_first_registers_once_there_is_a_kubelet() -> None:
     """Not even the plugin directory exists."""
     with a_node(boot=False) as node:
-        assert not node._plugins.exists()
+        assert not node.plugin_dir.exists()
         node.start_agent()
         node.start_kubelet()
         node.wait_until_offered()
@@ -121,7 +121,7 @@ def test_stale_sockets_of_the_dead_are_in_nobodys_way(agent_first: bool) -> None
 def leave_stale_plugin_sockets(node: Node) -> None:
     """A kubelet removes sockets when it starts; an agent may die after that as well."""
     for name in ("vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
-        stale_socket(node._plugins / name)
+        stale_socket(node.plugin_dir / name)
 
 
 def test_pods_that_come_before_the_plugin_are_refused_by_the_kubelet_and_the_next_are_fine() -> (
@@ -133,7 +133,7 @@ def test_pods_that_come_before_the_plugin_are_refused_by_the_kubelet_and_the_nex
         node.admit([old])
         power_cut(node)
         early = a_pod("early", gpu("c0", 60, 20), at=1)
-        node._manifests[uid_of(early)] = early
+        node.manifests[uid_of(early)] = early
         node.pods.bind(early)
         node.kubelet.reboot()
         node.kubelet.add_pods(old, early)
@@ -192,7 +192,7 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
         before = held(node, old)
         power_cut(node)
         for each in new:  # bound while the node was away, and in the same second as the others
-            node._manifests[uid_of(each)] = each
+            node.manifests[uid_of(each)] = each
             node.pods.bind(each)
         power_on(node, caplog, agent_first=agent_first)
         wait_until_running(node, *old, *new)
@@ -220,7 +220,7 @@ def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
     with a_node(seed=seed) as node:
         node.admit([old])
         power_cut(node)
-        node._manifests = {"uid-new": new, "uid-old": old}
+        node.manifests = {"uid-new": new, "uid-old": old}
         node.pods.bind(new)
         power_on(node, caplog, agent_first=agent_first)
         eventually(node.kubelet.idle, "both pods were looked at")

@@ -98,7 +98,7 @@ def forgetful_node(**options: Any) -> Iterator[tuple[Node, Forgetfulness]]:
     kubelet = {"hook": hook, **options.pop("kubelet", {})}
     with a_node(**{"cards": 1, **options}, kubelet=kubelet) as node:
         hook.kubelet = node.kubelet
-        hook.monitor = PodResources(node._socket, resources={})
+        hook.monitor = PodResources(node.record_socket, resources={})
         try:
             yield node, hook
         finally:

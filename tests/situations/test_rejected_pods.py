@@ -272,7 +272,7 @@ def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first
             for number in range(2)
         ]
         for each in (bad, *good):
-            node._manifests[uid_of(each)] = each
+            node.manifests[uid_of(each)] = each
             node.pods.bind(each)
         node.start_kubelet()
         node.settle()

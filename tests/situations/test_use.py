@@ -32,10 +32,10 @@ def _recorded(node: Node) -> _Held:
 
 
 def _holdings(node: Node) -> Holdings:
-    assert node._agent is not None
+    assert node.agent is not None
     node.sweep()  # what has ended leaves the API
-    node._agent.allocator.refresh()
-    return node._agent.allocator.holdings()
+    node.agent.allocator.refresh()
+    return node.agent.allocator.holdings()
 
 
 def test_what_is_told_is_the_kubelets_record_and_nothing_is_left_of_pods_that_end() -> None:

@@ -62,7 +62,7 @@ def test_a_pod_that_failed_between_its_resources_takes_no_call_of_others(seed: i
             for number in range(9)
         ]
         for each in (failed, *good):
-            node._manifests[each["metadata"]["uid"]] = each
+            node.manifests[each["metadata"]["uid"]] = each
             node.pods.bind(each)
         node.start_kubelet()
         node.settle()

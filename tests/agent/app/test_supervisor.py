@@ -72,12 +72,12 @@ def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
         began = time.monotonic()
         agent.stop()
         assert time.monotonic() - began < 4
-        assert not any(thread.is_alive() for thread in agent._threads)
+        assert not any(thread.is_alive() for thread in agent.threads)
 
 
 def page(agent: Agent, path: str) -> tuple[int, str]:
     with urllib3.PoolManager(retries=False, timeout=10) as pool:
-        answer = pool.request("GET", f"http://127.0.0.1:{agent._http.port}{path}")
+        answer = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
         return answer.status, answer.data.decode()
 
 
@@ -239,13 +239,17 @@ def test_what_is_free_is_not_told_before_it_is_known(
 ) -> None:
     """An inventory of a ledger that is not read yet would show every card free."""
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "ready")
-        assert agent._session is not None
-        agent._session.serving._loaded.clear()
-        assert agent._survey() is None
-        agent._session.serving._loaded.set()
-        assert agent._survey() is not None
+    pace = InventoryPace(write=0.01, look=0.01, settle=0.01)
+    kubelet.hang.clear()
+    with running(settings, inventory_pace=pace) as agent:
+        waits = (503, "the node's pods are not known yet\n")
+        eventually(lambda: page(agent, "/readyz") == waits, "it waits for List")
+        time.sleep(0.2)  # in which it would have written many times over
+        assert not admin.get("/api/v1/nodes/n1")["metadata"].get("annotations")
+        kubelet.hang.set()
+        eventually(
+            lambda: admin.get("/api/v1/nodes/n1")["metadata"].get("annotations"), "the inventory"
+        )
 
 
 def test_calls_are_answered_though_loading_fails(

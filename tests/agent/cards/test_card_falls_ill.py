@@ -88,7 +88,7 @@ class Stage:
 
     def page(self, path: str) -> tuple[int, str]:
         with urllib3.PoolManager(retries=False, timeout=10) as pool:
-            answer = pool.request("GET", f"http://127.0.0.1:{self.agent._http.port}{path}")
+            answer = pool.request("GET", f"http://127.0.0.1:{self.agent.http_port}{path}")
             return answer.status, answer.data.decode()
 
     def metrics(self) -> str:
@@ -141,7 +141,7 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
             yield Stage(agent, admin, kubelet)
         finally:
             agent.stop()
-            assert not any(each.is_alive() for each in agent._threads)
+            assert not any(each.is_alive() for each in agent.threads)
 
     return running
 

@@ -134,7 +134,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
 @options("For commands that look for pods in one namespace.  [default: the context's]", watch=True)
 def cli(session: Session) -> None:
-    r"""Show GPUs: which are free, who holds what, and why a pod waits.
+    """Show GPUs: which are free, who holds what, and why a pod waits.
 
     Without a command: all nodes and their cards, and below them all pods that wait or were
     refused, with the reason. Nothing is ever changed.
@@ -146,7 +146,7 @@ def cli(session: Session) -> None:
 
     Units: 100 cores are one card, and a container that asks for less gets a share of a card. The
     memory of cards is counted in blocks, of 256 MiB unless your admin has set another size.
-    """
+    """  # noqa: D301 -- the mark by which click leaves lines as they are
     _nodes(session, ())
 
 
@@ -265,7 +265,9 @@ def explain(session: Session, pod: str) -> None:
         cluster.load_events_of(namespace, pod)
     if cluster.explain(namespace, pod) is None:
         if not _exists("pods", namespace, pod, session):
-            raise not_found("pods", pod)
+            elsewhere = [each for each in cluster.report().pods if each.name == pod]
+            where = elsewhere[0].namespace if elsewhere else ""
+            raise not_found("pods", pod, f"there is one in namespace {where}" if where else "")
         core = session.names.core
         raise CommandError(
             f'error: pod "{pod}" asks for no GPU: no container has {core} in its limits'

@@ -36,9 +36,10 @@ class CommandError(click.ClickException):
         click.echo(self.message, err=True)
 
 
-def not_found(kind: str, name: str) -> CommandError:
-    """Return what is said where there is no such object."""
-    return CommandError(f'Error from server (NotFound): {kind} "{name}" not found')
+def not_found(kind: str, name: str, hint: str = "") -> CommandError:
+    """Return what is said where there is no such object, and where it may be instead."""
+    text = f'Error from server (NotFound): {kind} "{name}" not found'
+    return CommandError(f"{text}: {hint}" if hint else text)
 
 
 @contextmanager

@@ -90,6 +90,14 @@ def test_machines_read_the_same_as_json_and_yaml(
     [
         ("explain nobody", 1, 'Error from server (NotFound): pods "nobody" not found\n'),
         (
+            "explain train -n other",
+            1,
+            (
+                'Error from server (NotFound): pods "train" not found: '
+                "there is one in namespace default\n"
+            ),
+        ),
+        (
             "explain plain",
             1,
             (
@@ -164,6 +172,7 @@ def test_help_is_whole_sentences_and_says_every_default(
     text = Result([*command.split(), "--help"], capsys).out
     assert "..." not in text.replace("[ARGS]...", "").replace("[NODE]...", "")
     assert text.count("[default") >= 6
+    assert "\\b" not in text
 
 
 def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl(

@@ -7,7 +7,7 @@ API server beside each other, without a thread for each.
 from typing import TYPE_CHECKING
 
 from common.serving import master
-from common.serving.master import Serving
+from common.serving.settings import Serving
 from common.serving.tls import Certificate
 from scheduler.app import create_app
 from scheduler.cluster import Cluster

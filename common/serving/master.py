@@ -7,51 +7,18 @@ after the fork.
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
 from common.logs import JsonFormatter
-from common.serving.connections import Observer
-from common.serving.tls import Certificate, Files
+from common.serving.settings import Metrics, Serving
+from common.serving.tls import Certificate
 from common.serving.worker import DRAIN_SECONDS, HttpsWorker
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The settings of a server.
-
-    Attributes:
-        name: of its processes.
-        address: host and port to listen on, an IPv6 host in brackets.
-        files: for TLS.
-        largest_body: bytes of a request.
-        buffered: bytes of all unanswered requests of a worker together.
-        workers: processes.
-        connections: of one worker at once.
-        drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
-    """
-
-    name: str
-    address: str
-    files: Files
-    largest_body: int
-    buffered: int = 64 * 2**20
-    workers: int = 1
-    connections: int = 1000
-    drain_delay: float = 2.0
-
-
-class Metrics(Observer, Protocol):
-    """The metrics of a server."""
-
-    def certificate_ends(self, expires: float) -> None: ...  # noqa: D102
-    def certificate_changed(self, result: str) -> None: ...  # noqa: D102
 
 
 class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information

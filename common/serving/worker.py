@@ -6,17 +6,14 @@ import gc
 import os
 import resource
 import time
-from typing import TYPE_CHECKING
 
 from gunicorn.workers.base import Worker
 
 from common.serving.connections import Connections, Limits, State
 from common.serving.listener import Listener
 from common.serving.protocol import Service
+from common.serving.settings import Application
 from common.serving.tls import Change
-
-if TYPE_CHECKING:
-    from common.serving.master import Master
 
 DRAIN_SECONDS = 16.0
 """With the delay before it, within the 30 s that Kubernetes grants a pod by default."""
@@ -31,7 +28,7 @@ _GARBAGE = 20_000
 class HttpsWorker(Worker):  # type: ignore[misc]  # gunicorn has no type information
     """A worker process of gunicorn that serves HTTPS by asyncio."""
 
-    app: "Master"
+    app: Application
 
     def handle_exit(self, _sig: int, _frame: object) -> None:
         """Report "not ready" from now on: SIGTERM has arrived."""

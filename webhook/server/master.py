@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.serving import master
-from common.serving.master import Serving, memory_directory
+from common.serving.master import memory_directory
+from common.serving.settings import Serving
 from common.serving.tls import Certificate
 from contract.stamps import Stamper, writer_name
 from webhook.admission.reviewer import Reviewer

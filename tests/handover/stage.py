@@ -27,9 +27,7 @@ NODE = "n1"
 PODS = "/api/v1/namespaces/default/pods"
 _FORKS = multiprocessing.get_context("forkserver")
 """Agents are forked from a process that has imported all of it: an import takes a second."""
-# First what the agent would defer, and each agent import anew.
-_DEFERRED = ["asyncio", "grpc.aio", "kubernetes.config.kube_config", "watchfiles", "yaml"]
-_FORKS.set_forkserver_preload(["__main__", *_DEFERRED, agent_process.__name__])
+_FORKS.set_forkserver_preload(["__main__", "tests.handover.preloaded"])
 _MOST_PROBES = 20
 WITHIN_S = 60.0
 STAMPS = {NAMES.gpu_assigned: "false"}

@@ -25,6 +25,7 @@ LARGEST_NODES = 128 * 2**20
 
 _LONGEST_NAME = 253
 _ARGS = ("Pod", "Nodes", "NodeNames")
+_PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte != ord("\\"))
 _BEFORE_NAMES, _AFTER_NAMES = b'{"Nodes":null,"NodeNames":[', b"]}"
 _BINDING = ("PodName", "PodNamespace", "PodUID", "Node")
 
@@ -245,10 +246,9 @@ def _plain_names(part: bytes) -> tuple[str, ...] | None:
     names = text[1:-1].split('","')
     if not text.startswith('"') or not text.endswith('"') or text.count('"') != 2 * len(names):
         return None
-    lengths = set(map(len, names))
-    if min(lengths) < 1 or max(lengths) > _LONGEST_NAME or text.count(",") != len(names) - 1:
+    if '""' in text or text.count(",") != len(names) - 1 or not _is_plain(text):
         return None
-    return tuple(names) if _is_plain(text) else None
+    return tuple(names) if max(map(len, names)) <= _LONGEST_NAME else None
 
 
 def _written(names: Sequence[str]) -> str | None:
@@ -258,7 +258,8 @@ def _written(names: Sequence[str]) -> str | None:
 
 
 def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isprintable() and "\\" not in text
+    # Quicker than isprintable(), which looks each character up.
+    return text.isascii() and not text.encode("ascii").translate(None, _PLAIN)
 
 
 def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:

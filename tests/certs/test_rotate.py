@@ -283,6 +283,7 @@ def _others_finish(world: World) -> None:
     world.run_to_the_end()
 
 
+@pytest.mark.slow  # hundreds of whole rotations
 @pytest.mark.parametrize("meanwhile", [_others_rotate, _others_finish])
 @pytest.mark.parametrize("begin", [_renew_both, _switch, _drop])
 def test_a_run_that_slept_at_any_call_does_nothing_on_old_grounds(

@@ -1,7 +1,7 @@
 """The node's inventory: what it says, when it is written, and when again."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def writing(writer: InventoryWriter) -> Iterator[InventoryWriter]:
 
 def writer_to(
     api: FakeNodeApi | Api,
-    cards: Cards,
+    cards: Callable[[], NodeCards | None],
     pace: InventoryPace = FAST,
     results: list[str] | None = None,
 ) -> InventoryWriter:
@@ -222,11 +222,9 @@ def test_the_same_is_written_again_now_and_then() -> None:
     "error", [Unavailable("API server: away"), Rejected(404, "not found"), Gone("too old")]
 )
 def test_what_could_not_be_written_is_tried_again_as_it_is_then(error: Exception) -> None:
-    api, cards, results = FakeNodeApi(error, error), Cards(state(1)), list[str]()
+    api, results, first = FakeNodeApi(error, error), list[str](), iter([state(1)])
     pace = replace(FAST, look=1000.0, retry=0.05, retry_most=0.05)
-    with writing(writer_to(api, cards, pace, results)):
-        eventually(lambda: results == ["retried"], "it fails")
-        cards.found = state(2)
+    with writing(writer_to(api, lambda: next(first, state(2)), pace, results)):
         eventually(lambda: results == ["retried", "retried", "written"], "it is written")
     assert api.written == [state(2)]
 

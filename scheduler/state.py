@@ -92,10 +92,6 @@ class State:
         """Return the nodes to which this process has bound a pod, or may have, unseen so far."""
         return self._assumed.get(uid, {}).keys()
 
-    def node_of(self, uid: str) -> str:
-        """Return where the watch shows a pod bound; empty where it does not."""
-        return self._where.get(uid, "")
-
     # --- nodes ----------------------------------------------------------------------
 
     def put_node(self, obj: Mapping[str, Any]) -> None:

@@ -145,22 +145,28 @@ class PatchQueue:
         while (due := self._next()) is not None:
             pod, patch = due
             try:
-                self._api.patch_pod(pod.namespace, pod.name, patch)
-            except (Rejected, Gone, Unavailable) as error:
-                if not self._is_gone(pod, error):
-                    self._put_off(pod, error)
-                    continue
-                log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
-                self._done(pod, patch)
-                self._on_result("dropped")
-            except Exception as error:  # of one pod, which must not end the writing for all
+                self._write(pod, patch)
+            except Exception:  # of one pod, which must not end the writing for all
                 log.exception("allocation failed", extra={"pod": str(pod)})
-                self._put_off(pod, error)
-            else:
-                self._done(pod, patch)
-                with self._changed:
-                    self._remember(pod, patch)
-                self._on_result("written")
+                self._put_off(pod)
+
+    def _write(self, pod: PodId, patch: Json) -> None:
+        """Write one patch, or see to it that it is written later."""
+        try:
+            self._api.patch_pod(pod.namespace, pod.name, patch)
+        except (Rejected, Gone, Unavailable) as error:
+            if not self._is_gone(pod, error):
+                log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})
+                self._put_off(pod)
+                return
+            log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
+            self._done(pod, patch)
+            self._on_result("dropped")
+        else:
+            self._done(pod, patch)
+            with self._changed:
+                self._remember(pod, patch)
+            self._on_result("written")
 
     def _is_gone(self, pod: PodId, error: Exception) -> bool:
         """Return whether a failed write can never succeed, because its pod is gone.
@@ -209,12 +215,8 @@ class PatchQueue:
         while len(self._written) > _MOST_REMEMBERED:
             del self._written[next(iter(self._written))]
 
-    def _put_off(self, pod: PodId, error: Exception) -> None:
-        log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})
+    def _put_off(self, pod: PodId) -> None:
         self._on_result("retried")
-        self._later(pod)
-
-    def _later(self, pod: PodId) -> None:
         with self._changed:
             tries, _ = self._tries[pod]
             wait = pause_after(tries + 1, *_BACKOFF_SECONDS, jitter=self._jitter)

@@ -77,7 +77,7 @@ def _gunicorn_settings(serving: Serving) -> dict[str, Any]:
         # gunicorn does not read them here, but logs "https" as the scheme.
         "certfile": str(serving.files.cert),
         "keyfile": str(serving.files.key),
-        "logger_class": _JsonLogger,
+        "logger_class": JsonLogger,
         "accesslog": None,
         "when_ready": _report_listening,
         "proc_name": serving.name,
@@ -95,10 +95,11 @@ def _report_listening(arbiter: Any) -> None:
     _log.info("listening", extra={"addresses": addresses})
 
 
-class _JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no type information
+class JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no type information
     """gunicorn's own messages, as JSON like ours."""
 
     def setup(self, cfg: Any) -> None:
+        """Write as JSON what gunicorn says."""
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(JsonFormatter())

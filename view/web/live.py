@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
 """An edition that took a second is followed by the next after ten: a tenth of a core."""
+_PATIENCE_SECONDS = 30.0
+"""For so long an older edition is as good, though none can be made."""
 
 
 class _Cluster(LiveCluster):
@@ -41,8 +43,15 @@ class _Cluster(LiveCluster):
 class Live:
     """Editions of the cluster. Safe to share between threads."""
 
-    def __init__(
-        self, client: Client, state: ClusterState, feed: Feed, metrics: Metrics, *, namespace: str
+    def __init__(  # noqa: PLR0913 -- what it is made of, by keyword
+        self,
+        client: Client,
+        state: ClusterState,
+        feed: Feed,
+        metrics: Metrics,
+        *,
+        namespace: str,
+        patience: float = _PATIENCE_SECONDS,
     ) -> None:
         """Prepare; nothing is asked before :meth:`start`.
 
@@ -52,6 +61,8 @@ class Live:
             feed: told of each edition.
             metrics: counts.
             namespace: what is read where not all namespaces may be.
+            patience: seconds without a new edition, for a fault of ours, after which it is not
+                ready.
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
@@ -60,6 +71,8 @@ class Live:
         self._metrics = metrics
         self._stop = threading.Event()
         self._edition = EMPTY
+        self._patience = patience
+        self._fault: tuple[str, float] | None = None  # what keeps editions from being made
         for name, text, value in (
             ("in_step", "1 while nodes and pods are followed.", lambda: not self.not_ready()),
             ("known_nodes", "Nodes that are shown.", lambda: len(self._edition.report.nodes)),
@@ -107,7 +120,12 @@ class Live:
         missing = self._cluster.missing
         if missing:
             return f"not in step yet: {' and '.join(missing)} are being listed"
-        return "" if self._edition.number else "not in step yet: the first picture is being made"
+        if not self._edition.number:
+            return "not in step yet: the first picture is being made"
+        fault = self._fault
+        if fault is not None and time.monotonic() - fault[1] > self._patience:
+            return "the picture is old: a newer one cannot be made"
+        return ""
 
     def _run(self) -> None:
         """Make editions, as often as the cluster changes and no more than is worth it."""
@@ -117,9 +135,18 @@ class Live:
             began = time.monotonic()
             try:
                 self._make()
-            except Exception:
-                log.exception("no edition made")
+            except Exception as error:  # noqa: BLE001 -- the thread's edge: see _failed
+                self._failed(error, began)
+            else:
+                self._fault = None
             self._stop.wait(max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began)))
+
+    def _failed(self, error: Exception, began: float) -> None:
+        """Record a fault of ours; its trace is written once, not with each edition."""
+        known, since = self._fault or ("", began)
+        self._fault = repr(error), since
+        if repr(error) != known:
+            log.error("no edition made", exc_info=error)
 
     def _make(self) -> None:
         began = time.monotonic()

@@ -10,16 +10,14 @@ import os
 import socket
 import struct
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
-from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
 from common.apiserver.errors import CredentialsError
-from common.logs import JsonFormatter
 from common.serving.errors import SettingsError
+from common.serving.master import JsonLogger, memory_directory
 from view.cluster.connection import Connection, connect
 from view.model.state import ClusterState
 from view.web.app import create_app
@@ -105,9 +103,9 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
             "worker_connections": 4 * threads,
             "keepalive": 30,
             "graceful_timeout": _GRACE_SECONDS,
-            "worker_tmp_dir": _memory_directory(),
+            "worker_tmp_dir": memory_directory(),
             "control_socket_disable": True,
-            "logger_class": _JsonLogger,
+            "logger_class": _Logger,
             "accesslog": None,
             "when_ready": _ready,
             "worker_int": lambda _worker: self.end(),
@@ -148,18 +146,8 @@ def drop_slow_clients(listener: socket.socket, seconds: float = _SLOW_SECONDS) -
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def _memory_directory() -> str | None:
-    candidate = Path("/dev/shm")  # noqa: S108 - files are created safely there
-    return str(candidate) if candidate.is_dir() and os.access(candidate, os.W_OK) else None
-
-
-class _JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no type information
-    """gunicorn's own messages, as JSON like ours."""
-
-    def setup(self, cfg: Any) -> None:
-        super().setup(cfg)
-        for handler in self.error_log.handlers:
-            handler.setFormatter(JsonFormatter())
+class _Logger(JsonLogger):
+    """Takes a slow client for no error."""
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(sys.exc_info()[1], BlockingIOError):  # a slow client, dropped by the kernel

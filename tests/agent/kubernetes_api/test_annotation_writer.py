@@ -319,6 +319,18 @@ def test_a_newer_allocation_replaces_one_that_waits() -> None:
     assert written_cards(api) == ["1"]
 
 
+def test_a_fault_in_finding_out_about_one_pod_does_not_end_the_writing_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = FakePatchApi(Rejected(409, "conflict"))
+    answers = iter([{"metadata": "no object"}])
+    monkeypatch.setattr(api, "get_pod", lambda *_: next(answers))
+    writing = Writing(api)
+    with writing.running():
+        writing.queue.put(of("a"), GOT)
+        writing.wait("retried", "written")
+
+
 @pytest.mark.parametrize("errors", [[], [Unavailable("away")], [Rejected(409, "conflict")]])
 def test_an_allocation_that_comes_while_an_older_one_is_written_is_written_too(
     errors: list[Exception],

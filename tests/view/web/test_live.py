@@ -60,6 +60,7 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
         Feed(1),
         Metrics(),
         namespace=connection.namespace,
+        patience=0.05,
     )
     assert live.not_ready() == "not in step yet: nodes and pods are being listed"
     yield live
@@ -152,6 +153,26 @@ def test_one_object_that_we_cannot_take_in_costs_no_other(
     assert names(live) == {"a100-1", "l40s-1", "l40s-2"}
     assert "a100-2" in failed
     assert {"object passed over", "no edition made"} <= {each.message for each in caplog.records}
+
+
+def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
+    live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    live.start()
+    eventually(lambda: names(live) and not live.not_ready(), "it is ready")
+    real = LiveCluster.report
+    failed: list[str] = []
+
+    def fail(_: LiveCluster) -> ClusterReport:
+        failed.append("again")
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(LiveCluster, "report", fail)
+    eventually(lambda: "old" in live.not_ready(), "it is not ready any more")
+    eventually(lambda: len(failed) > 1, "it tries again")
+    assert [each.message for each in caplog.records].count("no edition made") == 1
+    monkeypatch.setattr(LiveCluster, "report", real)
+    eventually(lambda: not live.not_ready(), "it is ready again")
 
 
 # --- the process ----------------------------------------------------------------------

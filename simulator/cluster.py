@@ -32,7 +32,7 @@ from simulator.manifests import Json, write_yaml
 from simulator.webhooks import validating_configuration, webhook_configuration
 
 NODE = "simulated-node"
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0  # on a busy machine a process takes a quarter of a minute to start
 _STOP_SECONDS = 10.0
 _CHECKOUT = Path(__file__).parents[1]
 

@@ -66,7 +66,7 @@ class Reconciler:
             self._ledger.new_kubelet()
             self._forget_half_served()
             self._state.offers.registered(self._ledger)
-            self._state.reservations.clear()
+            self._state.reservations.new_kubelet(self._ledger)
         self.refresh()
 
     def refresh(self, *, unpublished: bool = True) -> bool:

@@ -42,13 +42,16 @@ class Reservations:
             OrderedDict()
         )
         self._plans: OrderedDict[PodId, Plan] = OrderedDict()
+        self._interrupted: set[PodId] = set()
         self._unadvised: set[frozenset[str]] = set()
 
     def reserve(
         self, resource: Resource, ids: frozenset[str], reservation: Reservation, plan: Plan
     ) -> None:
         """Reserve places for a container, and keep the plan of its pod."""
-        self._plans[reservation.resolution.pod] = plan
+        pod = reservation.resolution.pod
+        self._plans[pod] = plan
+        self._interrupted.discard(pod)
         self._reservations[resource, ids] = reservation
         for memory in (self._reservations, self._plans):
             if len(memory) > _MOST_REMEMBERED:
@@ -92,7 +95,8 @@ class Reservations:
 
         The kubelet admits one pod at a time (K1): once another is known to be asking, those
         before it are admitted, rejected or gone, and what was planned for them is free. Where
-        the pod that is asking is only guessed, the one before it may well go on.
+        the pod that is asking is only guessed, the one before it may well go on; and one that a
+        kubelet left half admitted is still to come.
 
         Args:
             resolution: who is asking.
@@ -106,14 +110,26 @@ class Reservations:
         for pod, plan in tuple(self._plans.items()):
             if pod == resolution.pod:
                 continue
-            if resolution.evidence is not Evidence.ORDER or (pod.uid and pod not in live):
-                del self._plans[pod]
+            over = resolution.evidence is not Evidence.ORDER and pod not in self._interrupted
+            if over or (pod.uid and pod not in live):
+                self._plans.pop(pod)
+                self._interrupted.discard(pod)
                 continue
             for resource, counts in planned_for(pod, plan, ledger).items():
                 reserved[resource].update(counts)
         return reserved
 
-    def clear(self) -> None:
-        """Forget everything: a kubelet that restarted asks anew."""
+    def new_kubelet(self, ledger: Ledger) -> None:
+        """Forget what no kubelet will claim; it asks anew for the rest of what it has begun.
+
+        What its checkpoint shows of a pod, a kubelet that restarted keeps for it (K11), and what
+        comes after an init container is bound to that one's places (K7). Others may come first.
+        """
         self._reservations.clear()
-        self._plans.clear()
+        begun = {
+            pod: plan
+            for pod, plan in self._plans.items()
+            if pod.uid and ledger.pod_refs(pod) and any(planned_for(pod, plan, ledger).values())
+        }
+        self._plans = OrderedDict(begun)
+        self._interrupted = set(begun)

@@ -100,12 +100,19 @@ def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew()
     assert set(cards_of(node.prefer(CORE, 50, among=on_other))) == {"GPU-1"}
 
 
-def test_a_new_kubelet_ends_all_plans() -> None:
+def test_what_a_half_admitted_pod_needs_next_is_kept_for_it_when_the_kubelet_restarts() -> None:
+    """A new kubelet comes to another pod first; what follows an init container is bound to it."""
     node = Node()
-    pod = node.begin(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
-    node.serve(pod, pod.demand.containers[0], CORE)
+    pod = node.begin(make_pod("p", init(30, 4), asks(60, 8)))
+    for resource in (CORE, MEMORY):
+        node.serve(pod, pod.demand.containers[0], resource)
+    node.record.hide(pod)
     node.allocator.registered()
-    assert plan(node, pod) is None
+    other = node.admitted(make_pod("other", asks(50, 4)))
+    node.record.show(pod)
+    for resource in (CORE, MEMORY):
+        node.serve(pod, pod.demand.containers[1], resource)
+    assert (node.cards(other), node.cards(pod, "main")) == (["GPU-1"], ["GPU-0"])
 
 
 # --- what others want -----------------------------------------------------------------

@@ -82,11 +82,31 @@ def test_the_oldest_of_very_many_reservations_is_forgotten() -> None:
     assert reservations.claim(CORE, IDS) is None
 
 
-def test_a_new_kubelet_has_nothing_reserved() -> None:
+def test_a_new_kubelet_has_nothing_reserved_of_a_pod_that_holds_nothing() -> None:
     reservations = with_one()
-    reservations.clear()
+    reservations.new_kubelet(Ledger())
     assert reservations.plan(ONE) is None
     assert reservations.claim(CORE, IDS) is None
+
+
+def test_what_a_kubelet_left_half_admitted_is_reserved_until_it_comes_or_ends() -> None:
+    reservations, ledger = with_one(), Ledger()
+    ledger.assign(
+        ContainerRef(ONE, "init"), ContainerKind.INIT, CORE, Holding(IDS, Evidence.TICKET)
+    )
+    reservations.new_kubelet(ledger)
+    assert reservations.claim(CORE, IDS) is None
+    planned = {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}}
+    for _ in range(2):
+        reserved = reservations.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=ledger)
+        assert reserved == planned
+    comes = Reservation(resolved(ONE), None)
+    reservations.reserve(CORE, IDS, comes, PLAN)
+    assert reservations.reserved(resolved(OTHER), live={ONE}, ledger=ledger)[CORE] == {}
+    reservations.reserve(CORE, IDS, comes, PLAN)
+    reservations.new_kubelet(ledger)
+    assert reservations.reserved(resolved(OTHER), live={OTHER}, ledger=ledger)[CORE] == {}
+    assert reservations.plan(ONE) is None
 
 
 def test_a_pod_that_was_rejected_is_planned_for_no_more() -> None:

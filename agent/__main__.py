@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,17 +52,11 @@ from agent.settings import (
     parse_memory_block,
     parse_period,
 )
+from common.commandline import read_by
 from common.logs import configure
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
-
-_Callback = Callable[[click.Context, click.Parameter, Any], Any]
-
-
-def _read_by(parse: Callable[[Any], Any]) -> _Callback:
-    """Make the callback of an option whose value *parse* reads."""
-    return lambda _context, _option, value: parse(value)
 
 
 def _cards_from(_context: click.Context, _option: click.Parameter, value: str) -> Path | None:
@@ -135,7 +129,7 @@ class _OneLineGroup(click.Group):
 @click.option(
     "--recovery-quiet",
     default="5m",
-    callback=_read_by(partial(parse_period, "recovery-quiet")),
+    callback=read_by(partial(parse_period, "recovery-quiet")),
     show_envvar=True,
     help="How long an unhealthy card must be without a fault before it may come back.",
 )
@@ -143,7 +137,7 @@ class _OneLineGroup(click.Group):
     "--application-xids",
     default="",
     show_default="none",
-    callback=_read_by(parse_application_xids),
+    callback=read_by(parse_application_xids),
     show_envvar=True,
     help="Further Xids that are an application's fault and not the card's, comma-separated, "
     "besides " + ", ".join(str(xid) for xid in sorted(APPLICATION_XIDS)) + ".",
@@ -151,14 +145,14 @@ class _OneLineGroup(click.Group):
 @click.option(
     "--memory-block",
     default="256Mi",
-    callback=_read_by(parse_memory_block),
+    callback=read_by(parse_memory_block),
     show_envvar=True,
     help="How much memory one vcuda-memory stands for.",
 )
 @click.option(
     "--domain",
     default=DEFAULT_DOMAIN,
-    callback=_read_by(Names),
+    callback=read_by(Names),
     show_envvar=True,
     help="Domain of resource and annotation names.",
 )
@@ -166,7 +160,7 @@ class _OneLineGroup(click.Group):
     "--policy",
     type=click.Choice([each.value for each in Policy]),
     default=Policy.BINPACK.value,
-    callback=_read_by(Policy),
+    callback=read_by(Policy),
     show_envvar=True,
     help="Which card a share prefers: the fullest that fits, or the emptiest. A pod's annotation "
     "gpu-policy goes before it.",
@@ -175,7 +169,7 @@ class _OneLineGroup(click.Group):
     "--predicate",
     type=click.Choice(["prefer", "strict"]),
     default="prefer",
-    callback=_read_by("strict".__eq__),
+    callback=read_by("strict".__eq__),
     show_envvar=True,
     help="What becomes of a pod whose scheduler chose cards (predicate-gpu-idx-<i>) that do not "
     "fit: others are taken, or it is refused.",
@@ -184,7 +178,7 @@ class _OneLineGroup(click.Group):
     "--numa",
     type=click.Choice(["off", "on"]),
     default="off",
-    callback=_read_by("on".__eq__),
+    callback=read_by("on".__eq__),
     show_envvar=True,
     help="Whether the kubelet is told each card's NUMA node. Its Topology Manager counts places, "
     "not cards, and refuses shares that fit: on is for nodes that give out whole cards only.",
@@ -193,7 +187,7 @@ class _OneLineGroup(click.Group):
     "--inject",
     type=click.Choice([each.value for each in Injection]),
     default=Injection.NODES.value,
-    callback=_read_by(Injection),
+    callback=read_by(Injection),
     show_envvar=True,
     help="How cards reach a container: device nodes, the environment alone (for the NVIDIA "
     "container runtime), or CDI names.",
@@ -202,7 +196,7 @@ class _OneLineGroup(click.Group):
     "--extra-devices",
     default="",
     show_default="none",
-    callback=_read_by(parse_extra_devices),
+    callback=read_by(parse_extra_devices),
     show_envvar=True,
     help="Further device nodes for every GPU container, comma-separated, such as "
     "/dev/infiniband/uverbs0.",
@@ -212,7 +206,7 @@ class _OneLineGroup(click.Group):
     metavar="HOST[:CONTAINER]|auto[:CONTAINER]",
     default="",
     show_default="none",
-    callback=_read_by(parse_driver_dir),
+    callback=read_by(parse_driver_dir),
     show_envvar=True,
     help="A folder of driver files (bin, lib, lib64) that containers find read-only, by default "
     "at /usr/local/nvidia: for hosts without the NVIDIA container runtime. With auto the agent "
@@ -236,7 +230,7 @@ class _OneLineGroup(click.Group):
     "--enforcement",
     type=click.Choice([each.value for each in EnforcementMode]),
     default=EnforcementMode.NONE.value,
-    callback=_read_by(EnforcementMode),
+    callback=read_by(EnforcementMode),
     show_envvar=True,
     help="What holds a container to its share: nothing, Tencent's vcuda-controller (in "
     "--driver-dir), or HAMi-core.",
@@ -267,7 +261,7 @@ class _OneLineGroup(click.Group):
     "--measure-use",
     type=click.Choice(["off", "on"]),
     default="off",
-    callback=_read_by("on".__eq__),
+    callback=read_by("on".__eq__),
     show_envvar=True,
     help="Whether it is measured what each container uses of its cards; needs hostPID and "
     "--cri-socket.",
@@ -275,7 +269,7 @@ class _OneLineGroup(click.Group):
 @click.option(
     "--use-period",
     default="5s",
-    callback=_read_by(partial(parse_period, "use-period")),
+    callback=read_by(partial(parse_period, "use-period")),
     show_envvar=True,
     help="How often that is measured.",
 )
@@ -283,7 +277,7 @@ class _OneLineGroup(click.Group):
     "--metrics-names",
     type=click.Choice([each.value for each in MetricsNames]),
     default=MetricsNames.OWN.value,
-    callback=_read_by(MetricsNames),
+    callback=read_by(MetricsNames),
     show_envvar=True,
     help="Whether gpu-manager's gauges of containers are served too, at its path /metric.",
 )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 _INTERRUPTED = 130  # as a shell has it: 128 and SIGINT
 _FILE = click.Path(path_type=Path)
@@ -44,6 +45,11 @@ def run(
         click.echo(f"{program}: error: {error}", err=True)
         return status
     return result if isinstance(result, int) else 0  # click hands back the status of --help
+
+
+def read_by(parse: Callable[[Any], Any]) -> _Callback:
+    """Make the callback of an option whose value *parse* reads."""
+    return lambda _context, _option, value: parse(value)
 
 
 def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Command], _Command]:

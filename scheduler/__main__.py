@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from common.commandline import run, server_options
+from common.commandline import read_by, run, server_options
 from common.logs import configure
 from common.serving.errors import SettingsError
 from common.serving.tls import Files
@@ -37,6 +37,7 @@ _POLICY = click.Choice([each.value for each in Policy])
 @click.option(
     "--domain",
     default=DEFAULT_DOMAIN,
+    callback=read_by(Names),
     envvar="GPU_TURNSTILE_DOMAIN",
     show_envvar=True,
     help="Domain of resources and annotations; agents and webhook must have the same.",
@@ -109,7 +110,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
     key: Path,
     client_ca: Path | None,
     kubeconfig: Path | None,
-    domain: str,
+    domain: Names,
     policy: str,
     node_policy: str,
     lease: str,
@@ -120,10 +121,6 @@ def cli(  # noqa: PLR0913 - one argument a flag
     threads: int,
 ) -> None:
     """Serve the gpu-turnstile scheduler extender over HTTPS."""
-    try:
-        names = Names(domain)
-    except InvalidName as error:
-        raise SettingsError(f"--{error}") from error
     if endpoint_slice and not address:
         raise SettingsError("--address: Required value: --endpoint-slice needs it")
     configure(quiet=("urllib3",))
@@ -132,7 +129,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
             host,
             port,
             Files(cert, key, client_ca),
-            names,
+            domain,
             kubeconfig=kubeconfig,
             policy=Policy(policy),
             node_policy=Policy(node_policy),
@@ -148,7 +145,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and an exit status other than 0."""
-    return run(cli, arguments, program="scheduler", failures=(SettingsError,))
+    return run(cli, arguments, program="scheduler", failures=(SettingsError, InvalidName))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from common.serving.answer import TEXT, Answer
 from common.serving.app import Application
+from common.serving.body import read_body
 from common.serving.wsgi import VERIFIED
 from contract.errors import quote
 from scheduler.errors import BadRequest, TooLarge
@@ -87,16 +88,4 @@ def _read_body(environ: Json) -> bytes:
         raise BadRequest(f"Content-Type: Invalid value: {quote(media)}: must be application/json")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise BadRequest("Content-Encoding: compressed bodies are not read")
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    if length > LARGEST_NODES:
-        raise TooLarge(f"body: must be at most {LARGEST_NODES} bytes")
-    try:
-        body: bytes = environ["wsgi.input"].read(LARGEST_NODES + 1)
-    except OSError as error:  # of servers that read while the application does
-        raise BadRequest(_BROKEN) from error
-    if len(body) < length:
-        raise BadRequest(_BROKEN)
-    return body
-
-
-_BROKEN = "body: breaks off, or its chunks are broken"
+    return read_body(environ, LARGEST_NODES, broken=BadRequest, too_large=TooLarge)

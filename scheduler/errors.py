@@ -6,7 +6,6 @@
     ├── BadRequest      the sender's: not what kube-scheduler sends; answered as ``Error``
     │   └── TooLarge    more than a scheduler can mean
     ├── BindError       nobody's or the cluster's: this pod is not bound now; answered as ``Error``
-    ├── Unverified      the sender has no valid certificate, and needs one; HTTP 403
     └── common.serving.errors.SettingsError   the operator's: found before the server starts
 """
 
@@ -17,10 +16,6 @@ class BadRequest(Exception):
 
 class TooLarge(BadRequest):
     """The body is longer than any request of a scheduler."""
-
-
-class Unverified(Exception):
-    """The sender has no valid certificate, and needs one."""
 
 
 class BindError(Exception):

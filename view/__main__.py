@@ -7,6 +7,7 @@ import click
 
 from common.commandline import run
 from common.serving.errors import SettingsError
+from contract.errors import InvalidName
 from view.web.command import serve
 
 
@@ -20,7 +21,7 @@ cli.add_command(serve)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and an exit status other than 0."""
-    return run(cli, arguments, program="view", failures=(SettingsError,))
+    return run(cli, arguments, program="view", failures=(SettingsError, InvalidName))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from common.commandline import run, server_options
+from common.commandline import read_by, run, server_options
 from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
@@ -43,6 +43,7 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
 @click.option(
     "--domain",
     default=DEFAULT_DOMAIN,
+    callback=read_by(Names),
     envvar="GPU_TURNSTILE_DOMAIN",
     show_envvar=True,
     help="Domain of resources and annotations; the agents must have the same.",
@@ -109,7 +110,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
     host: str,
     cert: Path,
     key: Path,
-    domain: str,
+    domain: Names,
     workers: int,
     connections: int,
     client_ca: Path | None,
@@ -120,10 +121,6 @@ def cli(  # noqa: PLR0913 - one argument a flag
     drain_delay: float,
 ) -> None:
     """Serve the gpu-turnstile admission webhook over HTTPS."""
-    try:
-        names = Names(domain)
-    except InvalidName as error:
-        raise SettingsError(f"--{error}") from error
     options = Options(largest_card, DefaultMemory(default_memory), scheduler_name, runtime_class)
     if options.default_memory is DefaultMemory.PROPORTIONAL and not largest_card:
         raise SettingsError(
@@ -136,7 +133,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
             host,
             port,
             Files(cert, key, client_ca),
-            names,
+            domain,
             workers=workers,
             connections=connections,
             options=options,
@@ -147,7 +144,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; an error is one line on stderr and an exit status other than 0."""
-    return run(cli, arguments, program="webhook", failures=(SettingsError,))
+    return run(cli, arguments, program="webhook", failures=(SettingsError, InvalidName))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_settings_come_from_the_environment_too(
     ("arguments", "text"),
     [
         ([], "Missing option '--cert'"),
-        ([*REQUIRED, "--domain", "X"], "--domain: Invalid value"),
+        ([*REQUIRED, "--domain", "X"], "domain: Invalid value"),
         ([*REQUIRED, "--policy", "best"], "Invalid value for '--policy'"),
         ([*REQUIRED, "--threads", "1"], "Invalid value for '--threads'"),
         ([*REQUIRED, "--endpoint-slice", "s"], "--address: Required value"),

@@ -103,7 +103,7 @@ def test_every_flag_is_an_environment_variable(
         (["--nonsense"], "webhook: error: No such option"),
         (
             ["--cert", "c", "--key", "k", "--domain", "A_b"],
-            'webhook: error: --domain: Invalid value: "A_b": must be a lower-case DNS name',
+            'webhook: error: domain: Invalid value: "A_b": must be a lower-case DNS name',
         ),
     ],
 )

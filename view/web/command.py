@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
+from common.commandline import read_by
 from common.logs import configure
 from common.serving.errors import SettingsError
-from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.web.hosts import Hosts
@@ -49,6 +49,7 @@ from view.web.settings import Settings
 @click.option(
     "--domain",
     default=DEFAULT_DOMAIN,
+    callback=read_by(Names),
     envvar="GPU_TURNSTILE_DOMAIN",
     show_envvar=True,
     help="Domain of resources and annotations; agents and webhook must have the same.",
@@ -75,15 +76,11 @@ def serve(  # noqa: PLR0913 - one argument a flag
     host: str,
     allowed_hosts: tuple[str, ...],
     kubeconfig: Path | None,
-    domain: str,
+    domain: Names,
     policy: str,
     streams: int,
 ) -> None:
     """Serve the page: who holds which card, what waits and why. Read only."""
-    try:
-        names = Names(domain)
-    except InvalidName as error:
-        raise SettingsError(f"--{error}") from error
     try:
         hosts = Hosts(allowed_hosts)
     except ValueError as error:
@@ -93,7 +90,7 @@ def serve(  # noqa: PLR0913 - one argument a flag
         Settings(
             host,
             port,
-            names,
+            domain,
             kubeconfig=kubeconfig,
             policy=Policy(policy),
             hosts=hosts,

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.serving.answer import TEXT, Answer
 from common.serving.app import Application
+from common.serving.body import read_body
 from common.serving.wsgi import VERIFIED
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.errors import BadRequest, TooLarge
@@ -41,19 +42,7 @@ def _review(handler: Handler, route: str, environ: dict[str, Any]) -> Answer:
 
 
 def _read_body(environ: dict[str, Any]) -> bytes:
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    if length > LARGEST_BODY:
-        raise TooLarge(f"body: must be at most {LARGEST_BODY} bytes")
-    try:
-        body: bytes = environ["wsgi.input"].read(LARGEST_BODY + 1)
-    except OSError as error:  # of servers that read while the application does
-        raise BadRequest(_BROKEN) from error
-    if len(body) < length:
-        raise BadRequest(_BROKEN)
-    return body
-
-
-_BROKEN = "body: breaks off, or its chunks are broken"
+    return read_body(environ, LARGEST_BODY, broken=BadRequest, too_large=TooLarge)
 
 
 def _probe(*, ready: bool) -> Answer:

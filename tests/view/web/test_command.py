@@ -48,7 +48,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--domain", "X"], "--domain: Invalid value"),
+        (["--domain", "X"], "domain: Invalid value"),
         (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is no host name"),
         (["--streams", "0"], "Invalid value for '--streams'"),
     ],

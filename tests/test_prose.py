@@ -1,4 +1,4 @@
-"""Docstrings use the verbs of the field, and the agent the words of the glossary."""
+"""Docstrings use the verbs of the field, and the programs the words of the glossary."""
 
 import ast
 import re
@@ -44,10 +44,11 @@ GONE = {
 
 
 @pytest.mark.parametrize("word", GONE)
-def test_the_agent_uses_the_words_of_the_glossary(word: str) -> None:
+def test_the_programs_use_the_words_of_the_glossary(word: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in sorted((ROOT / "agent").rglob("*.py"))
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
         if "_pb2" not in path.name
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", line, re.IGNORECASE)

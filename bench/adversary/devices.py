@@ -12,7 +12,7 @@ from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
-Books: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
+PodDevices: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
 """``podDevices``: UID -> container -> resource -> device IDs."""
 
 
@@ -62,7 +62,7 @@ class Port(Protocol):
 
 
 class Devices:
-    """One kubelet's books of devices."""
+    """One kubelet's device manager: who holds which devices."""
 
     def __init__(self, places: Mapping[Resource, Collection[str]], random: Random) -> None:
         """Start with all places healthy and none given out."""
@@ -72,18 +72,18 @@ class Devices:
         self.connected = True
         self.sources_ready = False
         self.running_before: frozenset[tuple[str, str]] = frozenset()
-        self.books: Books = {}
-        self.saved: Books = {}
+        self.pod_devices: PodDevices = {}
+        self.saved: PodDevices = {}
         self.allocated: dict[Resource, set[str]] = {each: set() for each in Resource}
         self.pending = ""
         self._reusable_of = ""
         self.reusable: dict[Resource, set[str]] = {each: set() for each in Resource}
 
-    # --- books --------------------------------------------------------------------------
+    # --- what pods hold -----------------------------------------------------------------
 
     def restart(self, running: Iterable[tuple[str, str]]) -> None:
         """Begin a new life with what the checkpoint says."""
-        self.books = _copied(self.saved)
+        self.pod_devices = _copied(self.saved)
         self.allocated = self._derived()
         self.running_before = frozenset(running)
         self.sources_ready = False
@@ -94,9 +94,9 @@ class Devices:
         """``UpdateAllocatedDevices``: return whether something was freed."""
         if not self.sources_ready:
             return False
-        ended = [uid for uid in self.books if uid not in active and uid != self.pending]
+        ended = [uid for uid in self.pod_devices if uid not in active and uid != self.pending]
         for uid in ended:
-            del self.books[uid]
+            del self.pod_devices[uid]
         if ended:
             self.allocated = self._derived()
         return bool(ended)
@@ -105,10 +105,10 @@ class Devices:
         return {each: self.held(each) for each in Resource}
 
     def held(self, resource: Resource, *, but: Collection[str] = ()) -> set[str]:
-        """Return what pods hold by the books, but for some pods."""
+        """Return what pods hold, but for some pods."""
         return {
             each
-            for uid, containers in self.books.items()
+            for uid, containers in self.pod_devices.items()
             if uid not in but
             for held in containers.values()
             for each in held.get(resource, ())
@@ -116,7 +116,7 @@ class Devices:
 
     def of(self, uid: str, container: str) -> Mapping[Resource, frozenset[str]]:
         """Return what a container holds."""
-        return self.books.get(uid, {}).get(container, {})
+        return self.pod_devices.get(uid, {}).get(container, {})
 
     # --- allocating ---------------------------------------------------------------------
 
@@ -163,10 +163,10 @@ class Devices:
             except CallFailed as error:
                 self.allocated = self._derived()
                 raise Rejected(str(error)) from error
-            held = self.books.setdefault(pod.uid, {}).setdefault(container.name, {})
+            held = self.pod_devices.setdefault(pod.uid, {}).setdefault(container.name, {})
             held[resource] = frozenset(ids)
         if changed:
-            self.saved = _copied(self.books)
+            self.saved = _copied(self.pod_devices)
 
     def _choose(
         self, pod: Pod, container: Container, resource: Resource, port: Port
@@ -218,8 +218,8 @@ class Devices:
         return self._random.sample(sorted(ids), len(ids))
 
 
-def _copied(books: Books) -> Books:
+def _copied(pod_devices: PodDevices) -> PodDevices:
     return {
         uid: {name: dict(held) for name, held in containers.items()}
-        for uid, containers in books.items()
+        for uid, containers in pod_devices.items()
     }

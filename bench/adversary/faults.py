@@ -235,7 +235,7 @@ class Faults:
         known = [
             each
             for uid, each in sorted(world.kubelet.known.items())
-            if each.state in (State.RUNNING, State.ENDED) and uid in world.devices.books
+            if each.state in (State.RUNNING, State.ENDED) and uid in world.devices.pod_devices
         ]
         if not known or call is None:
             return

@@ -60,7 +60,7 @@ class Kubelet:
         """Know no pod.
 
         Args:
-            devices: its books.
+            devices: its device manager.
             api: where pods come from and statuses go to.
             active_only: whether ``List`` is in its new form (K8).
             port: what the device manager asks of others.

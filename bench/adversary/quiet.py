@@ -45,7 +45,7 @@ def _check_free(world: World) -> None:
         return
     # What a rejected or deleted pod got is free as soon as another comes, at the latest; until
     # then List may show it (K20, K21).
-    over = world.devices.books.keys() - set(world.kubelet.active())
+    over = world.devices.pod_devices.keys() - set(world.kubelet.active())
     unlisted = over - {each.pod.uid for each in world.kubelet.listed()}
     for resource in Resource:
         told = world.host.allocator.free(resource)
@@ -92,7 +92,7 @@ def _check_records(world: World) -> None:
             continue
         held = {
             name: {card_of(each) for ids in resources.values() for each in ids}
-            for name, resources in world.devices.books.get(pod.uid, {}).items()
+            for name, resources in world.devices.pod_devices.get(pod.uid, {}).items()
         }
         if pod.asks:
             told = {name: set(each.cards) for name, each in records.items() if name in held}

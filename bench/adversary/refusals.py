@@ -64,9 +64,9 @@ def _in_another_name(world: "World", call: Call) -> bool:
 
 def hidden(world: "World") -> bool:
     """Return whether pods hold what no agent can know of that has started since (K4)."""
-    for uid in (world.lost | world.confused) & world.devices.books.keys():
+    for uid in (world.lost | world.confused) & world.devices.pod_devices.keys():
         pod = world.judge.pod(uid)
-        for name, held in world.devices.books[uid].items():
+        for name, held in world.devices.pod_devices[uid].items():
             if pod is None or not held or pod.container(name).kind is not ContainerKind.INIT:
                 continue
             if not world.api.has(pod) or uid in world.confused:

@@ -35,7 +35,7 @@ def _lets_start(
     call = Call(pod, container, resource, known=True, seen=not world.kubelet.blind)
     call.alike = {
         name
-        for name, held in world.devices.books.get(pod.uid, {}).items()
+        for name, held in world.devices.pod_devices.get(pod.uid, {}).items()
         if held.get(resource) == ids
     }
     world.trace(f"-> PreStart {call}")

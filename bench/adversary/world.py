@@ -77,7 +77,7 @@ class World:
         """Replace the agent by one that knows nothing yet, and register it."""
         self.trace("agent starts")
         self.guarded("start", self.host.start)
-        self.lost = set(self.devices.books) | set(self.kubelet.known)
+        self.lost = set(self.devices.pod_devices) | set(self.kubelet.known)
         self.passed.clear()
         self.register()
 
@@ -206,8 +206,8 @@ class World:
         """Return what ordinary init containers hold that another agent served (K4)."""
         return {
             each
-            for uid in (self.lost | self.confused) & self.devices.books.keys()
-            for name, held in self.devices.books[uid].items()
+            for uid in (self.lost | self.confused) & self.devices.pod_devices.keys()
+            for name, held in self.devices.pod_devices[uid].items()
             if (pod := self.judge.pod(uid)) is not None
             and pod.container(name).kind is ContainerKind.INIT
             for each in held.get(resource, ())
@@ -216,7 +216,7 @@ class World:
     def held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
         """Return the places that others hold, this pod's ordinary init containers not counted."""
         held = self.devices.held(resource, but={pod.uid})
-        for name, resources in self.devices.books.get(pod.uid, {}).items():
+        for name, resources in self.devices.pod_devices.get(pod.uid, {}).items():
             if name != container.name and pod.container(name).kind is not ContainerKind.INIT:
                 held |= resources.get(resource, frozenset())
         return held

@@ -27,7 +27,7 @@ class Need(NamedTuple):
     """What one container needs of its cards.
 
     Attributes:
-        kind: how the kubelet books it.
+        kind: how the kubelet counts it.
         demand: what it asks for.
         cards: how many cards.
         cores: cores that each of them must have free.

@@ -1,12 +1,12 @@
-"""The device manager's books, and in which order it asks a plugin.
+"""The device manager's state, and in which order it asks a plugin.
 
 Pure: no I/O, no lock. Whoever drives it holds one lock while a method runs or a
 generator advances, and gives it up while a call is under way, as the real manager
-does. That gap is where K15 lives: ``allocated`` is a second book beside ``pods``, and
+does. That gap is where K15 lives: ``allocated`` is a second account beside ``pods``, and
 :meth:`Devices.update_allocated` derives it anew when a pod has ended, without the
 devices of a call that is still in flight.
 
-One module although it is long: the books are one state, and what makes the kubelet hard
+One module although it is long: it is one state, and what makes the kubelet hard
 is in which order its parts are read and written.
 """
 
@@ -145,7 +145,7 @@ class Devices:
         }
 
     def disconnected(self, resource: str, now: float) -> None:
-        """Book a broken stream: nothing is healthy any more, the capacity stays known."""
+        """Record a broken stream: nothing is healthy any more, the capacity stays known."""
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
             return
@@ -166,8 +166,8 @@ class Devices:
             endpoint = self.endpoints.get(resource)
             stopped = None if endpoint is None else endpoint.stopped_at
             if endpoint is None or (stopped is not None and now - stopped > grace):
-                for book in (self.endpoints, self.healthy, self.unhealthy):
-                    book.pop(resource, None)
+                for each in (self.endpoints, self.healthy, self.unhealthy):
+                    each.pop(resource, None)
                 continue
             allocatable[resource] = len(self.healthy.get(resource, {}))
             capacity[resource] = allocatable[resource] + len(self.unhealthy.get(resource, {}))
@@ -196,7 +196,7 @@ class Devices:
         """Free what pods hold that are no longer among *active* (K15).
 
         Only when there is such a pod is ``allocated`` derived anew. Devices of a call
-        in flight are in no pod's book yet, so from then on they look free.
+        in flight are held by no pod yet, so from then on they look free.
         """
         if not self.sources_ready:
             return

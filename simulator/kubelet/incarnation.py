@@ -243,7 +243,7 @@ class Incarnation:
 
     def _remove(self, pod: Pod) -> None:
         stays = self._settings.removed_pods_stay and not pod.mirror and not self._inactive(pod)
-        if stays:  # asked to end before it leaves the books: no instant at which it is in none
+        if stays:  # asked to end before it leaves the lists: no instant at which it is in none
             self.workers.update(pod, removed=True)
         with self._lock:
             if stays:

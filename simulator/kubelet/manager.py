@@ -1,4 +1,4 @@
-"""The device manager at work: the books of ``devices``, real plugins, the checkpoint, the trace."""
+"""The device manager at work: the state of ``devices``, real plugins, the checkpoint, the trace."""
 
 import logging
 import threading
@@ -67,7 +67,7 @@ class DeviceManager:
         self._active = active
         self._on_change = on_change
         self._stopping = stopping
-        # Re-entrant: a step may ask for the node's counts while the books are locked.
+        # Re-entrant: a step may ask for the node's counts while the state is locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._saving = threading.Lock()
@@ -123,7 +123,7 @@ class DeviceManager:
         self._on_change()
 
     def disconnected(self, resource: str) -> None:
-        """Book a plugin whose stream broke."""
+        """Record that the stream of a plugin broke."""
         with self._lock:
             self._devices.disconnected(resource, time.monotonic())
         self._on_change()
@@ -206,12 +206,12 @@ class DeviceManager:
             return [(pod, snapshot(self._devices.pods, pod.uid)) for pod in pods]
 
     def holdings(self) -> dict[str, PodHoldings]:
-        """Copy the book of all pods, ended ones included until somebody sweeps."""
+        """Copy what all pods hold, ended ones included until somebody sweeps."""
         with self._lock:
             return {uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods}
 
     def active_holdings(self) -> dict[str, PodHoldings]:
-        """Copy the book of the pods that are alive."""
+        """Copy what the pods that are alive hold."""
         with self._lock:
             alive: Collection[str] = self._active()
             return {

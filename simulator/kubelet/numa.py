@@ -81,7 +81,7 @@ def split_by_affinity(
 
 
 def by_node(ids: Collection[str], devices: Mapping[str, Device]) -> dict[int, tuple[str, ...]]:
-    """Book each device under its NUMA nodes, those without one under :data:`NO_NODE`."""
+    """List each device under its NUMA nodes, those without one under :data:`NO_NODE`."""
     booked: dict[int, tuple[str, ...]] = {}
     for id_ in ids:
         for node in devices[id_].nodes or (NO_NODE,):

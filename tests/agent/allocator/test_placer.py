@@ -305,7 +305,7 @@ def test_nobody_is_refused_for_a_record(resource: Resource) -> None:
     assert (cards, len(taken)) == (("GPU-0",), 50 if resource is CORE else 4)
 
 
-def test_what_the_book_knows_is_refused_though_records_were_doubted() -> None:
+def test_what_the_ledger_knows_is_refused_though_records_were_doubted() -> None:
     ledger = Ledger()
     for index in range(3):
         hold(ledger, Q, f"c{index}", MEMORY, ids(f"GPU-{index}", range(8)))

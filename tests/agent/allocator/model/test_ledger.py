@@ -180,7 +180,7 @@ RECONCILED = {
 
 
 @pytest.mark.parametrize("case", RECONCILED.values(), ids=RECONCILED)
-def test_the_book_is_made_equal_to_the_kubelets_record(case: Reconciled) -> None:
+def test_the_ledger_is_made_equal_to_the_kubelets_record(case: Reconciled) -> None:
     ledger = Ledger()
     for ref, held in case.before.items():
         hold(ledger, ref.pod, ref.container, CORE, held, kind=INIT if ref == P_INIT else MAIN)

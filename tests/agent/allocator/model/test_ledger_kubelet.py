@@ -536,7 +536,7 @@ class AgentAndKubelet(RuleBasedStateMachine):
             assert mine.items() <= hidden.items()
 
     @invariant()
-    def the_book_is_sound(self) -> None:
+    def the_ledger_is_sound(self) -> None:
         if hasattr(self, "allocator"):
             check(self.ledger)
 

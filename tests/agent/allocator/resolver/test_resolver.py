@@ -264,7 +264,7 @@ def test_so_is_one_whose_name_was_asked_for_a_moment_ago(stand: Stand) -> None:
     assert ("a", True) in asked
 
 
-def test_pods_whose_bookings_the_record_changes_are_told_of(stand: Stand) -> None:
+def test_pods_whose_holdings_the_record_changes_are_told_of(stand: Stand) -> None:
     found, gone = make_pod("a", asks(30, 8)), make_pod("b", asks(30, 8))
     stand.bind(found)
     hold(stand.ledger, gone.id, "main", CORE, ids("GPU-1", range(30)))

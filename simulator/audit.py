@@ -35,7 +35,7 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
     return cards
 
 
-def double_booked(held: Holdings, live: Iterable[tuple[str, str]]) -> list[str]:
+def held_twice(held: Holdings, live: Iterable[tuple[str, str]]) -> list[str]:
     """List every place that two live pods hold.
 
     Args:

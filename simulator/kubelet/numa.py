@@ -82,8 +82,8 @@ def split_by_affinity(
 
 def by_node(ids: Collection[str], devices: Mapping[str, Device]) -> dict[int, tuple[str, ...]]:
     """List each device under its NUMA nodes, those without one under :data:`NO_NODE`."""
-    booked: dict[int, tuple[str, ...]] = {}
+    found: dict[int, tuple[str, ...]] = {}
     for id_ in ids:
         for node in devices[id_].nodes or (NO_NODE,):
-            booked[node] = (*booked.get(node, ()), id_)
-    return booked
+            found[node] = (*found.get(node, ()), id_)
+    return found

@@ -5,7 +5,7 @@ import pytest
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.names import Names
 from simulator.attribution import Call, Pending, Tally, score_agent, score_oldest_pending
-from simulator.audit import double_booked, holdings_of, unequal_records
+from simulator.audit import held_twice, holdings_of, unequal_records
 from simulator.burst import container, pod
 
 NAMES = Names()
@@ -83,9 +83,9 @@ def test_a_place_of_two_live_pods_is_found_and_one_handed_on_within_a_pod_is_not
             _call("ended", "main", ["G::0"]),
         ]
     )
-    assert double_booked(held, [("default", "a"), ("default", "ended")]) != []
-    assert double_booked(held, [("default", "a")]) == []
-    assert double_booked(held, [("default", "a"), ("default", "b")]) == [
+    assert held_twice(held, [("default", "a"), ("default", "ended")]) != []
+    assert held_twice(held, [("default", "a")]) == []
+    assert held_twice(held, [("default", "a"), ("default", "b")]) == [
         f"{CORE} G::0: ('default', 'a') and ('default', 'b')"
     ]
 

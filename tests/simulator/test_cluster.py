@@ -11,7 +11,7 @@ import pytest
 from agent.allocator.model.tickets import summarize
 from contract.names import Names
 from simulator.attribution import allocate_calls, score_agent
-from simulator.audit import double_booked, holdings_of, unequal_records
+from simulator.audit import held_twice, holdings_of, unequal_records
 from simulator.burst import burst_pods, submit
 from simulator.cards import cards_file
 from simulator.cluster import Cluster, read_lines
@@ -71,7 +71,7 @@ def _audit(cluster: Cluster) -> None:
     running = [each for each in cluster.pods() if _phase(each) == "Running"]
     live = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in running]
     held = holdings_of(calls)
-    assert double_booked(held, live) == []
+    assert held_twice(held, live) == []
     # List never shows an ordinary init container (fact K4): where an agent died between it and
     # its pod's record, the next one cannot know what it got. The others are all there.
     unequal = unequal_records(running, held, NAMES)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from simulator.kubelet.answers import Answer
 
 NO_NODE = -1
-"""Where a device without topology is booked."""
+"""Where a device without topology is listed."""
 
 NumaHint: TypeAlias = Callable[[str, str], Collection[int] | None]
 """(pod UID, container name) -> the NUMA nodes it should stay on, or ``None``."""

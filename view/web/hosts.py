@@ -55,12 +55,11 @@ class Hosts:
         )
 
     def _is_service(self, parts: list[str]) -> bool:
-        """Return whether it is ``<service>.<namespace>[.svc[.cluster.local]]``."""
-        return (
-            parts[0] == self._service
-            and len(parts) > 1
-            and parts[2:] in ([], ["svc"], ["svc", "cluster", "local"])
-        )
+        """Return whether it is ``<service>.<namespace>.svc[.cluster.local]``.
+
+        Without ``svc`` it may be a name that somebody has bought: namespaces can be called ``com``.
+        """
+        return parts[0] == self._service and parts[2:] in (["svc"], ["svc", "cluster", "local"])
 
 
 def _is_address(text: str) -> bool:

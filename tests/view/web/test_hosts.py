@@ -12,7 +12,7 @@ HOSTS = Hosts(["gpus.example.org", "*.eks.example.com"])
     [
         *("localhost", "localhost:8480", "LocalHost:1", "page.localhost:9", "127.0.0.1:8480"),
         *("10.1.2.3", "[::1]:8480", "[fd00::7]", "gpu-turnstile-view", "gpu-turnstile-view:80"),
-        *("gpu-turnstile-view.gpu-turnstile", "gpu-turnstile-view.gpu-turnstile.svc:80"),
+        "gpu-turnstile-view.gpu-turnstile.svc:80",
         *("gpu-turnstile-view.gpu-turnstile.svc.cluster.local", "gpus.example.org:443"),
         *("GPUS.example.org.", "a.eks.example.com"),
     ],
@@ -26,6 +26,7 @@ def test_names_that_lead_here_are_allowed(header: str) -> None:
     [
         *("", ":80", "evil.example", "evil.example:8480", "localhost.evil.example", "[evil]:80"),
         *("gpu-turnstile-view.evil.example", "gpu-turnstile-view.ns.svc.evil", "eks.example.com"),
+        "gpu-turnstile-view.com",  # that a namespace has such a name nobody can tell
         *("xlocalhost", "127.0.0.1.evil.example", "::1", "evil.example:127.0.0.1", "[::1", "1"),
         *("gpus.example.org@evil.example", "a b", "localhost:99999999"),
     ],

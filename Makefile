@@ -38,7 +38,8 @@ page: $(STAMP)
 test test-fast: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --cov --cov-report=
+	$(BIN)/coverage report --fail-under=90
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not slow"

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
+from tests.measuring import Measuring
 from tests.rbac.comparison import never_granted
 from tests.rbac.manifests import DEPLOY, Manifest, read
 from tests.rbac.recording import Recording
@@ -43,6 +44,7 @@ SLOW = (
 )
 SLOW_FIXTURES = {"folder", "kubelet", "server"}
 """Sockets: ``folder`` is the one with a path short enough for them."""
+_unmeasured: set[pytest.Item] = set()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Python's default is after 700 new objects, which are hardly ever garbage in cycles.
     """
     gc.set_threshold(20_000)
+    config.pluginmanager.register(Measuring(_unmeasured))
     if config.option.markexpr == FAST:
         settings.load_profile("fast")
 
@@ -77,7 +80,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         path, function = str(item.path), getattr(item, "obj", None)
         if path.startswith(unmeasured) or is_hypothesis_test(function):
-            item.add_marker("no_cover")
+            _unmeasured.add(item)
         sockets = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
         if path.startswith(slow) or sockets or item.name == "runTest":  # of a state machine
             item.add_marker("slow")

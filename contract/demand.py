@@ -32,6 +32,8 @@ class ContainerKind(StrEnum):
     SIDECAR = "sidecar"
     MAIN = "container"
 
+    __hash__ = str.__hash__  # as equality is; Enum's own is a call in Python
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

@@ -11,6 +11,9 @@ class Resource(StrEnum):
     CORE = "core"
     MEMORY = "memory"
 
+    # As equality is. Enum's own is a call in Python for every look into a mapping.
+    __hash__ = str.__hash__
+
     @property
     def other(self) -> "Resource":
         """The resource that a container's second pair of calls asks for."""

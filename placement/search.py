@@ -97,10 +97,37 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     Raises:
         NoPlacement: there is none; names the container that cannot be placed.
     """
+    if len(steps) == 1 and most_tries > 0:
+        alone = _place_share(steps[0], capacities, links, policy)
+        if alone is not None:
+            return {steps[0].container.name: alone}
     search = _Search(
         steps, capacities, links=links, policy=policy, guaranteed=guaranteed, tries=most_tries
     )
     return search.run()
+
+
+def _place_share(
+    step: Step, capacities: Sequence[Capacity], links: Links, policy: Policy
+) -> Assignment | None:
+    """Place a pod's only container as the search would, at half its cost, if it is a simple share.
+
+    Most pods are one. ``None`` where it is none, or where no card fits: the search says why.
+    """
+    demand = step.container.demand
+    if not demand.is_share or step.fixed or step.must or step.offer or step.chosen:
+        return None
+    if any(any(capacity.left.values()) for capacity in capacities if capacity.left):
+        return None
+    states = [capacity.card for capacity in capacities]
+    fitting = fitting_cards(step.need, states)
+    if not fitting:
+        return None
+    best = rank_for_share(step.need, fitting, states, links=links, policy=policy)[0]
+    fresh = {resource: {best.uuid: count_of(demand, resource)} for resource in sorted(step.lacking)}
+    if any(best.free[resource] < fresh[resource][best.uuid] for resource in fresh):
+        return None
+    return Assignment((best.uuid,), fresh)
 
 
 # Of every card, by index: (cores free, memory free, cores left over, memory left over).

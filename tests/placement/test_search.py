@@ -12,7 +12,15 @@ from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from placement.search import Assignment, Capacity, Plan, Step, make_plan
+from placement.search import (
+    Assignment,
+    Capacity,
+    Plan,
+    Step,
+    _place_share,
+    _Search,
+    make_plan,
+)
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container
@@ -330,6 +338,21 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     }
     shuffled = data.draw(st.permutations(given_rooms))
     assert make_plan(steps, shuffled, **arguments) == plan
+
+
+@given(_demands, _rooms.flatmap(st.permutations), st.sampled_from(Policy), st.booleans())
+def test_a_share_that_is_alone_is_placed_as_the_search_places_it(
+    demand: tuple[int, int], capacities: list[tuple[int, int, bool]], policy: Policy, least: bool
+) -> None:
+    (step,) = pod(demand, lacking=frozenset([CORE]) if least else frozenset(Resource))
+    given_rooms = [
+        room(index, cores, memory, unhealthy="lost" if ill else "")
+        for index, (cores, memory, ill) in enumerate(capacities)
+    ][::-1]
+    found = _place_share(step, given_rooms, LINKS, policy)
+    if found is not None:
+        kept: Any = {"links": LINKS, "policy": policy, "guaranteed": True, "tries": 1}
+        assert _Search([step], given_rooms, **kept).run() == {"c0": found}
 
 
 def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:

@@ -17,6 +17,8 @@ HOSTILE = "\x1b[31m[red]evil\x1b]0;title\x07\u202e"
 """What a terminal, a markup reader and a reader of right-to-left text would all obey."""
 
 STAMPED = 1_763_800_000
+CREATED = "2025-11-22T08:26:40Z"
+"""The same."""
 
 
 def stamps(node: str = "", at: int = STAMPED) -> dict[str, str]:
@@ -44,6 +46,7 @@ def waiting(name: str, *limits: tuple[int, int], message: str = "", **pod: Any) 
     """A pod that the scheduler has looked at and not bound."""
     annotations = {**stamps(), **pod.pop("annotations", {})}
     obj = make_pod(name, *limits, annotations=annotations, **pod)
+    obj["metadata"]["creationTimestamp"] = CREATED
     if message:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         obj["status"]["conditions"] = [{**condition, "message": message}]
@@ -53,6 +56,7 @@ def waiting(name: str, *limits: tuple[int, int], message: str = "", **pod: Any) 
 def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
     """A pod that an agent has refused."""
     obj = make_pod(name, limit, node=node, annotations=stamps(node), phase="Failed")
+    obj["metadata"]["creationTimestamp"] = CREATED
     obj["status"]["reason"] = "UnexpectedAdmissionError"
     obj["status"]["message"] = (
         "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "

@@ -1,28 +1,29 @@
 """The smallest change that would let a pod run, tried out with ``placement``. Pure.
 
 A change is only told if ``placement`` says that the pod fits with it. Changes of the request come
-first, by how much of it is given up; then those that need an admin.
+first, by how much of it is given up; then those of nodes, cards and other pods.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
+from contract.names import Names
 from placement.cluster.fit import Fit, check
-from placement.cluster.holdings import View
 from placement.cluster.nodes import Problem
 from placement.cluster.pods import Pod
-from view.model.constraints import Constraints
-from view.model.occupancy import Held, Occupancy
+from view.model.ending import find_endings
+from view.model.occupancy import Occupancy
 from view.model.reports import Change
-from view.model.verdicts import Question, why_not_on
+from view.model.verdicts import Question, count_of, why_not_on
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
 
-_MOST_PODS_FREED = 4
 _MOST_OF_A_KIND = 3
+_NODES = "the right to change nodes"
+_AWAY = "its agent is not connected to the kubelet"
+_AGENT = "access to the node and its agent"
 
 _WISHES = {
     "use-gpu-type": "use_types",
@@ -40,27 +41,32 @@ class _Ranked:
     cost: float
 
 
-def find_changes(question: Question, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
+def find_changes(
+    question: Question, nodes: Sequence[Occupancy], names: Names
+) -> tuple[Change, ...]:
     """Return what would let a pod run that fits nowhere, the smallest first.
 
     Args:
         question: the pod.
         nodes: all nodes with GPUs.
+        names: the contract's names.
     """
     if question.pod.shape.problem:
         return ()
-    search = _Search(question, nodes)
-    author = sorted((*search.less(), *search.fewer_wishes()), key=lambda each: each.cost)
-    admin = (*search.other_nodes(), *search.healed(), *search.freed())
-    return tuple(each.change for each in (*author, *admin))
+    search = _Search(question, nodes, names)
+    found = (*search.less(), *search.fewer_wishes(), *search.other_nodes())
+    author = [each.change for each in sorted(found, key=lambda each: each.cost)]
+    endings = find_endings(question.pod.shape, search.open)
+    return (*author, *search.opened(), *search.healed(), *endings)
 
 
 class _Search:
-    def __init__(self, question: Question, nodes: Sequence[Occupancy]) -> None:
+    def __init__(self, question: Question, nodes: Sequence[Occupancy], names: Names) -> None:
         self._question = question
         self._pod = question.pod
         self._nodes = nodes
-        self._open = [
+        self._names = names
+        self.open = [
             each
             for each in nodes
             if not each.view.node.problem and not question.constraints.keep_from(each.facts.traits)
@@ -71,13 +77,13 @@ class _Search:
         if shape.problem:
             return ()
         return tuple(
-            each.view.node.name for each in self._open if isinstance(check(shape, each.view), Fit)
+            each.view.node.name for each in self.open if isinstance(check(shape, each.view), Fit)
         )
 
     def _fits(self, pod: Pod) -> bool:
         shape = pod.shape
         return not shape.problem and any(
-            isinstance(check(shape, each.view), Fit) for each in self._open
+            isinstance(check(shape, each.view), Fit) for each in self.open
         )
 
     # --- ask for less -----------------------------------------------------------------
@@ -92,9 +98,8 @@ class _Search:
             for demand in filter(None, found):
                 pod = _with(self._pod, container, demand)
                 kept = min(demand.cores / asked.cores, demand.memory / max(asked.memory, 1) or 1)
-                change = Change(
-                    "ask-less", self._text(container, demand), "author", self._where(pod)
-                )
+                text, fields = self._text(container, demand)
+                change = Change("ask-less", text, "author", self._where(pod), fields)
                 yield _Ranked(change, 1 - kept)
 
     def _fewer_cores(self, container: ContainerDemand) -> Demand | None:
@@ -128,7 +133,7 @@ class _Search:
             return None
         rows = {
             (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
-            for each in self._open
+            for each in self.open
             for cores, blocks in each.view.rows
             if cores and blocks
         }
@@ -141,16 +146,19 @@ class _Search:
                 return Demand(cores, blocks)
         return None
 
-    def _text(self, container: ContainerDemand, demand: Demand) -> str:
-        asked, parts = container.demand, []
+    def _text(self, container: ContainerDemand, demand: Demand) -> tuple[str, str]:
+        """Return what to ask for instead, in words and as fields of the container."""
+        asked, parts, fields = container.demand, [], []
         if demand.cores != asked.cores:
             parts.append(f"{demand.cores} cores instead of {asked.cores}")
+            fields.append(f'resources.limits["{self._names.core}"]: {demand.cores}')
         if demand.memory != asked.memory:
             instead = f"instead of {asked.memory}" if asked.memory else "instead of whole cards"
             parts.append(f"{demand.memory} memory blocks {instead}")
+            fields.append(f'resources.limits["{self._names.memory}"]: {demand.memory}')
         several = len(self._pod.demand.containers) > 1
         where = f" in container {container.name}" if several else ""
-        return f"ask for {' and '.join(parts)}{where}"
+        return f"ask for {' and '.join(parts)}{where}", ", ".join(fields)
 
     # --- wish for less ----------------------------------------------------------------
 
@@ -163,7 +171,8 @@ class _Search:
             nodes = self._where(self._without(keys))
             if nodes:
                 noun = "annotation" if len(keys) == 1 else "annotations"
-                text = f"drop the {noun} {' and '.join(keys)}"
+                named = [f"{self._names.domain}/{key}" for key in keys]
+                text = f"drop the {noun} {' and '.join(named)}"
                 change = Change("drop-wish", text, "author", nodes)
                 yield _Ranked(change, _LOSS_OF_A_WISH * len(keys))
 
@@ -171,71 +180,77 @@ class _Search:
         gone: dict[str, tuple[str, ...]] = {_WISHES[key]: () for key in keys}
         return replace(self._pod, wishes=replace(self._pod.wishes, **gone))  # type: ignore[arg-type]  # fields that are lists
 
-    # --- what an admin can do -----------------------------------------------------------
-
     def other_nodes(self) -> Iterator[_Ranked]:
-        """Yield nodes with room that something else keeps the pod from."""
+        """Yield what the manifest says of nodes, where others would do."""
+        wanted = self._question.constraints
+        free = replace(wanted, selector=(), terms=None)
+        fields = ["spec.nodeSelector"] if wanted.selector else []
+        fields += ["spec.affinity.nodeAffinity"] if wanted.terms is not None else []
         by_reason: dict[str, list[str]] = {}
-        anywhere = Question(self._pod, Constraints())
+        for each in self._nodes:
+            kept = wanted.keep_from(each.facts.traits)
+            if kept and why_not_on(Question(self._pod, free), each) is None:
+                by_reason.setdefault(kept, []).append(each.view.node.name)
+        for reason, nodes in _most_first(by_reason):
+            text = f"choose other nodes in {' and '.join(fields)}: {reason}"
+            yield _Ranked(Change("other-nodes", text, "author", nodes), _LOSS_OF_A_WISH)
+
+    # --- what is not the pod's own ------------------------------------------------------
+
+    def opened(self) -> tuple[Change, ...]:
+        """Return nodes with room that take no pods, or not this one."""
+        by_reason: dict[str, list[str]] = {}
+        wanted = self._question.constraints
         for each in self._nodes:
             node, traits = each.view.node, replace(each.facts.traits, cordoned=False, taints=())
-            kept = self._question.constraints.keep_from(each.facts.traits)
+            kept = wanted.keep_from(each.facts.traits)
             away = node.problem is Problem.AWAY
             view = each.view_as_if(connected=True)
             clear = replace(each, facts=replace(each.facts, traits=traits))
-            if (kept or away) and why_not_on(anywhere, clear, view) is None:
-                reason = kept or "its agent is not connected to the kubelet"
+            if (kept or away) and why_not_on(self._question, clear, view) is None:
+                reason = kept or _AWAY
                 by_reason.setdefault(reason, []).append(node.name)
-        ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-        for reason, nodes in ranked[:_MOST_OF_A_KIND]:
-            text = f"open a node that has cards for it: {reason}"
-            yield _Ranked(Change("open-node", text, "admin", tuple(nodes)), 0)
-
-    def healed(self) -> Iterator[_Ranked]:
-        """Yield a card that would do if it were healthy."""
-        for each in self._open:
-            for place, card in enumerate(each.view.node.cards):
-                view = each.view_as_if(healthy={place})
-                if not card.healthy and isinstance(check(self._pod.shape, view), Fit):
-                    told = each.facts.cards[place].unhealthy
-                    text = f"mend card {card.index} of {each.view.node.name}: {told}"
-                    yield _Ranked(Change("heal-card", text, "admin", (each.view.node.name,)), 0)
-                    return
-
-    def freed(self) -> Iterator[_Ranked]:
-        """Yield pods that would have to end, the fewest and smallest first."""
-        found = sorted(
-            (way for each in self._open if (way := self._ways_to_free(each))),
-            key=lambda way: (len(way[1]), way[2], way[0].view.node.name),
+        ranked = _most_first(by_reason)
+        more = len(ranked) - _MOST_OF_A_KIND
+        return tuple(
+            Change(
+                "open-node",
+                f"open a node that has cards for it: {reason}",
+                "admin",
+                nodes,
+                needs=_AGENT if reason == _AWAY else _NODES,
+                besides=f"nodes closed for {count_of(more, 'other reason')}"
+                if more > 0 and place == _MOST_OF_A_KIND - 1
+                else "",
+            )
+            for place, (reason, nodes) in enumerate(ranked[:_MOST_OF_A_KIND])
         )
-        fewest = len(found[0][1]) if found else 0
-        for each, pods, _ in found[:_MOST_OF_A_KIND]:
-            if len(pods) == fewest:
-                text = "end " + " and ".join(_naming(held, each) for held in pods)
-                yield _Ranked(Change("free-pods", text, "admin", (each.view.node.name,)), 0)
 
-    def _ways_to_free(self, occupancy: Occupancy) -> tuple[Occupancy, tuple[Held, ...], int] | None:
-        """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
-        if not occupancy.held or not self._fits_without(
-            occupancy, {each.pod.uid for each in occupancy.held}
-        ):
-            return None
-        by_size = sorted(occupancy.held, key=lambda each: (_size(each), str(each.pod)))
-        for each in by_size:
-            if self._fits_without(occupancy, {each.pod.uid}):
-                return occupancy, (each,), _size(each)
-        chosen = list(by_size)  # leave out the largest that are not needed
-        for each in reversed(by_size):
-            rest = [other for other in chosen if other is not each]
-            if rest and self._fits_without(occupancy, {other.pod.uid for other in rest}):
-                chosen = rest
-        if len(chosen) > _MOST_PODS_FREED:
-            return None
-        return occupancy, tuple(chosen), sum(map(_size, chosen))
+    def healed(self) -> tuple[Change, ...]:
+        """Return a card that would do if it were healthy."""
+        found = [
+            (each, place)
+            for each in self.open
+            for place, card in enumerate(each.view.node.cards)
+            if not card.healthy
+            and isinstance(check(self._pod.shape, each.view_as_if(healthy={place})), Fit)
+        ]
+        if not found:
+            return ()
+        each, place = found[0]
+        name, card = each.view.node.name, each.view.node.cards[place]
+        text = f"mend card {card.index} of {name}: {each.facts.cards[place].unhealthy}"
+        besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
+        return (
+            Change(
+                "heal-card", text, "admin", (name,), needs="access to the node", besides=besides
+            ),
+        )
 
-    def _fits_without(self, occupancy: Occupancy, uids: AbstractSet[str]) -> bool:
-        view: View = occupancy.view_without(uids)
-        return isinstance(check(self._pod.shape, view), Fit)
+
+def _most_first(by_reason: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
+    ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [(reason, tuple(nodes)) for reason, nodes in ranked]
 
 
 def _with(pod: Pod, container: ContainerDemand, demand: Demand) -> Pod:
@@ -259,16 +274,3 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _size(held: Held) -> int:
-    return sum(cores for _, cores, _ in held.taken)
-
-
-def _naming(held: Held, occupancy: Occupancy) -> str:
-    cards = occupancy.view.node.cards
-    on = sorted({cards[place].index for place, *_ in held.taken})
-    noun = "card" if len(on) == 1 else "cards"
-    cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))
-    where = f"{noun} {', '.join(map(str, on))} of {occupancy.view.node.name}"
-    return f"pod {held.pod} on {where} (frees {cores} cores, {blocks} blocks)"

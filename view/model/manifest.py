@@ -70,7 +70,7 @@ def fit_manifest(
         containers=tuple(map(container_report, facts.placed.demand.containers)),
         errors=facts.errors,
         nodes=tuple(sorted(verdicts, key=_fits_first)),
-        changes=() if fitting or facts.errors else find_changes(question, nodes),
+        changes=() if fitting or facts.errors else find_changes(question, nodes, names),
         gaps=tuple(gaps),
     )
 

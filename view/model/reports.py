@@ -375,16 +375,23 @@ class Change:
     """One change that would let a pod run.
 
     Attributes:
-        kind: ``ask-less``, ``drop-wish``, ``free-pods`` or ``open-node``.
+        kind: ``ask-less``, ``drop-wish``, ``other-nodes``, ``free-pods``, ``heal-card`` or
+            ``open-node``.
         text: what to do, in one line.
-        by: who can do it: ``author`` or ``admin``.
+        by: ``author`` where the pod's own manifest is changed, ``admin`` where something else is.
         nodes: where the pod would then fit.
+        manifest: fields of the manifest and what to write there; empty where it says the same.
+        needs: which rights it takes; empty where the manifest is changed.
+        besides: how much more of this kind there is than is told.
     """
 
     kind: str
     text: str
     by: str
     nodes: tuple[str, ...]
+    manifest: str = ""
+    needs: str = ""
+    besides: str = ""
 
 
 @dataclass(frozen=True, slots=True)

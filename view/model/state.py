@@ -175,7 +175,15 @@ class ClusterState:
         report = self._report_pod(facts, Waiting(nodes, self._gaps))
         node = facts.placed.node
         where = self._report_node(node) if node in self._nodes else None
-        return tell_story(facts, report, nodes, gaps=self._gaps, policy=self._policy, node=where)
+        return tell_story(
+            facts,
+            report,
+            nodes,
+            gaps=self._gaps,
+            names=self._names,
+            policy=self._policy,
+            node=where,
+        )
 
     def fit(self, manifest: Mapping[str, Any]) -> FitReport:
         """Return whether and where a pod would fit that is not created yet.

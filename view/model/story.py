@@ -1,7 +1,9 @@
 """One pod's way, step by step, and for one that does not run what it lacks. Pure."""
 
+import re
 from collections.abc import Sequence
 
+from contract.names import Names
 from placement.scoring import Policy
 from view.model.changes import find_changes
 from view.model.occupancy import Occupancy
@@ -21,6 +23,9 @@ from view.model.reports import (
 )
 from view.model.verdicts import Question, judge, name_some
 
+_COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
+"""So kube-scheduler begins; its numbers add up to more than there are nodes."""
+
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
 _BY = {
     Source.RECORDED: "by the agent's record",
@@ -35,6 +40,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     nodes: Sequence[Occupancy],
     *,
     gaps: Sequence[Gap],
+    names: Names,
     policy: Policy,
     node: NodeReport | None,
 ) -> PodStory:
@@ -45,6 +51,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         report: the same.
         nodes: all nodes with GPUs.
         gaps: what could not be read.
+        names: the contract's names.
         policy: which card a share prefers.
         node: where it is bound, if that node is known.
     """
@@ -54,7 +61,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     fitting = [each.node for each in considered if each.fits]
     changes: tuple[Change, ...] = ()
     if looking and not fitting and not facts.errors:
-        changes = find_changes(question, nodes)
+        changes = find_changes(question, nodes, names)
     return PodStory(
         pod=report,
         summary=_summary(report, considered, changes),
@@ -146,8 +153,12 @@ def _admitted(facts: PodFacts) -> Step:
 def _bound(facts: PodFacts, report: PodReport) -> Step:
     if not report.node:
         reason, message = facts.unscheduled
-        text = ": ".join(filter(None, (facts.scheduler, reason, message)))
-        return Step("bound", "", text if message else f"{text} has not said anything yet", _MISSING)
+        text = ": ".join(filter(None, (facts.scheduler, reason, f'"{message}"' if message else "")))
+        if not message:
+            text += " has not said anything yet"
+        elif _COUNTS.match(message):
+            text += " (a node may be counted under several of its reasons)"
+        return Step("bound", "", text, _MISSING)
     text = f"to {report.node} by {facts.scheduler}"
     chosen = [
         f"{container.name}: {_cards_of([str(each) for each in indices])}"

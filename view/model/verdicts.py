@@ -121,17 +121,20 @@ def card_states(pod: Pod, occupancy: Occupancy, view: View) -> list[CardState]:
 
 
 def _why_not(need: Need, state: CardState) -> str:
-    """Return why a card does not fit, with all that it lacks; empty where it fits."""
+    """Return why a card does not fit, with all that it lacks; empty where it fits.
+
+    Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
+    """
     first = why_not(need_of(need.demand), state)
     if not first or state.unhealthy or state.excluded:
         return first
-    wanted = ((Resource.CORE, need.cores, "cores"), (Resource.MEMORY, need.blocks, "memory blocks"))
+    wanted = ((Resource.CORE, need.cores, "cores"), (Resource.MEMORY, need.blocks, "blocks"))
     lacks = [
-        f"{state.free[resource]} of {count} {unit} free"
+        f"{state.free[resource]} {unit} free, {count} needed"
         for resource, count, unit in wanted
         if state.free[resource] < count
     ]
-    return ", ".join(lacks)
+    return "; ".join(lacks)
 
 
 def summarize(reasons: Iterable[str]) -> str:

@@ -70,7 +70,7 @@ class Waiting:
         nodes, reasons = self.answers(question)
         if not nodes:
             return reasons
-        said = f": {message}" if message else " has not said anything yet"
+        said = f': "{message}"' if message else " has not said anything yet"
         return f"cards are free for it on {name_some(nodes)}; {scheduler}{said}"
 
     def _no_nodes(self) -> str:

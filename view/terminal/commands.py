@@ -177,7 +177,7 @@ def _nodes(session: Session, names: tuple[str, ...]) -> None:
 
     def picture() -> tuple[Page, Callable[[], Any]]:
         report = cluster.report(Stage if machine else UNSETTLED)
-        page = show_nodes(report, names=names, wide=session.wide)
+        page = show_nodes(report, datetime.now(UTC), names=names, wide=session.wide)
         return page, lambda: _only(report, names)
 
     session.show_all(cluster, picture)
@@ -277,7 +277,7 @@ def explain(session: Session, pod: str) -> None:
         story = cluster.explain(namespace, pod)
         if story is None:
             raise not_found("pods", pod)
-        return show_story(story, wide=session.wide), lambda: story
+        return show_story(story, datetime.now(UTC), wide=session.wide), lambda: story
 
     session.show_all(cluster, picture)
 

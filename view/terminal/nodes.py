@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.terminal.layout import (
@@ -21,7 +22,16 @@ from view.terminal.layout import (
     level,
     line,
 )
-from view.terminal.words import ask_of, by_name, cut, gaps_in_words, holder_of, short_model
+from view.terminal.words import (
+    age,
+    amount,
+    ask_of,
+    by_name,
+    cut,
+    gaps_in_words,
+    holder_of,
+    short_model,
+)
 
 MOST_WITH_CARDS = 40
 """Of more nodes than these, cards are shown only where nodes are named."""
@@ -42,12 +52,13 @@ _COLUMNS = (
     Column("", drop=4),
     Column("BLOCKS"),
     Column("", drop=3),
-    Column("FITS / HELD BY", wraps=True),
+    Column("FITS / HELD BY (CORES+BLOCKS)", wraps=True),
 )
 
 
 def show_nodes(
     report: ClusterReport,
+    now: datetime,
     *,
     names: Sequence[str] = (),
     wide: bool = False,
@@ -57,6 +68,7 @@ def show_nodes(
 
     Args:
         report: the cluster.
+        now: for ages.
         names: only these nodes, and no pods below; all where it is empty.
         wide: with UUIDs, memory in GiB, NUMA nodes, evidence, all holders and links.
         cards: whether each card has a row; ``None`` for as long as there are not too many nodes.
@@ -80,7 +92,7 @@ def show_nodes(
     if wide:
         page += _links(nodes)
     if not names:
-        page += _below(report)
+        page += _below(report, now)
     return [*page, *gaps_in_words(report.gaps)]
 
 
@@ -113,7 +125,7 @@ def _fits(node: NodeReport, *, wide: bool) -> Cell:
     if node.whole_cards:
         parts.append(f"{node.whole_cards} whole card{'s' * (node.whole_cards > 1)}")
     if share is not None:
-        parts.append(f"a share of {share.cores} cores + {share.blocks} blocks")
+        parts.append(f"{amount(share.cores, share.blocks)} on one card")
     fits = f"fits {' or '.join(parts)}" if parts else "full"
     if wide and node.memory_block:
         held, total = (each * node.memory_block / _GIB for each in (node.blocks_held, node.blocks))
@@ -123,7 +135,7 @@ def _fits(node: NodeReport, *, wide: bool) -> Cell:
 
 def show_cards(cards: Sequence[CardReport]) -> Grid:
     """Lay out some cards of one node, with all their holders."""
-    columns = (Column("CARD"), *_COLUMNS[1:-1], Column("HELD BY", wraps=True))
+    columns = (Column("CARD"), *_COLUMNS[1:-1], Column("HELD BY (CORES+BLOCKS)", wraps=True))
     rows = tuple(
         (cell(card.index), *_card_row(card, mark="", wide=False, most=None)[1:]) for card in cards
     )
@@ -176,17 +188,18 @@ def _links(nodes: Sequence[NodeReport]) -> list[Line]:
 # --- what waits or was refused -----------------------------------------------------------
 
 
-def _below(report: ClusterReport) -> list[Grid | Line]:
+def _below(report: ClusterReport, now: datetime) -> list[Grid | Line]:
     waiting = [pod for pod in report.pods if pod.stage is Stage.WAITING]
     refused = [pod for pod in report.pods if pod.stage is Stage.REFUSED]
     stuck = [pod for pod in report.pods if pod.stage is Stage.STARTING and pod.why]
     page = [
-        *_pods("Waiting", sorted(waiting, key=lambda pod: pod.created), "WHY"),
-        *_pods("Bound, and not starting", stuck, "WHY"),
+        *_pods("Waiting", sorted(waiting, key=lambda pod: pod.created), "WHY", now),
+        *_pods("Bound, and not starting", stuck, "WHY", now),
         *_pods(
             "Refused by a node",
             sorted(refused, key=lambda pod: pod.created, reverse=True),
             "WHY, AT THAT TIME",
+            now,
         ),
     ]
     if report.denied:
@@ -200,18 +213,18 @@ def _below(report: ClusterReport) -> list[Grid | Line]:
         page += [line(""), line("Pods that cannot be created", BOLD)]
         page.append(Grid((Column("WORKLOAD"), Column("WHY", wraps=True)), rows))
     if waiting or refused:
-        first = (waiting or refused)[0]
-        hint = f"kubectl gpu explain {first.name} -n {first.namespace}"
-        page += [line(""), line(f"More, and what would help: {hint}", DIM)]
+        hint = "kubectl gpu explain POD -n NAMESPACE"
+        page += [line(""), line(f"More of one of these pods, and what would help: {hint}", DIM)]
     return page
 
 
-def _pods(title: str, pods: Sequence[PodReport], why: str) -> list[Grid | Line]:
+def _pods(title: str, pods: Sequence[PodReport], why: str, now: datetime) -> list[Grid | Line]:
     if not pods:
         return []
     rows = tuple(
         (
             cell(by_name(pod)),
+            cell(age(pod.created, now)),
             cell(ask_of(pod.containers)),
             cell(cut(pod.why, _LONGEST_WHY)),
         )
@@ -220,5 +233,10 @@ def _pods(title: str, pods: Sequence[PodReport], why: str) -> list[Grid | Line]:
     heading = f"{title}: {len(pods)} pod{'s' * (len(pods) > 1)}"
     if len(pods) > len(rows):
         heading += f", {len(rows)} of them"
-    columns = (Column("POD"), Column("ASKS FOR", drop=1), Column(why, wraps=True))
+    columns = (
+        Column("POD"),
+        Column("AGE", drop=2),
+        Column("ASKS FOR", drop=1),
+        Column(why, wraps=True),
+    )
     return [line(""), line(heading, BOLD), Grid(columns, rows)]

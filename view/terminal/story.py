@@ -1,8 +1,9 @@
 """``kubectl gpu explain``: one pod's way, and for one that does not run what would help. Pure."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from view.model.reports import CardVerdict, Change, NodeVerdict, PodStory, Stage
+from view.model.reports import CardVerdict, Change, NodeVerdict, PodReport, PodStory, Stage
 from view.model.verdicts import name_some
 from view.terminal.layout import (
     BAD,
@@ -20,7 +21,7 @@ from view.terminal.layout import (
     line,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, ask_of, by_name, gaps_in_words, ranges, short_model
+from view.terminal.words import STAGES, age, ask_of, by_name, gaps_in_words, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -32,17 +33,18 @@ _MOST_CHANGES = 6
 _MOST_EVENTS = 8
 
 
-def show_story(story: PodStory, *, wide: bool = False) -> Page:
+def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     """Lay a pod's way out.
 
     Args:
         story: the pod's.
+        now: for how long it has waited.
         wide: all nodes, Events and changes.
     """
     pod = story.pod
     page: list[Grid | Line] = [
         Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
-        line(f"asks for {ask_of(pod.containers)}" + _wishes(story)),
+        line(f"asks for {ask_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
     ]
     page += [line(f"wrong: {each}", BAD, indent=2) for each in story.errors]
     if story.changes:
@@ -71,6 +73,12 @@ def _wishes(story: PodStory) -> str:
     return f", wishes {', '.join(wishes)}" if wishes else ""
 
 
+def _since(pod: PodReport, now: datetime) -> str:
+    if pod.stage is not Stage.WAITING or not pod.created:
+        return ""
+    return f"; waiting for {age(pod.created, now)}"
+
+
 def _heading(story: PodStory) -> str:
     if story.pod.stage in (Stage.WAITING, Stage.REFUSED):
         return "Cards considered now"
@@ -81,9 +89,12 @@ def show_changes(changes: Sequence[Change], *, most: int | None) -> list[Line]:
     """Lay changes out, each with where the pod would fit then."""
     lines = []
     for change in changes[:most]:
-        who = "" if change.by == "author" else " (needs an admin)"
+        what = ": ".join(filter(None, (change.text, change.manifest)))
         where = f" \u2192 fits on {name_some(change.nodes)}"
-        lines.append(Line((cell(f"- {change.text}"), cell(where, GOOD), cell(who, DIM)), indent=2))
+        needs = f" (needs {change.needs})" if change.needs else ""
+        besides = f"; {change.besides}" if change.besides else ""
+        row = (cell(f"- {what}"), cell(where, GOOD), cell(needs + besides, DIM))
+        lines.append(Line(row, indent=2))
     if len(changes) > len(lines):
         lines.append(line(f"and {len(changes) - len(lines)} more: -o wide", DIM, indent=2))
     return lines

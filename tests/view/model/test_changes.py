@@ -76,10 +76,10 @@ def test_an_author_is_told_how_much_less_would_fit(
 @pytest.mark.parametrize(
     ("wishes", "expected"),
     [
-        ({NAMES.use_gpu_type: "h100"}, ["drop the annotation use-gpu-type"]),
+        ({NAMES.use_gpu_type: "h100"}, ["drop the annotation tencent.com/use-gpu-type"]),
         (
             {NAMES.use_gpu_type: "h100", NAMES.nouse_gpu_uuid: "GPU-n1-0"},
-            ["drop the annotations use-gpu-type and nouse-gpu-uuid"],
+            ["drop the annotations tencent.com/use-gpu-type and tencent.com/nouse-gpu-uuid"],
         ),
     ],
 )
@@ -127,6 +127,58 @@ def test_an_admin_is_told_what_would_make_room(
     nodes: list[Json], held: list[Json], asked: tuple[int, int], expected: str
 ) -> None:
     assert texts(fit(nodes, held, asked), "admin") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("asked", "cards", "manifest"),
+    [
+        ((50, 4), 1, 'resources.limits["tencent.com/vcuda-core"]: 40'),
+        (
+            (200, 9),
+            2,
+            (
+                'resources.limits["tencent.com/vcuda-core"]: 100, '
+                'resources.limits["tencent.com/vcuda-memory"]: 5'
+            ),
+        ),
+    ],
+)
+def test_a_smaller_request_names_the_fields_to_write(
+    asked: tuple[int, int], cards: int, manifest: str
+) -> None:
+    found = fit([make_node("n1", cards)], [on(0, (60, 4))], asked)
+    assert found.changes[0].manifest == manifest
+
+
+@pytest.mark.parametrize(
+    ("asked", "besides"),
+    [
+        ((50, 28), "ending one of 7 other pods would do too"),
+        ((50, 29), "there are such pods on 2 other nodes"),
+    ],
+)
+def test_a_list_that_is_cut_says_so_and_which_right_it_takes(
+    asked: tuple[int, int], besides: str
+) -> None:
+    nodes = [make_node(f"n{number}", 1) for number in range(5)]
+    held = [
+        scenes.running(f"{name}{number}", (50, 4), f"n{number}", 0)
+        for number in range(5)
+        for name in "ab"
+    ]
+    ends = [each for each in fit(nodes, held, asked).changes if each.kind == "free-pods"]
+    assert [each.besides for each in ends] == ["", "", besides]
+    assert {each.needs for each in ends} == {"the right to delete pods in default"}
+
+
+def test_a_node_selector_is_the_authors_to_change_and_takes_no_right() -> None:
+    pod = make_pod("new", (30, 4))
+    pod["spec"]["nodeSelector"] = {"disk": "ssd"}
+    (change,) = state_of([make_node("n1", 1), CORDONED]).fit(pod).changes
+    assert (change.by, change.needs, change.nodes) == ("author", "", ("n1",))
+    assert change.text == (
+        "choose other nodes in spec.nodeSelector: node selector disk=ssd does not match"
+    )
 
 
 def test_what_gives_up_less_is_told_first() -> None:

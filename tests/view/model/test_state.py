@@ -153,7 +153,7 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         (
             scenes.waiting("a", (30, 4), message="0/1 nodes"),
             Stage.WAITING,
-            "cards are free for it on n1; default-scheduler: 0/1 nodes",
+            'cards are free for it on n1; default-scheduler: "0/1 nodes"',
         ),
     ],
 )

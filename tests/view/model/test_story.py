@@ -29,9 +29,9 @@ def test_a_pod_that_waits_says_what_every_card_lacks_and_the_smallest_change() -
     )
     lacks = {(each.node, card.index): card.why_not for each in big.nodes for card in each.cards}
     assert lacks == {
-        ("n1", 0): "40 of 60 cores free",
-        ("n1", 1): "0 of 60 cores free",
-        ("n2", 0): "40 of 60 cores free",
+        ("n1", 0): "40 cores free, 60 needed",
+        ("n1", 1): "0 cores free, 60 needed",
+        ("n2", 0): "40 cores free, 60 needed",
         ("n2", 1): "unhealthy (Xid 79)",
         ("n3", 0): "",
     }
@@ -40,6 +40,10 @@ def test_a_pod_that_waits_says_what_every_card_lacks_and_the_smallest_change() -
         ("admitted", "done"),
         ("bound", "missing"),
     ]
+    assert big.steps[2].text == (
+        'default-scheduler: Unschedulable: "0/5 nodes are available: 5 Insufficient vcuda-core." '
+        "(a node may be counted under several of its reasons)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
 from rich.text import Text
 
 from tests.view.model.test_state import scene
-from tests.view.terminal.test_pages import Terminal
+from tests.view.terminal.test_pages import NOW, Terminal
 from view.terminal.nodes import show_nodes
 from view.terminal.screen import Screen
 
@@ -20,7 +20,7 @@ THEMES = {"dark": SVG_EXPORT_THEME, "light": DEFAULT_TERMINAL_THEME}
 
 def draw(theme: str) -> str:
     """Return the scene's page as SVG, which refers to nothing outside of it."""
-    page = show_nodes(scene().report())
+    page = show_nodes(scene().report(), NOW)
     text = Screen(Terminal(), width=WIDTH).draw(page)
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi(text))

@@ -50,15 +50,15 @@ def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[s
 def story(state: ClusterState, name: str, *, wide: bool = False) -> Page:
     found = state.explain("default", name)
     assert found is not None
-    return show_story(found, wide=wide)
+    return show_story(found, NOW, wide=wide)
 
 
 def pages(state: ClusterState) -> Mapping[str, Page]:
     report = state.report()
     uses = {(each.namespace, each.pod, each.container): each for each in USES[0].containers}
     return {
-        "nodes": show_nodes(report),
-        "wide": show_nodes(report, wide=True),
+        "nodes": show_nodes(report, NOW),
+        "wide": show_nodes(report, NOW, wide=True),
         "pods": show_pods(report.pods, NOW, namespace="default"),
         "all": show_pods(report.pods, NOW, namespace=None, wide=True, uses=uses),
         "story": story(state, "big"),
@@ -69,13 +69,13 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
 
 def test_nodes_and_what_waits_are_on_one_page() -> None:
     expected = (Path(__file__).parent / "nodes.txt").read_text(encoding="utf-8")
-    assert drawn(show_nodes(scene().report())) == expected.splitlines()
+    assert drawn(show_nodes(scene().report(), NOW)) == expected.splitlines()
 
 
 def test_the_documentation_shows_what_is_printed() -> None:
     page = (Path(__file__).parents[3] / "docs/kubectl-gpu.md").read_text(encoding="utf-8")
     for lines in (
-        drawn(show_nodes(scene().report()), 128),
+        drawn(show_nodes(scene().report(), NOW), 128),
         drawn(story(scene(), "big"), 118),
     ):
         assert "\n".join(lines) in page
@@ -83,10 +83,10 @@ def test_the_documentation_shows_what_is_printed() -> None:
 
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     report = state_of([make_node(f"n{number}", 2) for number in range(41)]).report()
-    lines = drawn(show_nodes(report))
+    lines = drawn(show_nodes(report, NOW))
     assert len(lines) == 44
     assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
-    assert len(drawn(show_nodes(report, names=["n7"]))) == 5
+    assert len(drawn(show_nodes(report, NOW, names=["n7"]))) == 5
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     ],
 )
 def test_an_empty_page_says_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
-    assert drawn(show_nodes(state_of([], [], *gaps).report())) == lines
+    assert drawn(show_nodes(state_of([], [], *gaps).report(), NOW)) == lines
 
 
 def test_what_may_not_be_seen_is_shown_as_such() -> None:
     node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
-    lines = drawn(show_nodes(state_of([node], [], ALL_PODS).report()))
+    lines = drawn(show_nodes(state_of([node], [], ALL_PODS).report(), NOW))
     assert lines[2].endswith("not visible to you 70+22")
 
 
@@ -170,7 +170,7 @@ def test_a_narrow_terminal_loses_columns_and_no_words(name: str, width: int) -> 
 
 def test_nothing_is_cut_where_no_terminal_is() -> None:
     node = make_node("n" * 60, 1, models=["A" * 90])
-    lines = drawn(show_nodes(state_of([node]).report()), None)
+    lines = drawn(show_nodes(state_of([node]).report(), NOW), None)
     assert "A" * 90 in lines[1]
     assert not any("\x1b" in line for line in lines)
 
@@ -214,7 +214,7 @@ class Terminal(StringIO):
 
 
 def test_styles_are_used_in_a_terminal_unless_they_are_not_wanted() -> None:
-    page = show_nodes(scene().report())
+    page = show_nodes(scene().report(), NOW)
     colored = Screen(Terminal(), width=200).draw(page)
     assert "\x1b[" in colored
     assert "\x1b[" not in Screen(Terminal(), color=False, width=200).draw(page)
@@ -275,9 +275,9 @@ def test_nodes_and_cards_that_are_alike_stand_together() -> None:
     assert lines[4:10] == [
         "NODE             FITS   WHY",
         "n0 and 1 more    no     no card has 400 blocks",
-        "  cards 0-1, 3   no     A100: 32 of 400 memory blocks free",
+        "  cards 0-1, 3   no     A100: 32 blocks free, 400 needed",
         "  card 2         no     A100: unhealthy (Xid 79)",
         "n2               no     no card has 400 blocks",
-        "  card 0         no     A100: 40 of 60 cores free, 28 of 400 memory blocks free",
+        "  card 0         no     A100: 40 cores free, 60 needed; 28 blocks free, 400 needed",
     ]
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"

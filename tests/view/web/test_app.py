@@ -142,7 +142,7 @@ def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
         text = text_of(client.get(f"/pods/{namespace}/{name}").text)
         told = [
             *(story.summary, *(each.text for each in story.steps), *story.limits),
-            *(each.text for each in story.changes),
+            *(part for each in story.changes for part in (each.text, each.manifest, each.needs)),
             *(each.node for each in story.nodes),
             *(card.why_not for node in story.nodes for card in node.cards),
             *(each.message for each in story.pod.events),

@@ -21,7 +21,7 @@ from tests.rbac.recording import Recording
 
 # Machines that run tests are noisy: how long an example takes says nothing about the code.
 NOISY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("all", NOISY)
+settings.register_profile("all", NOISY, max_examples=60)
 settings.register_profile("fast", NOISY, max_examples=10)
 settings.load_profile("all")
 FAST = "not slow"

@@ -4,5 +4,5 @@ from hypothesis import settings
 
 
 def share(percent: int) -> int:
-    """Return *percent* of the examples that are usual: 100, and fewer in ``make test-fast``."""
+    """Return *percent* of the examples that are usual: 60, and fewer in ``make test-fast``."""
     return max(1, settings().max_examples * percent // 100)

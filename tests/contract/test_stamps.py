@@ -2,6 +2,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from string import ascii_lowercase, digits
 
 import pytest
 from hypothesis import example, given
@@ -105,10 +106,20 @@ def test_a_stamp_out_of_range_is_refused_though_its_form_is_right(text: str, sho
     assert str(caught.value) == f"time: Invalid value: {shown}: must be 1 to 2^63-1 ns"
 
 
+def _padded(
+    numbers: st.SearchStrategy[int], widths: st.SearchStrategy[int]
+) -> st.SearchStrategy[str]:
+    return st.builds("{0:0{1}}".format, numbers, widths)
+
+
 @given(
     st.text()
-    | st.from_regex(r"\A[0-9]{18,22}-[a-z0-9]{0,3}-[0-9]{7,9}\Z")
-    | st.from_regex(r"\A0[0-9]{19}-[a-z0-9]{1,3}-[0-9]{8}\Z")
+    | st.builds(
+        "{}-{}-{}".format,
+        _padded(st.integers(0, LATEST + 1), st.integers(19, 21)),
+        st.text(ascii_lowercase + digits, max_size=3),
+        _padded(st.integers(0, 9_999_999), st.integers(7, 9)),
+    )
 )
 @example("01767225600000000000-w-00000001")
 def test_decoding_accepts_exactly_what_encoding_writes(text: str) -> None:

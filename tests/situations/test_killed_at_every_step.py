@@ -340,8 +340,8 @@ def cases() -> list[tuple[Fault, Step, Course]]:
         if step in FORKS:
             # What is not written yet dies with the agent only.
             found += [(Fault.AWAY, step, one), (Fault.AWAY, step, other)]
-            found += [(Fault.REPLACED, step, one), (Fault.KUBELET, step, other)]
-            found += [(Fault.BOTH, step, one), (Fault.BOTH, step, other)]
+            found.append((Fault.BOTH, step, COURSES[(number + turn) % 2]))
+            found.append(((Fault.REPLACED, Fault.KUBELET)[number % 2], step, other))
         else:
             agents, kubelets = (Fault.AWAY, Fault.REPLACED), (Fault.KUBELET, Fault.BOTH)
             found += [(agents[number % 2], step, one), (kubelets[(number + turn) % 2], step, other)]

@@ -113,7 +113,6 @@ class AllocateCall:
             self._resolver.answered(ref)
             state.ledger.assign(ref, resolution.container.kind, resource, holding)
             state.offers.answered(state.ledger)
-            state.reservations.complete(ref.pod, state.ledger)
             if reservation.view is None:
                 state.reservations.note_unadvised(ids, state.ledger)
             self._publisher.publish(reservation.view, parts=True)

@@ -42,16 +42,13 @@ class Reservations:
             OrderedDict()
         )
         self._plans: OrderedDict[PodId, Plan] = OrderedDict()
-        self._interrupted: set[PodId] = set()
         self._unadvised: set[frozenset[str]] = set()
 
     def reserve(
         self, resource: Resource, ids: frozenset[str], reservation: Reservation, plan: Plan
     ) -> None:
         """Reserve places for a container, and keep the plan of its pod."""
-        pod = reservation.resolution.pod
-        self._plans[pod] = plan
-        self._interrupted.discard(pod)
+        self._plans[reservation.resolution.pod] = plan
         self._reservations[resource, ids] = reservation
         for memory in (self._reservations, self._plans):
             if len(memory) > _MOST_REMEMBERED:
@@ -83,11 +80,6 @@ class Reservations:
         """Plan nothing more for *pod*."""
         self._plans.pop(pod, None)
 
-    def complete(self, pod: PodId, ledger: Ledger) -> None:
-        """Drop the plan of *pod* once its last container has all it asks for."""
-        if not any(planned_for(pod, self._plans.get(pod, {}), ledger).values()):
-            self._plans.pop(pod, None)
-
     def reserved(
         self, resolution: Resolution, *, live: AbstractSet[PodId], ledger: Ledger
     ) -> Mapping[Resource, Mapping[str, int]]:
@@ -95,8 +87,8 @@ class Reservations:
 
         The kubelet admits one pod at a time (K1): once another is known to be asking, those
         before it are admitted, rejected or gone, and what was planned for them is free. Where
-        the pod that is asking is only guessed, the one before it may well go on; and one that a
-        kubelet left half admitted is still to come.
+        the pod that is asking is only guessed, the one before it may well go on; and one that
+        this kubelet has not come to is still to come.
 
         Args:
             resolution: who is asking.
@@ -110,26 +102,23 @@ class Reservations:
         for pod, plan in tuple(self._plans.items()):
             if pod == resolution.pod:
                 continue
-            over = resolution.evidence is not Evidence.ORDER and pod not in self._interrupted
+            came = pod in ledger.known or not pod.uid
+            over = came and resolution.evidence is not Evidence.ORDER
             if over or (pod.uid and pod not in live):
-                self._plans.pop(pod)
-                self._interrupted.discard(pod)
+                del self._plans[pod]
                 continue
             for resource, counts in planned_for(pod, plan, ledger).items():
                 reserved[resource].update(counts)
         return reserved
 
     def new_kubelet(self, ledger: Ledger) -> None:
-        """Forget what no kubelet will claim; it asks anew for the rest of what it has begun.
+        """Forget what no kubelet will claim; plans of pods that hold something stay.
 
-        What its checkpoint shows of a pod, a kubelet that restarted keeps for it (K11), and what
-        comes after an init container is bound to that one's places (K7). Others may come first.
+        A kubelet that restarts keeps what its checkpoint shows of a pod (K11) and asks anew for
+        the rest, which is on the same card where an init container hands its places on (K7). It
+        may come to other pods first.
         """
         self._reservations.clear()
-        begun = {
-            pod: plan
-            for pod, plan in self._plans.items()
-            if pod.uid and ledger.pod_refs(pod) and any(planned_for(pod, plan, ledger).values())
-        }
-        self._plans = OrderedDict(begun)
-        self._interrupted = set(begun)
+        self._plans = OrderedDict(
+            (pod, plan) for pod, plan in self._plans.items() if pod.uid and ledger.pod_refs(pod)
+        )

@@ -34,16 +34,22 @@ def test_a_reservation_is_claimed_once_by_exactly_its_places() -> None:
     assert reservations.claim(CORE, IDS) is None
 
 
-def test_a_plan_ends_when_its_last_container_has_all_it_asks_for() -> None:
-    reservations, ledger = with_one(), Ledger()
-    reservations.complete(ONE, ledger)
-    assert reservations.plan(ONE) == PLAN
+def listing(*pods: PodId) -> Ledger:
+    """A ledger on which *pods* hold nothing; the kubelet has come to them."""
+    ledger = Ledger()
+    ledger.note_listed(set(pods), set(pods))
+    return ledger
+
+
+def test_nothing_is_reserved_for_what_a_pod_has_got() -> None:
+    reservations, ledger = with_one(), listing(ONE)
     for resource, count in ((CORE, 2), (MEMORY, 4)):
         ids = frozenset(f"GPU-0::{place}" for place in range(count))
         held = Holding(ids, Evidence.TICKET)
         ledger.assign(ContainerRef(ONE, "main"), ContainerKind.MAIN, resource, held)
-    reservations.complete(ONE, ledger)
-    assert reservations.plan(ONE) is None
+    guess = resolved(OTHER, Evidence.ORDER)
+    reserved = reservations.reserved(guess, live={ONE, OTHER}, ledger=ledger)
+    assert reserved == {each: {} for each in Resource}
 
 
 def test_what_is_planned_for_a_pod_is_reserved_while_the_next_one_is_only_guessed() -> None:
@@ -54,8 +60,8 @@ def test_what_is_planned_for_a_pod_is_reserved_while_the_next_one_is_only_guesse
 
 
 def test_nothing_is_reserved_once_another_pod_is_known_to_be_asking() -> None:
-    reservations = with_one()
-    reserved = reservations.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=Ledger())
+    reservations, ledger = with_one(), listing(ONE, OTHER)
+    reserved = reservations.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=ledger)
     assert reserved == {each: {} for each in Resource}
     assert reservations.plan(ONE) is None
 
@@ -89,23 +95,20 @@ def test_a_new_kubelet_has_nothing_reserved_of_a_pod_that_holds_nothing() -> Non
     assert reservations.claim(CORE, IDS) is None
 
 
-def test_what_a_kubelet_left_half_admitted_is_reserved_until_it_comes_or_ends() -> None:
-    reservations, ledger = with_one(), Ledger()
+def test_what_a_kubelet_left_half_admitted_is_reserved_until_the_next_one_comes_to_it() -> None:
+    reservations, ledger = with_one(), listing(ONE)
     ledger.assign(
         ContainerRef(ONE, "init"), ContainerKind.INIT, CORE, Holding(IDS, Evidence.TICKET)
     )
     reservations.new_kubelet(ledger)
+    ledger.new_kubelet()
+    live = {ONE, OTHER}
     assert reservations.claim(CORE, IDS) is None
-    planned = {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}}
     for _ in range(2):
-        reserved = reservations.reserved(resolved(OTHER), live={ONE, OTHER}, ledger=ledger)
-        assert reserved == planned
-    comes = Reservation(resolved(ONE), None)
-    reservations.reserve(CORE, IDS, comes, PLAN)
-    assert reservations.reserved(resolved(OTHER), live={ONE}, ledger=ledger)[CORE] == {}
-    reservations.reserve(CORE, IDS, comes, PLAN)
-    reservations.new_kubelet(ledger)
-    assert reservations.reserved(resolved(OTHER), live={OTHER}, ledger=ledger)[CORE] == {}
+        reserved = reservations.reserved(resolved(OTHER), live=live, ledger=ledger)
+        assert reserved == {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}}
+    ledger.note_listed({ONE, OTHER}, live)
+    assert reservations.reserved(resolved(OTHER), live=live, ledger=ledger)[CORE] == {}
     assert reservations.plan(ONE) is None
 
 

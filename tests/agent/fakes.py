@@ -52,10 +52,11 @@ _uids = itertools.count(1)
 
 def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> None:
     """Wait until *holds*, and fail with *what* when it does not in time."""
-    end = time.monotonic() + within
+    end, pause = time.monotonic() + within, 0.002
     while not holds():
         assert time.monotonic() < end, f"not within {within} s: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.03)
 
 
 @contextmanager

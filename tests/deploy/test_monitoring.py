@@ -1,5 +1,6 @@
 """Dashboard and alerts speak of metrics that there are."""
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ def _expressions() -> Iterator[str]:
             yield rule["expr"]
 
 
+@functools.cache
 def _exported() -> dict[str, str]:
     """Give every metric's name as queries have it, and its type."""
     found: dict[str, str] = {}

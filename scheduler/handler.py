@@ -20,7 +20,6 @@ from scheduler.protocol import (
     encode_bound,
     encode_filter_error,
     encode_filtered,
-    encode_names,
     encode_scores,
 )
 from scheduler.questions import Questions
@@ -122,16 +121,16 @@ class Handler:
             found = self._decisions.filter_objects(pod, args.nodes or ())
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.for_good))
         found = found.titled(_TITLE)
-        if args.names is None:
-            return encode_filtered(args, found)
-        names = encode_names(found.fitting)
-        self._questions.expect(found.fitting, names)
-        return encode_filtered(args, found, names)
+        answer, next_question = encode_filtered(args, found)
+        if next_question is not args:
+            self._questions.expect(next_question)
+        return answer
 
     def _prioritize(self, body: bytes) -> bytes:
         pod, args = self._questions.read(body)
         if args.names is not None:
-            return encode_scores(args.names, self._decisions.scores(pod, args.names))
+            scores = self._decisions.scores(pod, args.names)
+            return encode_scores(args.names, scores, plain=bool(args.written))
         nodes = args.nodes or ()
         names = [node["metadata"]["name"] for node in nodes]
         return encode_scores(names, self._decisions.score_objects(pod, nodes))

@@ -8,7 +8,6 @@ them so. Bytes in, frozen values out, and the other way round; nothing else happ
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NoReturn, TypeAlias
 
 from contract.errors import quote
@@ -39,12 +38,14 @@ class ExtenderArgs:
         names: the nodes asked about; ``None`` where they come whole.
         nodes: the nodes, whole; ``None`` where they come by name.
         node_list: the rest of the list that they came in.
+        written: the names as JSON; empty where they have escapes, or were not written as we do.
     """
 
     pod: Json
     names: tuple[str, ...] | None
     nodes: tuple[Json, ...] | None = None
     node_list: Json | None = None
+    written: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +106,18 @@ def decode_pod(part: bytes) -> Json:
     return _pod(_document(part, LARGEST_NAMES, _ARGS, "ExtenderArgs"))
 
 
-def decode_names(part: bytes) -> tuple[str, ...] | None:
+def decode_names(part: bytes) -> ExtenderArgs | None:
     """Read the names of nodes that stand alone; ``None`` where they do not."""
     if part.startswith(_BEFORE_NAMES) and part.endswith(_AFTER_NAMES):
         names = _plain_names(part[len(_BEFORE_NAMES) : -len(_AFTER_NAMES)])
         if names is not None:
-            return names
+            return ExtenderArgs({}, names, written=part[len(_BEFORE_NAMES) - 1 : -1])
     try:
         document = _DECODER.decode(part.decode("utf-8"))
         if len(part) <= LARGEST_NAMES and document.keys() == {"Nodes", "NodeNames"}:
-            return None if document["Nodes"] is not None else _names(document["NodeNames"])
+            if document["Nodes"] is not None:
+                return None
+            return ExtenderArgs({}, _names(document["NodeNames"]))
     except (AttributeError, RecursionError, ValueError, BadRequest):
         pass
     return None
@@ -131,13 +134,11 @@ def decode_binding(body: bytes) -> BindingArgs:
     return BindingArgs(*(_text(document, field) for field in _BINDING))
 
 
-def encode_filtered(args: ExtenderArgs, filtered: Filtered, names: bytes = b"") -> bytes:
+def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> tuple[bytes, ExtenderArgs]:
     """Write the answer to filter, in the form in which the nodes came.
 
-    Args:
-        args: the question.
-        filtered: the decision.
-        names: the nodes that fit, where :func:`encode_names` has written them already.
+    Returns:
+        The answer, and the question about nodes that kube-scheduler asks next.
     """
     rest = {
         "FailedNodes": filtered.failed,
@@ -145,18 +146,15 @@ def encode_filtered(args: ExtenderArgs, filtered: Filtered, names: bytes = b"") 
         "Error": "",
     }
     if args.nodes is None:
-        names = names or encode_names(filtered.fitting)
-        return b'{"Nodes":null,"NodeNames":%s,%s' % (names, _encode(rest)[1:])
-    fitting = set(filtered.fitting)
-    items = [each for each in args.nodes if each["metadata"]["name"] in fitting]
+        fitting = args
+        if filtered.fitting is not args.names or not args.written:
+            fitting = ExtenderArgs({}, filtered.fitting, written=_written(filtered.fitting))
+        names = fitting.written or _encode(filtered.fitting)
+        return b'{"Nodes":null,"NodeNames":%s,%s' % (names, _encode(rest)[1:]), fitting
+    kept = set(filtered.fitting)
+    items = [each for each in args.nodes if each["metadata"]["name"] in kept]
     nodes = {**(args.node_list or {}), "items": items}
-    return _encode({"Nodes": nodes, "NodeNames": None, **rest})
-
-
-def encode_names(names: Sequence[str]) -> bytes:
-    """Write the names of nodes, as Go does where they need no escapes."""
-    plain = _written(names)
-    return _encode(names) if plain is None else f"[{plain}]".encode("ascii")
+    return _encode({"Nodes": nodes, "NodeNames": None, **rest}), args
 
 
 def encode_filter_error(text: str) -> bytes:
@@ -172,13 +170,20 @@ def encode_filter_error(text: str) -> bytes:
     )
 
 
-def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:
-    """Write the answer to prioritize."""
+def encode_scores(names: Sequence[str], scores: Sequence[int], *, plain: bool = False) -> bytes:
+    """Write the answer to prioritize.
+
+    Args:
+        names: of the nodes.
+        scores: of each.
+        plain: the names are known to need no escapes.
+    """
     # The encoder takes ten times as long for as many mappings.
-    if _written(names):
+    if names and (plain or _written(names)):
         ends = {score: f'","Score":{score}}},{{"Host":"' for score in set(scores)}
-        pairs = zip(names, map(ends.__getitem__, scores), strict=True)
-        written = "".join(chain.from_iterable(pairs)).removesuffix(',{"Host":"')
+        parts = [""] * (2 * len(names))
+        parts[::2], parts[1::2] = names, map(ends.__getitem__, scores)
+        written = "".join(parts).removesuffix(',{"Host":"')
         return f'[{{"Host":"{written}]'.encode("ascii")
     scored = zip(names, scores, strict=True)
     return _encode([{"Host": name, "Score": score} for name, score in scored])
@@ -240,26 +245,28 @@ def _plain_names(part: bytes) -> tuple[str, ...] | None:
     As :func:`_names` and a JSON decoder would, in a third of the time: a text without backslashes
     and control characters, and with no other quotation marks than those around its names.
     """
-    if len(part) > LARGEST_NAMES or not part.isascii():
+    if len(part) > LARGEST_NAMES or not _is_plain(part):
         return None
     text = part.decode("ascii")
     names = text[1:-1].split('","')
     if not text.startswith('"') or not text.endswith('"') or text.count('"') != 2 * len(names):
         return None
-    if '""' in text or text.count(",") != len(names) - 1 or not _is_plain(text):
+    if not all(names) or text.count(",") != len(names) - 1:
         return None
     return tuple(names) if max(map(len, names)) <= _LONGEST_NAME else None
 
 
-def _written(names: Sequence[str]) -> str | None:
-    """Return what stands between the brackets; ``None`` unless names need no escapes."""
+def _written(names: Sequence[str]) -> bytes:
+    """Return names as JSON; empty unless they need no escapes."""
     text = '"' + '","'.join(names) + '"' if names else ""
-    return text if text.count('"') == 2 * len(names) and _is_plain(text) else None
+    if not text.isascii() or text.count('"') != 2 * len(names):
+        return b""
+    written = text.encode("ascii")
+    return b"[%s]" % written if _is_plain(written) else b""
 
 
-def _is_plain(text: str) -> bool:
-    # Quicker than isprintable(), which looks each character up.
-    return text.isascii() and not text.encode("ascii").translate(None, _PLAIN)
+def _is_plain(text: bytes) -> bool:
+    return not text.translate(None, _PLAIN)
 
 
 def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:

@@ -6,7 +6,6 @@ bytes: nothing that a sender claims is believed.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from contract.names import Names
 from placement.cluster.pods import Pod, parse_pod
@@ -35,7 +34,7 @@ class Questions:
         """
         self._names = names
         self._pods: OrderedDict[bytes, Pod | None] = OrderedDict()
-        self._lists: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
+        self._lists: OrderedDict[bytes, ExtenderArgs] = OrderedDict()
 
     def read(self, body: bytes) -> tuple[Pod | None, ExtenderArgs]:
         """Read a body.
@@ -60,28 +59,24 @@ class Questions:
             pod = self._pods[part] = parse_pod(decode_pod(part + b"}"), self._names)
             if len(self._pods) > _MOST_PODS:
                 self._pods.popitem(last=False)
-        return pod, ExtenderArgs({}, asked_about)
+        return pod, asked_about
 
-    def expect(self, names: Sequence[str], written: bytes) -> None:
-        """Expect a question about the nodes that filter answers.
+    def expect(self, args: ExtenderArgs) -> None:
+        """Expect a question about the nodes that filter answers, by their names."""
+        if args.written:
+            self._remember(_NAMES_FOLLOW[1:] + args.written + b"}", args)
 
-        Args:
-            names: the nodes.
-            written: the same as JSON.
-        """
-        self._remember(_NAMES_FOLLOW[1:] + written + b"}", tuple(names))
-
-    def _names_in(self, part: bytes) -> tuple[str, ...] | None:
+    def _names_in(self, part: bytes) -> ExtenderArgs | None:
         known = self._lists.get(part)
         if known is not None:
             return known
-        names = decode_names(b"{" + part)
-        if names is not None:
-            self._remember(part, names)
-        return names
+        args = decode_names(b"{" + part)
+        if args is not None:
+            self._remember(part, args)
+        return args
 
-    def _remember(self, part: bytes, names: tuple[str, ...]) -> None:
+    def _remember(self, part: bytes, args: ExtenderArgs) -> None:
         if len(part) <= _LONGEST_LIST:
-            self._lists[part] = names
+            self._lists[part] = args
             if len(self._lists) > _MOST_LISTS:
                 self._lists.popitem(last=False)

@@ -40,7 +40,7 @@ def test_every_node_that_fits_is_given_back_in_the_order_asked(
 ) -> None:
     fill(state, "n1")
     assert decisions.filter(POD, ["n4", "n3", "n2", "n1"]) == Filtered(
-        ["n2"],
+        ("n2",),
         {"n4": "the node is not known yet", "n1": FULL},
         {"n3": "no inventory of cards: no agent has written gpu-cards"},
     )
@@ -58,20 +58,20 @@ def test_a_decision_lasts_as_long_as_the_room(
 
     monkeypatch.setattr(Decisions, "judge", counted)
     for name in ("a", "b"):
-        assert decisions.filter(a_pod(name, (60, 4)), ["n1", "n2"]).fitting == ["n1", "n2"]
+        assert decisions.filter(a_pod(name, (60, 4)), ["n1", "n2"]).fitting == ("n1", "n2")
         assert decisions.scores(a_pod(name, (60, 4)), ["n1", "n2"]) == [3, 3]
     assert judged == ["n1", "n2"]
     fill(state, "n1")
-    assert decisions.filter(POD, ["n1", "n2"]).fitting == ["n2"]
+    assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n2",)
     assert judged == ["n1", "n2", "n1"]
     state.drop_pod("u-old-n1")
-    assert decisions.filter(POD, ["n1", "n2"]).fitting == ["n1", "n2"]
+    assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
 
 
 def test_a_node_that_becomes_known_is_decided_about(state: State, decisions: Decisions) -> None:
     assert decisions.filter(POD, ["n9"]).failed == {"n9": "the node is not known yet"}
     state.put_node(make_node("n9", 1))
-    assert decisions.filter(POD, ["n9"]).fitting == ["n9"]
+    assert decisions.filter(POD, ["n9"]).fitting == ("n9",)
     state.drop_node("n9")
     assert decisions.filter(POD, ["n9"]).failed == {"n9": "the node is not known yet"}
 
@@ -83,6 +83,13 @@ def test_only_so_many_kinds_of_pods_are_remembered(
     for cores in (10, 20, 10, 30):
         decisions.filter(a_pod("a", (cores, 4)), ["n1"])
     assert [shape.asked[0] for shape in decisions._tables] == [10, 30]
+
+
+def test_nodes_that_are_not_known_are_not_remembered(decisions: Decisions) -> None:
+    for number in range(3):
+        decisions.filter(POD, ["n1", f"made-up-{number}"])
+    (table,) = decisions._tables.values()
+    assert {*table.scores, *table.refusals} == {"n1"}
 
 
 def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) -> None:
@@ -97,16 +104,22 @@ def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) 
 def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: Decisions) -> None:
     bound = a_pod("new", (60, 4), node="n1", annotations=hint("0"))
     state.assume(bound, ((0, 60, 4),))
-    assert decisions.filter(POD, ["n1", "n2"]).fitting == ["n1", "n2"]
-    assert decisions.filter(a_pod("other", (60, 4)), ["n1", "n2"]).fitting == ["n2"]
+    assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
+    others = decisions.filter(a_pod("other", (60, 4)), ["n1", "n2"]).fitting
+    assert others == ("n2",)
+    state.assume(a_pod("new", (60, 4), node="n2", annotations=hint("0")), ((0, 60, 4),))
+    both = decisions.filter(a_pod("other", (60, 4)), ["n1", "n2"])
+    assert both.fitting == ()
+    assert decisions.scores(POD, others) == [3]
+    assert decisions.scores(a_pod("other", (60, 4)), others) == [0]
     state.drop_node("n1")
     assert decisions.filter(POD, ["n1"]).failed == {"n1": "the node is not known yet"}
 
 
 def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
-    assert decisions.filter(None, ["n1", "n9"]) == Filtered(["n1", "n9"])
+    assert decisions.filter(None, ["n1", "n9"]) == Filtered(("n1", "n9"))
     assert decisions.scores(None, ["n1", "n9"]) == [0, 0]
-    assert decisions.filter_objects(None, [bare_node("n1")]) == Filtered(["n1"])
+    assert decisions.filter_objects(None, [bare_node("n1")]) == Filtered(("n1",))
     assert decisions.score_objects(None, [bare_node("n1")]) == [0]
 
 
@@ -117,15 +130,15 @@ def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions:
     template["metadata"]["name"] = "template-1"
     nodes = [make_node("n1", 1), template, make_node("n2", 2), bare_node("n4")]
     found = decisions.filter_objects(POD, nodes)
-    assert found.fitting == ["template-1", "n2"]
+    assert found.fitting == ("template-1", "n2")
     assert found.failed == {"n1": FULL}
     assert list(found.for_good) == ["n4"]
     assert decisions.score_objects(POD, nodes) == [0, 3, 2, 0]
 
 
 def test_reasons_are_given_a_title() -> None:
-    found = Filtered(["a"], {"b": "full", "c": "full"}, {"d": "never"}).titled("x: ")
-    assert found == Filtered(["a"], {"b": "x: full", "c": "x: full"}, {"d": "x: never"})
+    found = Filtered(("a",), {"b": "full", "c": "full"}, {"d": "never"}).titled("x: ")
+    assert found == Filtered(("a",), {"b": "x: full", "c": "x: full"}, {"d": "x: never"})
 
 
 @patient
@@ -146,6 +159,7 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
     for name in ("n1", "n2"):
         state.put_node(make_node(name, 2))
     decisions = Decisions(state, NAMES)
+    answered: tuple[str, ...] = ()
     for number, (node, cores, limit) in enumerate(steps):
         if cores:
             fill(state, node, cores, f"p{number}")
@@ -153,7 +167,11 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
             state.put_node(make_node(node, 2, sick=[0]))
         else:
             state.drop_node(node)
-        asked, pod = ["n1", "n2", "n3"], a_pod("new", limit)
+        asked, pod = ["n1", "n2", "n3", "n2"], a_pod("new", limit)
         anew = Decisions(state, NAMES)
-        assert decisions.filter(pod, asked) == anew.filter(pod, asked)
+        assert decisions.scores(pod, answered) == anew.scores(pod, list(answered))
+        found = decisions.filter(pod, asked)
+        assert found == anew.filter(pod, asked)
+        answered = found.fitting
+        assert decisions.scores(pod, answered) == anew.scores(pod, list(answered))
         assert decisions.scores(pod, asked) == anew.scores(pod, asked)

@@ -149,16 +149,17 @@ def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
-    found = Filtered(["n2"], {"n1": "full"}, {"n3": "never"})
+    found = Filtered(("n2",), {"n1": "full"}, {"n3": "never"})
     rest = {
         "FailedNodes": {"n1": "full"},
         "FailedAndUnresolvableNodes": {"n3": "never"},
         "Error": "",
     }
-    by_name = json.loads(encode_filtered(decode_args(body(ARGS)), found))
+    by_name = json.loads(encode_filtered(decode_args(body(ARGS)), found)[0])
     assert by_name == {"Nodes": None, "NodeNames": ["n2"], **rest}
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n1"), make_node("n2")]}
-    whole = json.loads(encode_filtered(decode_args(body({"Pod": POD, "Nodes": nodes})), found))
+    args = decode_args(body({"Pod": POD, "Nodes": nodes}))
+    whole = json.loads(encode_filtered(args, found)[0])
     kept = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n2")]}
     assert whole == {"Nodes": kept, "NodeNames": None, **rest}
 
@@ -168,7 +169,8 @@ def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> 
     names = [name for name, _ in scored]
     failed = dict.fromkeys(names, "full")
 
-    filtered = json.loads(encode_filtered(decode_args(body(ARGS)), Filtered(names, failed)))
+    answer, _ = encode_filtered(decode_args(body(ARGS)), Filtered(tuple(names), failed))
+    filtered = json.loads(answer)
     scores = json.loads(encode_scores(names, [score for _, score in scored]))
 
     assert (filtered["NodeNames"], filtered["FailedNodes"]) == (names, failed)

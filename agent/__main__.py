@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.app.deferred import defer
+from common.deferred import defer
 
 # Nothing is imported before it is needed to register with the kubelet: while no plugin is
 # registered, every GPU pod that comes to the node fails (fact K19).

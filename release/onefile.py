@@ -33,9 +33,9 @@ import sys
 if sys.version_info < (3, 11):
     sys.exit("kubectl-gpu needs Python 3.11 or newer, this is " + sys.version.split()[0])
 if sys.argv[0].endswith("kubectl_complete-gpu"):
-    from view.terminal.completion import main
+    from view.kubectl import complete as main
 else:
-    from view.terminal.commands import main
+    from view.kubectl import main
 sys.exit(main())
 """
 _PYDANTIC = '''\

@@ -11,7 +11,7 @@ from simulator.report import Report
 
 _CORES, _BLOCKS, _MOST = 90, 96, 16
 """Pods that ask for nearly a whole card each, until one waits: not more than there are cards."""
-_PROGRAM = "from view.terminal.commands import main; main()"
+_PROGRAM = "from view.kubectl import main; main()"
 _SECONDS = 60.0
 
 

@@ -7,12 +7,13 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from common.apiserver.errors import Gone, Rejected
+from common.apiserver.lists import decode_lean
 from common.apiserver.rest import BROKEN, Rest, Timeout
 from common.backoff import spread
 from common.errors import Unavailable
@@ -73,12 +74,7 @@ class Client:
             Rejected: another 4xx but 429.
             Unavailable: no usable answer in time.
         """
-        response = self._request(method, path, body, timeout=timeout, query=query)
-        try:
-            content = response.data
-        except BROKEN as error:
-            raise Unavailable(f"API server: {error}") from error
-        return decode(content)
+        return decode(self._content(method, path, body, timeout=timeout, query=query))
 
     def read_text(self, path: str, *, timeout: Timeout) -> str:
         """Get what is no object, such as what a pod answers through the API server's proxy.
@@ -101,7 +97,7 @@ class Client:
     def list(
         self, path: str, query: Mapping[str, str], within: float | None = None
     ) -> tuple[list[Json], str, str]:
-        """List a collection, or one page of it.
+        """List a collection, or one page of it; ``managedFields`` may be left out.
 
         Args:
             path: of the collection.
@@ -118,7 +114,7 @@ class Client:
             Unavailable: no usable answer.
         """
         timeout = within or (_CONNECT_SECONDS, LIST_SECONDS)
-        answer = self.call("GET", path, query=query, timeout=timeout)
+        answer = decode(self._content("GET", path, query=query, timeout=timeout), decode_lean)
         try:
             metadata = answer["metadata"]
             version, more = str(metadata["resourceVersion"]), str(metadata.get("continue") or "")
@@ -184,6 +180,22 @@ class Client:
             self._closed = True
         self.end_watches()
 
+    def _content(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout: Timeout,
+        query: Mapping[str, str] | None,
+    ) -> bytes:
+        response = self._request(method, path, body, timeout=timeout, query=query)
+        try:
+            content: bytes = response.data
+        except BROKEN as error:
+            raise Unavailable(f"API server: {error}") from error
+        return content
+
     def _request(
         self,
         method: str,
@@ -205,14 +217,14 @@ class Client:
         raise refusal(status, str(response.reason), content)
 
 
-def decode(content: bytes) -> Json:
-    """Read the object of an answer.
+def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
+    """Read the object of an answer, by :func:`json.loads` or another decoder.
 
     Raises:
         Unavailable: it is none.
     """
     try:
-        decoded = json.loads(content)
+        decoded = loads(content)
     except ValueError as error:
         raise Unavailable(f"API server: {error}") from error
     if not isinstance(decoded, dict):

@@ -51,13 +51,12 @@ def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
     As the agent counts it: an ordinary init container without a record, beside containers that
     have one, holds nothing that anybody knows of.
     """
-    places = {card.uuid: place for place, card in enumerate(node.cards)}
+    places, by_index = _places(node)
     recorded = {
         name: tuple(sorted(places[uuid] for uuid in uuids))
         for name, uuids in pod.recorded
         if all(uuid in places for uuid in uuids)
     }
-    by_index = {card.index: place for place, card in enumerate(node.cards)}
     chosen = dict(pod.chosen)
     found: dict[str, tuple[int, ...]] = {}
     complete = True
@@ -70,6 +69,15 @@ def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
         elif container.kind is not ContainerKind.INIT or not recorded:
             complete = False
     return found if complete else None
+
+
+@lru_cache(maxsize=4096)
+def _places(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
+    """Return the places of a node's cards, by UUID and by index."""
+    return (
+        {card.uuid: place for place, card in enumerate(node.cards)},
+        {card.index: place for place, card in enumerate(node.cards)},
+    )
 
 
 def _chosen(
@@ -86,6 +94,11 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
     What an ordinary init container took is handed on to the containers after it, before anything
     is taken afresh (fact K7), and is the pod's until it has ended (K4).
     """
+    if len(demand.containers) == 1:  # nobody to hand anything on to
+        only = demand.containers[0]
+        on = cards.get(only.name, ())
+        if len(on) == 1 and only.demand.cards == 1:
+            return ((on[0], min(only.demand.cores, CORES_PER_CARD), only.demand.memory),)
     taken: dict[int, list[int]] = {}
     reusable: dict[int, list[int]] = {}
     for container in demand.containers:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 _PROGRAM = """
 import json, sys
 import agent.__main__ as program
-from agent.app.deferred import _Deferred
+from common.deferred import _Deferred
 from agent.allocator.allocator import Allocator
 from kubernetes.config import incluster_config
 

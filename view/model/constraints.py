@@ -11,6 +11,9 @@ from typing import Any
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+_MOST_KNOWN = 4096
+_KNOWN: "dict[str, Constraints]" = {}
+"""By what the spec says, as text."""
 _MAPPINGS = (dict, Mapping)  # an abstract class is slow to ask
 
 
@@ -152,6 +155,17 @@ def read_traits(obj: Mapping[str, Any]) -> NodeTraits:
 
 def read_constraints(spec: Mapping[str, Any]) -> Constraints:
     """Read by what a pod chooses nodes, from a pod's spec; what cannot be read is not said."""
+    told = tuple(spec.get(each) for each in ("nodeSelector", "affinity", "tolerations"))
+    key = repr(told)  # most pods say nothing of it but the two tolerations that all get
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _KNOWN[key] = _read(spec)
+    return found
+
+
+def _read(spec: Mapping[str, Any]) -> Constraints:
     selector = _mapping(spec.get("nodeSelector"))
     affinity = _mapping(_mapping(spec.get("affinity")).get("nodeAffinity"))
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")

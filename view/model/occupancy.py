@@ -37,8 +37,10 @@ class Held:
         Returns:
             Container, place of the card, cores, blocks; the sums are those of :attr:`taken`.
         """
-        left = {place: [cores, blocks] for place, cores, blocks in self.taken}
         containers = self.pod.demand.containers
+        if len(containers) == len(self.taken) == 1:  # nearly all
+            return [(containers[0].name, *self.taken[0])]
+        left = {place: [cores, blocks] for place, cores, blocks in self.taken}
         last_first = sorted(containers, key=lambda each: each.kind is ContainerKind.INIT)
         found: dict[tuple[str, int], list[int]] = {}
         for container in last_first:

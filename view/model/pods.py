@@ -1,13 +1,14 @@
 """A pod object as the view needs it: the scheduler's view of it, and what only people ask."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
-from contract.demand import read_pod_demand
-from contract.errors import InvalidStamp
+from contract.demand import PodDemand, read_pod_demand
+from contract.errors import FieldError, InvalidStamp
 from contract.names import Names
 from contract.pod_annotations import read_allocations
 from contract.stamps import OrderStamp
@@ -17,6 +18,8 @@ from view.model.constraints import Constraints, read_constraints
 
 # What the kubelet writes around our text (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
+_LISTS = ("limits", "requests")
+_NOTHING: tuple[PodDemand, tuple[FieldError, ...]] = (PodDemand(), ())
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Reasons of a status, or how they begin, with which the kubelet refuses for lack of devices."""
 
@@ -102,7 +105,7 @@ class PodFacts:
 def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     """Read a pod object, annotations possibly hostile; ``None`` for one that asks for no GPU."""
     spec = obj.get("spec") or {}
-    demand, errors = read_pod_demand(spec, names)
+    demand, errors = _demand(spec, names)
     if not demand:
         return None
     metadata, status = obj["metadata"], obj.get("status") or {}
@@ -138,6 +141,44 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         ),
         read_constraints(spec),
     )
+
+
+def _demand(spec: Mapping[str, Any], names: Names) -> tuple[PodDemand, tuple[FieldError, ...]]:
+    """Read what a pod asks for; most have one container, and ask for what others ask for."""
+    listed = spec.get("containers")
+    if not isinstance(listed, list) or len(listed) != 1 or spec.get("initContainers"):
+        return read_pod_demand(spec, names)
+    container = listed[0]
+    resources = container.get("resources") if isinstance(container, dict) else None
+    told = [resources.get(each) or {} for each in _LISTS] if isinstance(resources, dict) else []
+    if not all(isinstance(each, dict) for each in told):
+        return read_pod_demand(spec, names)
+    counts = tuple(
+        each.get(resource, "") for each in told for resource in (names.core, names.memory)
+    )
+    if not any(counts):
+        return _NOTHING if not told or not _mentioned(told, names) else read_pod_demand(spec, names)
+    name = container.get("name")
+    if not all(isinstance(each, str) for each in (name, *counts)):
+        return read_pod_demand(spec, names)
+    return _demand_of(name, counts, names)
+
+
+def _mentioned(told: Sequence[Mapping[str, Any]], names: Names) -> bool:
+    return any(names.core in each or names.memory in each for each in told)
+
+
+@lru_cache(maxsize=4096)
+def _demand_of(
+    name: str, counts: tuple[str, ...], names: Names
+) -> tuple[PodDemand, tuple[FieldError, ...]]:
+    keys = (names.core, names.memory)
+    limits, requests = (
+        {key: count for key, count in zip(keys, pair, strict=True) if count}
+        for pair in (counts[:2], counts[2:])
+    )
+    container = {"name": name, "resources": {"limits": limits, "requests": requests}}
+    return read_pod_demand({"containers": [container]}, names)
 
 
 def refusal_text(message: str) -> str:

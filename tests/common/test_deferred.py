@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from agent.app.deferred import defer
+from common.deferred import defer
 
 PACKAGES = ("deferred_probe", "deferred_probe.inner")
 

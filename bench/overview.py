@@ -1,0 +1,306 @@
+"""How long a person waits for ``kubectl gpu`` on a large cluster, beside decoding what it reads.
+
+A stand-in for the API server answers with pages that were encoded before: nodes and pods as large
+as real ones, with ``managedFields`` and status. ``kubectl gpu`` is its own process, as people start
+it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from bench.result import Goal, Result, Table
+from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.names import Names
+from simulator.api.server import kubeconfig_for
+
+NAME = "overview"
+
+Json = dict[str, Any]
+
+_PAGE = 500
+_CARDS = 8
+_BLOCK = 256 << 20
+_CARD_MEMORY = 80 << 30
+_GOAL_RATIO = 3.5
+_START = "from view.kubectl import main; main()"
+_SHARES = (30, 50, 40, 50)
+_WAITING = 20
+
+
+def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
+    """Measure.
+
+    Args:
+        nodes: of eight cards each.
+        pods: of all of them; one in twelve asks for no GPU.
+        rounds: of the command and of the decoding; of the ratios the median counts.
+    """
+    pages = {"nodes": _pages("Node", _nodes(nodes)), "pods": _pages("Pod", _pods(nodes, pods))}
+    with _serving(pages) as url, tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder, "config")
+        kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
+        measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]
+    wall, cpu, alone = (
+        median(each) for each in zip(*[(*own, base) for own, base in measured], strict=True)
+    )
+    ratio = median(own[1] / base for own, base in measured)
+    size = sum(len(page) for each in pages.values() for page in each) / 2**20
+    table = Table(
+        f"kubectl gpu, {nodes} nodes of {_CARDS} cards, {pods} pods, {size:.0f} MiB of JSON",
+        ("", "seconds"),
+        (
+            ("until all is printed", f"{wall:.2f}"),
+            ("CPU", f"{cpu:.2f}"),
+            ("json.loads of the same", f"{alone:.2f}"),
+        ),
+    )
+    goal = Goal("CPU of kubectl gpu / json.loads of what it reads", _GOAL_RATIO, round(ratio, 2))
+    return Result(NAME, (table,), (goal,), {"wall_s": wall, "cpu_s": cpu, "json_s": alone})
+
+
+def _command(kubeconfig: Path) -> tuple[float, float]:
+    """Run the command; return seconds until it has ended, and seconds of CPU."""
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    began = time.monotonic()
+    with subprocess.Popen(  # noqa: S603 -- this interpreter
+        [sys.executable, "-c", _START], env=environment, stdout=subprocess.PIPE
+    ) as process:
+        out = process.stdout.read() if process.stdout else b""
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or b"Waiting: " not in out:
+        raise OSError(f"kubectl gpu ended with {process.returncode}")
+    return time.monotonic() - began, usage.ru_utime + usage.ru_stime
+
+
+def _decoding(pages: dict[str, list[bytes]]) -> float:
+    began = time.process_time()
+    for each in pages.values():
+        for page in each:
+            json.loads(page)
+    return time.process_time() - began
+
+
+# --- the cluster ----------------------------------------------------------------------
+
+
+def _nodes(count: int) -> Iterator[Json]:
+    names = Names()
+    for number in range(count):
+        name = f"node-{number:04}"
+        cards = tuple(
+            NodeCard(
+                _uuid(number, card),
+                card,
+                "NVIDIA A100-SXM4-80GB",
+                _CARD_MEMORY,
+                card // 4,
+                "",
+                free_cores=50,
+                free_blocks=160,
+            )
+            for card in range(_CARDS)
+        )
+        resources = {names.core: str(100 * _CARDS), "cpu": "128", "memory": "1056761492Ki"}
+        yield {
+            "metadata": {
+                **_metadata(name, f"node-{number}"),
+                "annotations": {names.gpu_cards: encode_inventory(NodeCards(_BLOCK, cards))},
+                "managedFields": _managed("kubelet", "agent", "kube-controller-manager"),
+            },
+            "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///zone/{name}"},
+            "status": {
+                "capacity": resources,
+                "allocatable": resources,
+                "conditions": [_condition(each, each == "Ready") for each in _CONDITIONS],
+                "images": [
+                    {"names": [f"registry.example/image-{each}@sha256:{'0' * 64}"], "sizeBytes": 1}
+                    for each in range(50)
+                ],
+            },
+        }
+
+
+def _pods(nodes: int, count: int) -> Iterator[Json]:
+    for number in range(count):
+        node = f"node-{number % nodes:04}"
+        if number % 12 == 11:
+            yield _pod(number, node, 0)
+        elif number >= count - _WAITING:
+            yield _pod(number, "", 95)
+        else:
+            card = number // nodes % _CARDS  # up to two shares a card
+            yield _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
+
+
+def _pod(number: int, node: str, cores: int, uuid: str = "") -> Json:
+    names, container = Names(), f"main-{number % 7}"
+    limits = {"cpu": "4", "memory": "16Gi"}
+    annotations = {"example.com/owner": f"team-{number % 40}"}
+    if cores:
+        blocks = 320 * cores // 100
+        limits |= {names.core: str(cores), names.memory: str(blocks)}
+        annotations[names.admission_order] = f"{number:020}-w-00000000"
+        if uuid:
+            record = Allocation((uuid,), cores, blocks, Evidence.WITNESS)
+            annotations[names.gpu_allocation] = encode_allocations({container: record})
+            annotations[names.bind_order] = f"{number:020}-w-00000001"
+    at = "2026-01-01T08:00:00Z"
+    return {
+        "metadata": {
+            **_metadata(f"train-{number}", f"pod-{number}"),
+            "namespace": f"team-{number % 40}",
+            "annotations": annotations,
+            "managedFields": _managed("kube-controller-manager", "agent", "kubelet"),
+        },
+        "spec": {
+            "volumes": [{"name": "token", "projected": {"sources": [{"configMap": {}}] * 3}}],
+            "containers": [
+                {
+                    "name": container,
+                    "image": "registry.example/training:1.2.3",
+                    "resources": {"limits": limits, "requests": limits},
+                    "env": [{"name": f"VARIABLE_{each}", "value": "value"} for each in range(8)],
+                    "volumeMounts": [{"name": "token", "mountPath": "/var/run/secrets"}],
+                    "terminationMessagePath": "/dev/termination-log",
+                }
+            ],
+            "tolerations": [
+                {"key": each, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+                for each in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+            ],
+            "schedulerName": "default-scheduler",
+            "restartPolicy": "Never",
+            **({"nodeName": node} if node else {}),
+        },
+        "status": {
+            "phase": "Running" if node else "Pending",
+            "conditions": [_condition(each, good=bool(node)) for each in _POD_CONDITIONS],
+            "containerStatuses": [
+                {
+                    "name": container,
+                    "state": {"running": {"startedAt": at}},
+                    "image": "registry.example/training:1.2.3",
+                    "imageID": f"registry.example/training@sha256:{'0' * 64}",
+                    "containerID": f"containerd://{'0' * 64}",
+                }
+            ]
+            if node
+            else [],
+        },
+    }
+
+
+_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+_POD_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+
+
+def _condition(kind: str, good: bool) -> Json:  # noqa: FBT001 -- the status
+    at = "2026-01-01T08:00:00Z"
+    return {"type": kind, "status": str(good), "lastProbeTime": None, "lastTransitionTime": at}
+
+
+def _metadata(name: str, uid: str) -> Json:
+    labels = {f"example.com/label-{each}": f"value-{each}" for each in range(6)}
+    return {
+        "name": name,
+        "uid": uid,
+        "resourceVersion": "1",
+        "creationTimestamp": "2026-01-01T08:00:00Z",
+        "labels": labels,
+    }
+
+
+def _managed(*managers: str) -> list[Json]:
+    fields: Json = {f"f:field-{each}": {".": {}, "f:inner": {}} for each in range(10)}
+    return [
+        {
+            "manager": manager,
+            "operation": "Update",
+            "apiVersion": "v1",
+            "time": "2026-01-01T08:00:00Z",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:metadata": fields, 'k:{"uid":"0"}': fields},
+        }
+        for manager in managers
+    ]
+
+
+def _uuid(node: int, card: int) -> str:
+    return f"GPU-{node:08}-0000-0000-0000-{card:012}"
+
+
+# --- the API server -------------------------------------------------------------------
+
+
+def _pages(kind: str, objects: Iterator[Json]) -> list[bytes]:
+    """Encode a list as the API server does, page by page."""
+    items = list(objects)
+    pages = []
+    for start in range(0, len(items), _PAGE):
+        more = str(start + _PAGE) if start + _PAGE < len(items) else ""
+        page = {
+            "kind": f"{kind}List",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "1", **({"continue": more} if more else {})},
+            "items": items[start : start + _PAGE],
+        }
+        pages.append(json.dumps(page, separators=(",", ":")).encode())
+    return pages
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    pages: dict[str, list[bytes]]
+    empty: bytes
+
+    def get(self, target: str) -> bytes:
+        """Return what is answered to a request."""
+        asked = urlsplit(target)
+        pages: Sequence[bytes] = self.pages.get(asked.path.rsplit("/", 1)[-1], ())
+        start = parse_qs(asked.query).get("continue", ["0"])[0]
+        return pages[int(start) // _PAGE] if pages else self.empty
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    answers: ClassVar[_Answers]
+
+    def do_GET(self) -> None:
+        body = self.answers.get(self.path)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def _serving(pages: dict[str, list[bytes]]) -> Iterator[str]:
+    """Serve lists; hand over the URL."""
+    empty = _pages("Event", iter([{}]))[0].replace(b"[{}]", b"[]")
+    handler = type("Handler", (_Handler,), {"answers": _Answers(pages, empty)})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

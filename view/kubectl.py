@@ -1,0 +1,18 @@
+"""The programs ``kubectl-gpu`` and ``kubectl_complete-gpu``, as they are installed."""
+
+from common.deferred import defer
+
+# A person waits for every import: these take twice as long as all others together.
+defer(
+    "asyncio",
+    "kubernetes",  # streams, watches, leader election
+    "kubernetes.config",
+    "kubernetes.dynamic",
+    "kubernetes.utils",
+    "yaml",
+)
+
+from view.terminal.commands import main
+from view.terminal.completion import main as complete
+
+__all__ = ["complete", "main"]

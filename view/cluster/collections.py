@@ -144,9 +144,14 @@ class Followed:
         if drop:
             self._known.pop(uid, None)
         else:  # enough to drop it by
-            kept = {key: metadata.get(key) for key in ("uid", "namespace", "name")}
-            about = {"involvedObject": obj["involvedObject"]} if "involvedObject" in obj else {}
-            self._known[uid] = {"metadata": kept, **about}
+            kept = {
+                "uid": metadata.get("uid"),
+                "namespace": metadata.get("namespace"),
+                "name": metadata["name"],
+            }
+            self._known[uid] = {"metadata": kept}
+            if "involvedObject" in obj:
+                self._known[uid]["involvedObject"] = obj["involvedObject"]
         self.sink(self.kind, "DROP" if drop else "PUT", obj)
 
     @property

@@ -1,7 +1,7 @@
 """A pod object as the view needs it: the scheduler's view of it, and what only people ask."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,8 +18,8 @@ from view.model.constraints import Constraints, read_constraints
 
 # What the kubelet writes around our text (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
-_LISTS = ("limits", "requests")
-_NOTHING: tuple[PodDemand, tuple[FieldError, ...]] = (PodDemand(), ())
+_PLAIN = frozenset({str, type(None)})
+_EMPTY: Mapping[str, Any] = {}
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Reasons of a status, or how they begin, with which the kubelet refuses for lack of devices."""
 
@@ -127,10 +127,7 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         spec.get("schedulerName") or "default-scheduler",
         tuple((name, each.evidence.value) for name, each in written.items() if name in recorded),
         _stamps(annotations, names),
-        tuple(
-            (key.removeprefix(f"{names.domain}/"), str(annotations[key]))
-            for key in sorted(names.wishes & annotations.keys())
-        ),
+        _wishes(annotations, names),
         wishes.core_limit,
         tuple(str(each) for each in (*errors, *wrong)),
         _unscheduled(status),
@@ -150,31 +147,25 @@ def _demand(spec: Mapping[str, Any], names: Names) -> tuple[PodDemand, tuple[Fie
         return read_pod_demand(spec, names)
     container = listed[0]
     resources = container.get("resources") if isinstance(container, dict) else None
-    told = [resources.get(each) or {} for each in _LISTS] if isinstance(resources, dict) else []
-    if not all(isinstance(each, dict) for each in told):
+    if not isinstance(resources, dict):
         return read_pod_demand(spec, names)
-    counts = tuple(
-        each.get(resource, "") for each in told for resource in (names.core, names.memory)
-    )
-    if not any(counts):
-        return _NOTHING if not told or not _mentioned(told, names) else read_pod_demand(spec, names)
-    name = container.get("name")
-    if not all(isinstance(each, str) for each in (name, *counts)):
+    limits, requests = resources.get("limits") or _EMPTY, resources.get("requests") or _EMPTY
+    if not isinstance(limits, dict) or not isinstance(requests, dict):
         return read_pod_demand(spec, names)
-    return _demand_of(name, counts, names)
-
-
-def _mentioned(told: Sequence[Mapping[str, Any]], names: Names) -> bool:
-    return any(names.core in each or names.memory in each for each in told)
+    core, memory, name = names.core, names.memory, container.get("name")
+    counts = limits.get(core), limits.get(memory), requests.get(core), requests.get(memory)
+    if type(name) is str and _PLAIN.issuperset(map(type, counts)):
+        return _demand_of(name, counts, names)
+    return read_pod_demand(spec, names)
 
 
 @lru_cache(maxsize=4096)
 def _demand_of(
-    name: str, counts: tuple[str, ...], names: Names
+    name: str, counts: tuple[str | None, ...], names: Names
 ) -> tuple[PodDemand, tuple[FieldError, ...]]:
     keys = (names.core, names.memory)
     limits, requests = (
-        {key: count for key, count in zip(keys, pair, strict=True) if count}
+        {key: count for key, count in zip(keys, pair, strict=True) if count is not None}
         for pair in (counts[:2], counts[2:])
     )
     container = {"name": name, "resources": {"limits": limits, "requests": requests}}
@@ -187,9 +178,18 @@ def refusal_text(message: str) -> str:
     return found["text"] if found else message
 
 
+def _wishes(annotations: Mapping[str, Any], names: Names) -> tuple[tuple[str, str], ...]:
+    if annotations.keys().isdisjoint(names.wishes):
+        return ()
+    return tuple(
+        (key.removeprefix(f"{names.domain}/"), str(annotations[key]))
+        for key in sorted(names.wishes & annotations.keys())
+    )
+
+
 def _stamps(annotations: Mapping[str, Any], names: Names) -> Stamps:
     return Stamps(
-        *(str(annotations.get(each, "")) for each in (names.admission_order, names.bind_order))
+        str(annotations.get(names.admission_order, "")), str(annotations.get(names.bind_order, ""))
     )
 
 

@@ -34,7 +34,8 @@ class Measuring:
         if controller := getattr(plugin, "cov_controller", None):
             self._coverage = controller.cov
             if not hasattr(session.config, "workerinput"):
-                import_all(self._coverage.get_option("run:source"))
+                source = self._coverage.get_option("run:source") or ()
+                import_all([each for each in source if "/" not in each and each != "."])
             self._switch(on=False)
         return result
 

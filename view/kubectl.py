@@ -13,6 +13,6 @@ defer(
 )
 
 from view.terminal.commands import main
-from view.terminal.completion import main as complete
+from view.terminal.kubectl_complete import main as complete
 
 __all__ = ["complete", "main"]

@@ -1,16 +1,10 @@
-"""Completion of names, and ``kubectl_complete-gpu``, which ``kubectl`` calls for its plugins.
-
-``kubectl`` runs the program with the words after ``kubectl gpu``, the one to be completed last. It
-expects one candidate a line, then a colon and what the shell is to do (cobra's
-``ShellCompDirective``): 4, no file names.
-"""
+"""The names that a shell may complete: of pods, nodes and namespaces."""
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete
+from click.shell_completion import CompletionItem
 
 from common.apiserver.client import Json, object_path
 from common.apiserver.errors import CredentialsError, Gone, Rejected
@@ -20,7 +14,6 @@ from contract.names import DEFAULT_DOMAIN, Names
 from view.cluster.connection import Connection, connect
 
 _SECONDS = 2.0
-_NO_FILES, _FILES = ":4", ":0"
 
 
 def complete_pod(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -67,16 +60,3 @@ def _listed(
         return []
     named = (each["metadata"]["name"] for each in objects if wanted(each))
     return [CompletionItem(name) for name in sorted(named) if name.startswith(begun)]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print what ``kubectl gpu`` could go on with."""
-    from view.terminal.commands import cli  # noqa: PLC0415 -- which imports this module
-
-    words = list(sys.argv[1:] if arguments is None else arguments) or [""]
-    complete = ShellComplete(cli, {}, "kubectl gpu", "_KUBECTL_GPU_COMPLETE")
-    found = complete.get_completions(words[:-1], words[-1])
-    for item in found:
-        if item.type == "plain":
-            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
-    click.echo(_FILES if any(item.type == "file" for item in found) else _NO_FILES)

@@ -19,7 +19,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_node, make_pod
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUse, ContainerUse, NodeUse
-from view.terminal import commands, completion
+from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, in_words
 from view.terminal.progress import Progress
 
@@ -290,7 +290,7 @@ def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: s
 def test_words_are_completed_as_kubectl_asks_for_it(
     kubeconfig: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: list[str]
 ) -> None:
-    completion.main(words)
+    kubectl_complete.main(words)
     assert capsys.readouterr().out.splitlines() == expected
 
 

@@ -43,7 +43,7 @@ def distributions(tree: Path) -> dict[str, str]:
     return found
 
 
-TERMINAL = ROOT / "view/terminal"
+TERMINAL = (ROOT / "view/terminal", ROOT / "view/kubectl.py")
 """Runs on people's machines, and needs what the image does not have: pip install ...[kubectl]."""
 
 SCRIPTS = ["kubectl-gpu", "kubectl_complete-gpu"]
@@ -62,7 +62,7 @@ def test_each_of_our_modules_can_be_imported_there(tree: Path, stages: list[Stag
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
-        if path.stem != "__main__" and TERMINAL not in path.parents
+        if path.stem != "__main__" and not {path, *path.parents} & {*TERMINAL}
     )
     code = f"import importlib\nfor name in {modules!r}: importlib.import_module(name)"
     done = run(tree, stages, "-W", "error", "-c", code)

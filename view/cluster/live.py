@@ -40,6 +40,7 @@ class LiveCluster:
         self._state = state
         self._lock = threading.Lock()
         self._gaps: dict[Kind, Gap] = {}
+        self._order = {kind: place for place, kind in enumerate(kinds)}
         self._changes = 0
         self._changed = threading.Condition(self._lock)
         self._collections = [
@@ -151,8 +152,9 @@ class LiveCluster:
                 self._gaps.pop(kind, None)
             else:
                 self._gaps[kind] = gap
-            unique = dict.fromkeys(self._gaps.values())
-            self._state.set_gaps(unique)
+            # The collections are read side by side: any may be refused first.
+            kinds = sorted(self._gaps, key=lambda each: self._order.get(each, len(self._order)))
+            self._state.set_gaps(dict.fromkeys(self._gaps[each] for each in kinds))
             self._changes += 1
             self._changed.notify_all()
 

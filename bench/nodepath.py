@@ -32,7 +32,7 @@ def run(
     *,
     cards: Sequence[int] = (1, 8, 16),
     live: Sequence[int] = (0, 100, 400),
-    containers: int = 20,
+    containers: int = 60,
     seed: int = 1,
 ) -> Result:
     """Measure.

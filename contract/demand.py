@@ -57,10 +57,19 @@ class Demand:
         """How many cards the container sees."""
         return 1 if self.is_share else self.cores // CORES_PER_CARD
 
-    def memory_per_card(self) -> tuple[int, ...]:
-        """Share the blocks out over the cards, as evenly as they go, the first cards one more."""
+    @property
+    def most_memory(self) -> int:
+        """The blocks of the card that gets the most of them."""
+        return -(-self.memory // max(self.cards, 1))
+
+    def memory_per_card(self, most: int = LARGEST_COUNT) -> tuple[int, ...]:
+        """Share the blocks out over the cards, as evenly as they go, the first cards one more.
+
+        Args:
+            most: cards to list; a hostile pod may ask for millions, more than any node has.
+        """
         each, more = divmod(self.memory, max(self.cards, 1))
-        return tuple(each + (card < more) for card in range(self.cards))
+        return tuple(each + (card < more) for card in range(min(self.cards, most)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def need_of(demand: Demand) -> Need:
         )
     # A card may get one block more than another: memory_per_card gives it to the first.
     cores = demand.cores if demand.is_share else CORES_PER_CARD
-    return Need(demand, {Resource.CORE: cores, Resource.MEMORY: max(demand.memory_per_card())})
+    return Need(demand, {Resource.CORE: cores, Resource.MEMORY: demand.most_memory})
 
 
 def fitting_cards(

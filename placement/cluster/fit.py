@@ -20,6 +20,9 @@ from placement.scoring import Policy
 _MOST_TRIES = 2000
 """Cards tried for shares before a search is left to ``placement``."""
 
+_DEEPEST = 400
+"""Containers of a pod; each is a call within a call, of which Python makes a thousand."""
+
 
 class Fit(NamedTuple):
     """A pod fits.
@@ -106,6 +109,9 @@ _KEPT, _BEGUN = Fit(0), Fit(1)
 
 def _together(shape: Shape, view: View, rows: Sequence[tuple[int, int]]) -> Fit | None:
     """Decide about several containers, each of which would fit alone."""
+    cores, blocks = shape.asked
+    if cores > sum([row[0] for row in rows]) or blocks > sum([row[1] for row in rows]):
+        return None  # what a search that gives up would not find
     if not shape.has_inits:
         left = _without_whole(shape.whole, rows)
         if left is None or not shape.shares:
@@ -156,6 +162,8 @@ class _Shares:
         """Place the shares from *at* on; ``None`` where it cannot be done."""
         if at == len(self._shares):
             return _KEPT
+        if at > _DEEPEST:
+            raise _GivenUpError
         rows = tuple(sorted(rows))  # the least left first: whole cards last
         if (at, rows) in self._failed:
             return None

@@ -105,7 +105,7 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
         on = cards.get(container.name, ())
         asked = container.demand
         cores = asked.cores if asked.is_share else CORES_PER_CARD
-        for slot, quotas in enumerate(([cores] * len(on), asked.memory_per_card())):
+        for slot, quotas in enumerate(([cores] * len(on), asked.memory_per_card(len(on)))):
             count = sum(quotas)
             handed = min(count, sum(reusable.get(place, (0, 0))[slot] for place in on))
             missing = count - handed

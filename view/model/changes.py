@@ -105,7 +105,9 @@ class _Search:
     def _fewer_cores(self, container: ContainerDemand) -> Demand | None:
         asked = container.demand
         blocks = asked.memory
-        whole = range(asked.cards - 1, 0, -1) if not asked.is_share else ()
+        # No node has the millions of cards that a hostile pod may ask for.
+        most = min(asked.cards - 1, max([len(each.view.rows) for each in self.open], default=0))
+        whole = range(most, 0, -1) if not asked.is_share else ()
         for cards in whole:
             per_card = -(-blocks // asked.cards)
             demand = Demand(cards * CORES_PER_CARD, min(blocks, per_card * cards))

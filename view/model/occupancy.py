@@ -57,7 +57,7 @@ def quotas(container: ContainerDemand, places: Sequence[int]) -> list[tuple[int,
     """Return what a container has of each of its cards: place, cores and blocks."""
     asked = container.demand
     cores = asked.cores if asked.is_share else CORES_PER_CARD
-    memory = asked.memory_per_card()
+    memory = asked.memory_per_card(len(places))
     return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
 
 

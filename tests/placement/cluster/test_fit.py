@@ -120,6 +120,22 @@ def test_what_an_init_container_leaves_is_used_again() -> None:
     assert isinstance(check(pod.shape, View(node, [(79, 8)])), Unschedulable)
 
 
+def test_a_pod_of_more_containers_than_python_has_calls_is_decided() -> None:
+    node = a_node("n1", 16, blocks=1000)
+    assert check(a_pod("a", *[(1, 1)] * 1500).shape, View(node, node.all_free())) == Fit(0)
+
+
+@pytest.mark.parametrize("inits", [[], [(1, 1)]])
+def test_more_in_all_than_is_free_does_not_fit_however_long_the_search(
+    inits: list[tuple[int, int]],
+) -> None:
+    node = a_node("n1", 2, blocks=1000)
+    pod = a_pod("a", *[(1, 1)] * 700, inits=inits)
+    assert check(pod.shape, View(node, node.all_free())) == Unschedulable(
+        f"no card is left for one of {len(inits) + 700} containers", for_good=False
+    )
+
+
 def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement.cluster.fit._MOST_TRIES", 0)
     node = a_node("n1", 2)

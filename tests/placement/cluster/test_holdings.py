@@ -1,5 +1,7 @@
 """What a pod holds of its node: by record, by choice, simulated."""
 
+import tracemalloc
+
 from placement.cluster.holdings import known_cards, simulate, taken_on
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
@@ -66,3 +68,15 @@ def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
     assert simulate(a_pod("a", (60, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK) == ((0, 60, 4),)
     two = simulate(a_pod("b", (200, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK)
     assert two == ((0, 100, 2), (1, 100, 2))
+
+
+def test_a_pod_that_asks_for_millions_of_cards_costs_no_more_than_another() -> None:
+    """The webhook lets any int32 pass, and nobody but a kubelet keeps a pod off a named node."""
+    tracemalloc.start()
+    try:
+        pod = a_pod("a", (2_147_483_600, 5), node="n1")
+        assert pod.shape.problem == ""
+        assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK) == ((0, 100, 1), (1, 100, 1))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

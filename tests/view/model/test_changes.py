@@ -65,6 +65,12 @@ CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
             ],
         ),
         (1, [on(0, (99, 32))], [(50, 4)], []),
+        (  # the webhook lets it pass: any int32 is a count
+            2,
+            [],
+            [(2_147_483_600, 8)],
+            ["ask for 200 cores instead of 2147483600 and 2 memory blocks instead of 8"],
+        ),
     ],
 )
 def test_an_author_is_told_how_much_less_would_fit(

@@ -42,6 +42,7 @@ class Reservations:
             OrderedDict()
         )
         self._plans: OrderedDict[PodId, Plan] = OrderedDict()
+        self._earlier: set[PodId] = set()  # planned for while another kubelet was there
         self._unadvised: set[frozenset[str]] = set()
 
     def reserve(
@@ -49,6 +50,7 @@ class Reservations:
     ) -> None:
         """Reserve places for a container, and keep the plan of its pod."""
         self._plans[reservation.resolution.pod] = plan
+        self._earlier.discard(reservation.resolution.pod)
         self._reservations[resource, ids] = reservation
         for memory in (self._reservations, self._plans):
             if len(memory) > _MOST_REMEMBERED:
@@ -73,8 +75,8 @@ class Reservations:
         return ids in self._unadvised
 
     def plan(self, pod: PodId) -> Plan | None:
-        """Return what is planned for *pod*."""
-        return self._plans.get(pod)
+        """Return what is planned for *pod*, of which nobody else has come to take anything."""
+        return None if pod in self._earlier else self._plans.get(pod)
 
     def drop(self, pod: PodId) -> None:
         """Plan nothing more for *pod*."""
@@ -116,9 +118,11 @@ class Reservations:
 
         A kubelet that restarts keeps what its checkpoint shows of a pod (K11) and asks anew for
         the rest, which is on the same card where an init container hands its places on (K7). It
-        may come to other pods first.
+        may come to other pods first, which take what they cannot do without: once it comes to a
+        pod, that is planned anew.
         """
         self._reservations.clear()
         self._plans = OrderedDict(
             (pod, plan) for pod, plan in self._plans.items() if pod.uid and ledger.pod_refs(pod)
         )
+        self._earlier = set(self._plans)

@@ -9,6 +9,7 @@ from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.wishes import Wishes
+from placement.scoring import Policy
 from placement.search import Plan
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, cards_of, init, make_pod, sidecar
@@ -124,6 +125,23 @@ def test_what_a_half_admitted_pod_needs_next_is_kept_for_it_when_the_kubelet_res
     for resource in (CORE, MEMORY):
         node.serve(pod, second, resource)
     assert (node.cards(other), node.cards(pod, "main")) == (["GPU-1"], ["GPU-0"])
+
+
+def test_what_was_planned_before_the_kubelet_restarted_is_planned_anew() -> None:
+    """A pod that it came to first fitted nowhere else, and has what was kept."""
+    node = Node(3, policy=Policy.SPREAD)
+    pod = node.begin(make_pod("p", asks(20, 4, "a"), asks(30, 4, "b"), asks(90, 4, "c")))
+    first, second, third = pod.demand.containers
+    for resource in (CORE, MEMORY):
+        node.serve(pod, first, resource)
+    shown = node.record.entries.pop(pod.id)
+    node.allocator.registered()
+    node.admitted(make_pod("other", asks(90, 4)))
+    node.record.entries[pod.id] = shown
+    for container in (second, third):
+        for resource in (MEMORY, CORE):
+            node.serve(pod, container, resource)
+    assert node.cards(pod, "b") == ["GPU-0"]
 
 
 # --- what others want -----------------------------------------------------------------

@@ -104,12 +104,23 @@ def test_what_a_kubelet_left_half_admitted_is_reserved_until_the_next_one_comes_
     ledger.new_kubelet()
     live = {ONE, OTHER}
     assert reservations.claim(CORE, IDS) is None
+    assert reservations.plan(ONE) is None
     for _ in range(2):
         reserved = reservations.reserved(resolved(OTHER), live=live, ledger=ledger)
         assert reserved == {CORE: {"GPU-0": 2}, MEMORY: {"GPU-0": 4}}
     ledger.note_listed({ONE, OTHER}, live)
     assert reservations.reserved(resolved(OTHER), live=live, ledger=ledger)[CORE] == {}
     assert reservations.plan(ONE) is None
+
+
+def test_a_pod_that_a_new_kubelet_has_come_to_is_planned_for_anew() -> None:
+    reservations, ledger = with_one(), listing(ONE)
+    ledger.assign(
+        ContainerRef(ONE, "init"), ContainerKind.INIT, CORE, Holding(IDS, Evidence.TICKET)
+    )
+    reservations.new_kubelet(ledger)
+    reservations.reserve(CORE, IDS, Reservation(resolved(ONE), None), PLAN)
+    assert reservations.plan(ONE) == PLAN
 
 
 def test_a_pod_that_was_rejected_is_planned_for_no_more() -> None:

@@ -138,15 +138,34 @@ def read_pod_demand(
         demand, wrong = _read_container(container, names, where)
         errors += wrong
         if demand.cores or demand.memory:
-            if handed_on > CORES_PER_CARD and 0 < demand.cores < handed_on:
+            if _is_split(demand.cores, handed_on):
                 errors.append(_split(demand.cores, handed_on, where, names))
             kind = _kind(field, container)
-            if kind is ContainerKind.INIT:
-                handed_on = max(handed_on, demand.cores)
-            else:
-                handed_on = max(handed_on - demand.cores, 0)
+            handed_on = _left_over(kind, demand.cores, handed_on)
             found.append(ContainerDemand(_name(container), kind, index, demand))
     return PodDemand(tuple(found)), tuple(errors)
+
+
+def splits_cards(demand: PodDemand) -> bool:
+    """Return whether a pod is refused because init containers leave parts of several cards."""
+    handed_on = 0
+    for container in demand.containers:
+        cores = container.demand.cores
+        if _is_split(cores, handed_on):
+            return True
+        handed_on = _left_over(container.kind, cores, handed_on)
+    return False
+
+
+def _is_split(cores: int, handed_on: int) -> bool:
+    return handed_on > CORES_PER_CARD and 0 < cores < handed_on
+
+
+def _left_over(kind: ContainerKind, cores: int, handed_on: int) -> int:
+    """Return the cores that init containers leave over after one more container."""
+    if kind is ContainerKind.INIT:
+        return max(handed_on, cores)
+    return max(handed_on - cores, 0)
 
 
 def parse_pod_demand(spec: object, names: Names, *, path: str = "spec") -> PodDemand:

@@ -7,7 +7,7 @@ first, by how much of it is given up; then those of nodes, cards and other pods.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, splits_cards
 from contract.names import Names
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
@@ -82,7 +82,7 @@ class _Search:
 
     def _fits(self, pod: Pod) -> bool:
         shape = pod.shape
-        return not shape.problem and any(
+        return not (shape.problem or splits_cards(pod.demand)) and any(
             isinstance(check(shape, each.view), Fit) for each in self.open
         )
 
@@ -205,13 +205,13 @@ class _Search:
         wanted = self._question.constraints
         for each in self._nodes:
             node, traits = each.view.node, replace(each.facts.traits, cordoned=False, taints=())
-            kept = wanted.keep_from(each.facts.traits)
-            away = node.problem is Problem.AWAY
+            closed = wanted.closed_by(each.facts.traits)
+            if node.problem is Problem.AWAY:
+                closed.append(_AWAY)
             view = each.view_as_if(connected=True)
             clear = replace(each, facts=replace(each.facts, traits=traits))
-            if (kept or away) and why_not_on(self._question, clear, view) is None:
-                reason = kept or _AWAY
-                by_reason.setdefault(reason, []).append(node.name)
+            if closed and why_not_on(self._question, clear, view) is None:
+                by_reason.setdefault(" and ".join(closed), []).append(node.name)
         ranked = _most_first(by_reason)
         more = len(ranked) - _MOST_OF_A_KIND
         return tuple(
@@ -220,7 +220,7 @@ class _Search:
                 f"open a node that has cards for it: {reason}",
                 "admin",
                 nodes,
-                needs=_AGENT if reason == _AWAY else _NODES,
+                needs=_needs(reason),
                 besides=f"nodes closed for {count_of(more, 'other reason')}"
                 if more > 0 and place == _MOST_OF_A_KIND - 1
                 else "",
@@ -248,6 +248,12 @@ class _Search:
                 "heal-card", text, "admin", (name,), needs="access to the node", besides=besides
             ),
         )
+
+
+def _needs(reason: str) -> str:
+    if not reason.endswith(_AWAY):
+        return _NODES
+    return _AGENT if reason == _AWAY else f"{_NODES} and {_AGENT}"
 
 
 def _most_first(by_reason: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:

@@ -122,12 +122,15 @@ class Constraints:
                 return f"node selector {key}={value} does not match"
         if self.terms is not None and not any(_matches(term, node, labels) for term in self.terms):
             return "required node affinity does not match"
+        return next(iter(self.closed_by(node)), "")
+
+    def closed_by(self, node: NodeTraits) -> list[str]:
+        """Return everything by which a node takes no pods, or not this one."""
+        found = []
         if node.cordoned and not self._tolerates(Taint(_UNSCHEDULABLE, "", "NoSchedule")):
-            return "the node is cordoned"
-        for taint in node.taints:
-            if not self._tolerates(taint):
-                return f"taint {taint} is not tolerated"
-        return ""
+            found.append("the node is cordoned")
+        taints = [each for each in node.taints if not self._tolerates(each)]
+        return [*found, *(f"taint {each} is not tolerated" for each in taints)]
 
     def _tolerates(self, taint: Taint) -> bool:
         return any(each.covers(taint) for each in self.tolerations)

@@ -187,6 +187,42 @@ def test_a_node_selector_is_the_authors_to_change_and_takes_no_right() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "reason", "needs"),
+    [
+        (
+            "100",
+            "the node is cordoned and taint team:NoSchedule is not tolerated",
+            "the right to change nodes",
+        ),
+        (
+            "0",
+            (
+                "the node is cordoned and taint team:NoSchedule is not tolerated and its agent is "
+                "not connected to the kubelet"
+            ),
+            "the right to change nodes and access to the node and its agent",
+        ),
+    ],
+)
+def test_a_node_that_is_closed_for_several_reasons_is_opened_for_all_of_them(
+    allocatable: str, reason: str, needs: str
+) -> None:
+    node = make_node("n1", 1, allocatable=allocatable)
+    (change,) = fit([node | {"spec": CORDONED["spec"] | TAINTED["spec"]}], [], (60, 4)).changes
+    assert change.text == f"open a node that has cards for it: {reason}"
+    assert change.needs == needs
+
+
+def test_what_the_webhook_would_refuse_is_not_offered() -> None:
+    """One whole card has memory enough, but the init container leaves two over."""
+    node = make_node("n1", 2, blocks=[16, 4])
+    assert texts(fit([node], [], (300, 30))) == [
+        "ask for 100 cores instead of 300 and 10 memory blocks instead of 30"
+    ]
+    assert texts(fit([node], [], (300, 30), inits=[(200, 0)])) == []
+
+
 def test_what_gives_up_less_is_told_first() -> None:
     wish = {NAMES.use_gpu_type: "a100"}
     nodes = [make_node("n1", 1), make_node("n2", 1, models=["Tesla T4"])]

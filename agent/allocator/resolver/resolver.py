@@ -291,6 +291,7 @@ class Resolver:
                 if each.pod not in self.admissions.rejected and waits(each, self._served)
             ]
             resolution = served_again(ask, waiting, self._served)
+            resolution = resolution or self._begun_again(ask, observation)
             if resolution is not None:
                 return resolution
             if waiting:  # it is one of those (fact K3)
@@ -306,6 +307,29 @@ class Resolver:
             "PodResources: List does not show the pod that is being admitted"
         )
         return resolution
+
+    def _begun_again(self, ask: Ask, observation: Observation) -> Resolution | None:
+        """Find what this kubelet serves again of a pod in which nothing follows init containers.
+
+        ``List`` shows nothing lacking in such a pod, and what the kubelet before was answered for
+        it is all that it asks for.
+        """
+        pods = [
+            each
+            for each in observation.moving
+            if each.view is not None
+            and not (each.view.terminal or each.view.running)
+            and each.pod not in self.admissions.rejected
+            and each.view.demand
+            and each.view.demand.containers[-1].kind is ContainerKind.INIT
+        ]
+        found = served_again(ask, pods, self._served_before)
+        return replace(found, evidence=Evidence.ORDER) if found and len(pods) > 1 else found
+
+    def _served_before(self, pod: PodId, container: str, resource: Resource) -> bool:
+        """Return whether a container holds what no answer to this kubelet gave it."""
+        held = self.ledger.holding(ContainerRef(pod, container), resource)
+        return held is not None and not held.answered
 
     def resolve_listed(self, ask: Ask, observation: Observation) -> Resolution:
         """Settle by what the kubelet lists."""

@@ -419,6 +419,25 @@ def test_a_new_kubelet_knows_nothing_of_an_init_container_that_was_half_served(n
     assert node.decision_log.refs("allocate") == ["a/init", "a/init"]
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-another"])
+def test_a_pod_of_init_containers_alone_is_served_again_by_a_kubelet_that_lost_the_last(
+    node: Node, *, beside: bool
+) -> None:
+    """It has no container that ``List`` shows lacking anything; these are not even offered (K7)."""
+    pod = node.begin(make_pod("a", init(30, 8, "first"), init(30, 8, "second")))
+    first, second = pod.demand.containers
+    for container in (first, second):
+        for resource in (CORE, MEMORY):
+            node.serve(pod, container, resource)
+    if beside:
+        node.admitted(make_pod("b", init(30, 8), asks(30, 8)))
+    node.allocator.registered()
+    for resource in (CORE, MEMORY):
+        node.serve(pod, second, resource)
+    assert node.decision_log.refs("allocate")[-2:] == ["a/second", "a/second"]
+    assert node.cards(pod, "second") == ["GPU-0"]
+
+
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
     """A card was taken out; the kubelet's checkpoint still shows its places."""
     stale, fine = make_pod("stale", asks(2, 1)), make_pod("fine", asks(2, 1))

@@ -35,6 +35,8 @@ _USER_AGENT = "gpu-turnstile-view"
 _GRACE_SECONDS = 10
 _THREADS = 16
 """For requests; each stream has one more."""
+_CONNECTIONS = 800
+"""Also of browsers that keep one between two requests; fewer than the files of a process (1024)."""
 _SLOW_SECONDS = 20
 """For one read or write: whoever sends or takes nothing for so long is dropped."""
 
@@ -100,7 +102,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
             "workers": 1,
             "threads": threads,
             "worker_class": _Worker,
-            "worker_connections": 4 * threads,
+            "worker_connections": max(4 * threads, _CONNECTIONS),
             "keepalive": 30,
             "graceful_timeout": _GRACE_SECONDS,
             "worker_tmp_dir": memory_directory(),

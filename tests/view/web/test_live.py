@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,17 @@ def test_who_sends_or_takes_nothing_is_dropped() -> None:
                 with pytest.raises(BlockingIOError):
                     connection.sendall(bytes(64 << 20))
                 assert client.recv(1)
+
+
+def test_hundreds_of_browsers_keep_no_probe_waiting(api: ApiServer, tmp_path: Path) -> None:
+    with serving(api.url, tmp_path, "--streams", "4") as page, ExitStack() as browsers:
+        for _ in range(500):
+            browser = browsers.enter_context(socket.create_connection(("127.0.0.1", page.port)))
+            browser.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        probe = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
+        probe.request("GET", "/healthz")
+        assert probe.getresponse().status == 200
+        probe.close()
 
 
 def test_a_process_streams_and_ends_at_once_though_a_browser_listens(

@@ -167,9 +167,18 @@ def decode(message: Mapping[str, object]) -> Held:
 
 
 def inherit(ledger: Ledger, held: Held) -> bool:
-    """Assign what *ledger* lacks and nobody else holds; return whether that is anything."""
+    """Assign what *ledger* lacks and nobody else holds; return whether that is anything.
+
+    What another pod of the same name holds by ``List``, which tells no UID, counts as lacking.
+    """
     assigned = False
     for resource, holding in sorted(held.holdings.items()):
+        shown = _of_a_namesake(ledger, held.ref, resource, holding.ids)
+        if shown is not None and holding.evidence is not Evidence.ORDER:
+            kind = ledger.kind(shown)
+            ledger.release(shown, resource)
+            ledger.assign(held.ref, kind, resource, replace(holding, proven=True))
+            assigned = True
         if ledger.holding(held.ref, resource) is not None:
             continue
         owners = {ledger.owners.get((resource, each)) for each in holding.ids}
@@ -181,6 +190,22 @@ def inherit(ledger: Ledger, held: Held) -> bool:
             ledger.assign(held.ref, held.kind, resource, holding)
             assigned = True
     return assigned
+
+
+def _of_a_namesake(
+    ledger: Ledger, ref: ContainerRef, resource: Resource, ids: frozenset[str]
+) -> ContainerRef | None:
+    """Return the container of the same name, in another pod of the same name, that holds *ids*."""
+    for other in ledger.find(resource, ids) if ref.pod.uid else ():
+        held = ledger.holding(other, resource)
+        if (
+            other.pod != ref.pod
+            and (other.pod.key, other.container) == (ref.pod.key, ref.container)
+            and held is not None
+            and held.evidence is Evidence.RECORD
+        ):
+            return other
+    return None
 
 
 def _compress(ids: Iterable[str]) -> dict[str, list[list[int]]]:

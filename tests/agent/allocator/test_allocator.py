@@ -379,6 +379,31 @@ def test_what_a_predecessor_tells_again_of_a_pod_that_has_ended_refuses_nobody(n
     assert node.decision_log.refs("allocate")[-1] == "n/main"
 
 
+@pytest.mark.parametrize("served", [True, False], ids=["served", "half-served"])
+def test_a_successor_tells_two_pods_of_one_name_apart_as_its_predecessor_did(
+    node: Node, *, served: bool
+) -> None:
+    """``List`` tells no UID, and the API shows only the one that came last (K20)."""
+    node.pods.remove(node.admitted(make_pod("a", asks(60, 8, "first"), asks(20, 4))))
+    newer = node.begin(make_pod("a", asks(60, 8, "first"), asks(20, 4)))
+    first, main = newer.demand.containers
+    containers = (first, main) if served else (first,)
+    for container in containers:
+        for resource in (CORE, MEMORY):
+            node.serve(newer, container, resource)
+    known = node.allocator.knowledge()
+    node.restart_agent()
+    node.allocator.rebuild(inheriting=True)
+    node.allocator.inherit(known)
+    if not served:
+        for resource in (CORE, MEMORY):
+            node.serve(newer, main, resource)
+    for name in ("first", "main"):
+        found = node.allocator.entitled(newer.id.uid, name)
+        assert found is not None
+        assert found.core_ids == set(node.got[newer.id, name, CORE])
+
+
 # --- restarts -------------------------------------------------------------------------
 
 

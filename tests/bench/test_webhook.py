@@ -69,7 +69,9 @@ def test_each_server_answers_reviews_and_its_time_is_measured(name: str, tmp_pat
     with serving(name, tmp_path, workers=1) as server:
         body = review(5_000)
         assert server.post(body, server.tls()) == 200
-        assert 1 < per_review_us(server, body, connections=2, seconds=0.2) < 1_000_000
+        # The kernel counts in hundredths of a second: on a busy machine 0.2 s may hold none.
+        measured = (per_review_us(server, body, connections=2, seconds=0.2) for _ in range(50))
+        assert 1 < next(filter(None, measured)) < 1_000_000
         for worker in server.workers():
             assert resident_mib(worker) > 1
 

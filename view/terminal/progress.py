@@ -25,10 +25,13 @@ class Progress:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._shown = 0
+        self._ended = False
 
     def __call__(self, what: str, count: int) -> None:
         """Take in how many objects of a kind have been read so far."""
         with self._lock:
+            if self._ended:
+                return
             self._counts[what] = max(count, self._counts.get(what, 0))
             if not self._out.isatty() or self._clock() - self._since < _QUIET_SECONDS:
                 return
@@ -36,8 +39,9 @@ class Progress:
             self._write(f"Reading the cluster: {counts}")
 
     def end(self) -> None:
-        """Take it off the screen."""
+        """Take it off the screen, which is a page's from here on, whatever is read again."""
         with self._lock:
+            self._ended = True
             if self._shown:
                 self._write("")
 

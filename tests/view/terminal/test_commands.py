@@ -18,10 +18,12 @@ from simulator.api.server import ApiServer
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_node, make_pod
 from tests.view.terminal.test_pages import Terminal
+from view.cluster.live import LiveCluster
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, in_words
 from view.terminal.progress import Progress
+from view.terminal.session import Session
 
 
 class Result:
@@ -192,13 +194,34 @@ def test_a_watch_shows_what_changes(
 ) -> None:
     """The node is not looked at by other tests."""
     monkeypatch.setattr("view.terminal.session._LEAST_PAUSE", 0.0)
+    monkeypatch.setattr("view.terminal.session._LONGEST_PAUSE", 0.1)
+    interrupted, wait = threading.Event(), Session._next
+
+    def wait_or_end(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        return wait(cluster, version, stop)
+
+    monkeypatch.setattr("view.terminal.session.Session._next", staticmethod(wait_or_end))
     out = StringIO()
     monkeypatch.setattr("sys.stdout", out)
-    thread = threading.Thread(target=commands.main, args=(["nodes", "--watch"],), daemon=True)
+    ended: list[object] = []
+
+    def watch() -> None:
+        with pytest.raises(SystemExit) as end:
+            commands.main(["nodes", "--watch"])
+        ended.append(end.value.code)
+
+    thread = threading.Thread(target=watch)
     thread.start()
-    eventually(lambda: "NODE/CARD" in out.getvalue(), "a first page")
-    server.apply(make_node("watched", 1))
-    eventually(lambda: "watched" in out.getvalue(), "a page with the new node")
+    try:
+        eventually(lambda: "NODE/CARD" in out.getvalue(), "a first page")
+        server.apply(make_node("watched", 1))
+        eventually(lambda: "watched" in out.getvalue(), "a page with the new node")
+    finally:
+        interrupted.set()
+        thread.join()
+    assert ended == [130]
 
 
 @pytest.mark.parametrize("command", [["top", "--watch"], ["pods", "-w", "-o", "json"]])
@@ -303,6 +326,8 @@ def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
     progress("nodes", 100)
     assert terminal.getvalue() == "\rReading the cluster: 100 nodes, 500 pods"
     progress.end()
+    assert terminal.getvalue().endswith(" \r")
+    progress("pods", 900)  # which a watch reads again, below its page
     assert terminal.getvalue().endswith(" \r")
     silent = Progress(file, lambda: 9.0)
     silent("pods", 1)

@@ -161,18 +161,18 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
 ) -> None:
     live.start()
     eventually(lambda: names(live) and not live.not_ready(), "it is ready")
-    real = LiveCluster.report
+    real = live._cluster.report
     failed: list[str] = []
 
-    def fail(_: LiveCluster) -> ClusterReport:
+    def fail() -> ClusterReport:
         failed.append("again")
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(LiveCluster, "report", fail)
+    monkeypatch.setattr(live._cluster, "report", fail)
     eventually(lambda: "old" in live.not_ready(), "it is not ready any more")
     eventually(lambda: len(failed) > 1, "it tries again")
     assert [each.message for each in caplog.records].count("no edition made") == 1
-    monkeypatch.setattr(LiveCluster, "report", real)
+    monkeypatch.setattr(live._cluster, "report", real)
     eventually(lambda: not live.not_ready(), "it is ready again")
 
 

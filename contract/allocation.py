@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from contract.errors import InvalidRecord
+from contract.text import is_text
 
 
 class Evidence(StrEnum):
@@ -78,7 +79,7 @@ def _decode_one(name: str, value: object) -> Allocation:
             f"gpu-allocation[{name}]: must have exactly cards, cores, memoryBlocks, evidence"
         )
     cards = value["cards"]
-    if not isinstance(cards, list) or not all(isinstance(card, str) for card in cards):
+    if not isinstance(cards, list) or not all(map(is_text, cards)):
         raise InvalidRecord(f"gpu-allocation[{name}].cards: must be a list of card UUIDs")
     for field in ("cores", "memoryBlocks"):
         count = value[field]

@@ -11,9 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 from contract.errors import InvalidRecord, quote
+from contract.text import is_text
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """A card's health, in the words of the device plugin API."""
+
+_MOST_CARDS = 128
+"""More than any machine has; what is made of their links grows with the square."""
+
+_LARGEST = 2**63 - 1
+"""A larger number cannot be meant, and may be none that can be divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +113,12 @@ def decode_inventory(text: str) -> NodeCards:
     except (ValueError, RecursionError) as error:
         raise InvalidRecord(f"gpu-cards: not JSON: {error}") from error
     entry = _mapping(decoded, ("memoryBlock", "cards", "links"), "gpu-cards")
+    cards = _items(entry, "cards")
+    if len(cards) > _MOST_CARDS:
+        raise InvalidRecord(f"gpu-cards.cards: must be at most {_MOST_CARDS} cards")
     return NodeCards(
         _whole(entry, "memoryBlock", "gpu-cards"),
-        tuple(_card(each, path) for path, each in _items(entry, "cards")),
+        tuple(_card(each, path) for path, each in cards),
         tuple(_link(each, path) for path, each in _items(entry, "links")),
     )
 
@@ -169,7 +179,7 @@ def _items(entry: Mapping[str, Any], field: str) -> list[tuple[str, object]]:
 
 def _text(entry: Mapping[str, Any], field: str, path: str) -> str:
     value = entry[field]
-    if not isinstance(value, str):
+    if not is_text(value):
         raise InvalidRecord(f"{path}.{field}: Invalid value: {quote(value)}: must be text")
     return value
 
@@ -180,6 +190,8 @@ def _whole(entry: Mapping[str, Any], field: str, path: str) -> int:
         raise InvalidRecord(
             f"{path}.{field}: Invalid value: {quote(value)}: must be a whole number, 0 or more"
         )
+    if value > _LARGEST:
+        raise InvalidRecord(f"{path}.{field}: must be at most {_LARGEST}")
     return int(value)
 
 

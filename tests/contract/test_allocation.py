@@ -71,6 +71,7 @@ _EVIDENCE = "gpu-allocation[c0].evidence: must be one of ticket, record, witness
         (_with(more=1), _FIELDS),
         (_with(cards="GPU-a"), _CARDS),
         (_with(cards=[1]), _CARDS),
+        (_with(cards=["\ud800"]), _CARDS),
         (_with(cores="50"), _CORES),
         (_with(cores=True), _CORES),
         (_with(cores=-1), _CORES),

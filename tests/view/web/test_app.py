@@ -249,6 +249,23 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
         assert "49" not in text_of(page).split()
 
 
+@pytest.mark.parametrize(
+    "card",
+    [
+        NodeCard("GPU-1", 0, "\ud800", 32 * BLOCK, None, "", 100, 32),
+        NodeCard("GPU-1", 0, "A100", 10**400, None, "", 100, 32),
+    ],
+)
+def test_what_one_node_says_of_its_cards_does_not_cost_the_page(
+    shown: Shown, client: FlaskClient, card: NodeCard
+) -> None:
+    node = bare_node("n1", encode_inventory(NodeCards(BLOCK, (card,))))
+    shown.fill(node, make_node("n2", 1), make_pod("p", (10, 1)))
+    for path in ("/", f"/rows?since={shown.edition.number}", "/pods/default/p"):
+        assert client.get(path).status_code == 200
+    assert "the inventory of cards cannot be read" in text_of(client.get("/").text)
+
+
 def test_every_url_is_relative_and_nothing_is_inline(shown: Shown, client: FlaskClient) -> None:
     """So that the page works below any prefix, and the policy can forbid all that is inline."""
     shown.fill(*cluster())

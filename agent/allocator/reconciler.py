@@ -1,6 +1,6 @@
 """Keeping the ledger true where no call comes: the kubelet's record, pods that end, a handover."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.allocator.allocation_publisher import AllocationPublisher
@@ -8,7 +8,7 @@ from agent.allocator.half_served import half_served
 from agent.allocator.model.ledger import ContainerRef, Holding
 from agent.allocator.model.ledger_copy import Held, Knowledge, inherit
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.podresources import Snapshot, match_entries
+from agent.allocator.model.podresources import MatchedPod, Snapshot, match_entries
 from agent.allocator.model.ports import RecordSource
 from agent.allocator.node_state import NodeState
 from agent.allocator.proof import assign_listed, holds_nothing, unshown
@@ -97,6 +97,7 @@ class Reconciler:
             incomplete = self._incomplete(pod_index)
             for each in match_entries(snapshot.pods, pod_index.views_of, self._ledger.owners):
                 if each.pod in incomplete:
+                    self._take_over(each, gone)
                     assign_listed(self._ledger, each)
             released = [
                 self._ledger.release_pod(pod)
@@ -118,6 +119,18 @@ class Reconciler:
             *pod_index.unpublished,
             *(each for each in pod_index.annotated if not self._ledger.pod_refs(each)),
         }
+
+    def _take_over(self, each: MatchedPod, gone: Collection[PodId]) -> None:
+        """Assign to a pod that runs what it holds in the name of one that had its name before.
+
+        That one left the API before the kubelet came to it, which the watch told too late.
+        """
+        if each.view is None or not each.view.running or self._ledger.pod_refs(each.pod):
+            return
+        owners = {self._ledger.owners.get(one) for one in each.listed.each_held()}
+        owner = owners.pop() if len(owners) == 1 else None
+        if owner is not None and owner.key == each.pod.key and owner in gone:
+            self._ledger.hand_over(owner, each.pod)
 
     def _release_guesses(self, snapshot: Snapshot, gone: Iterable[PodId]) -> list[bool]:
         """Release what was given to a listed pod on a guess, and two looks did not find with it."""

@@ -404,6 +404,25 @@ def test_a_successor_tells_two_pods_of_one_name_apart_as_its_predecessor_did(
         assert found.core_ids == set(node.got[newer.id, name, CORE])
 
 
+def test_what_was_given_in_the_name_of_a_pod_that_never_came_is_its_successors(node: Node) -> None:
+    """The watch was behind: a pod that was deleted before its turn, and one like it."""
+    older = make_pod("a", init(30, 8), asks(20, 4))
+    newer = make_pod("a", init(30, 8), asks(20, 4))
+    node.bind(older)
+    node.admit(newer)
+    assert {each[1].pod for each in node.decision_log.decisions} == {older.id}
+    node.pods.remove(older)
+    node.bind(newer)
+    node.allocator.refresh()
+    assert node.allocator.entitled(newer.id.uid, "main") is None  # it may be the older one yet
+    node.pods.add(replace(newer, running=True))
+    node.allocator.refresh()
+    found = node.allocator.entitled(newer.id.uid, "main")
+    assert found is not None
+    assert found.core_ids == set(node.got[newer.id, "main", CORE])
+    assert node.writer.of(newer).keys() == {"init", "main"}
+
+
 # --- restarts -------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from placement.cluster.holdings import Taken, View, known_cards
-from placement.cluster.nodes import Problem
+from placement.cluster.nodes import NodeCard, Problem
 from placement.cluster.pods import Pod
 from placement.cluster.room import Room
 from view.model.nodes import NodeFacts
@@ -21,7 +21,8 @@ class Held:
         pod: the pod.
         cards: container and its cards, by their places.
         sources: container and how its cards are known.
-        taken: cores and blocks of each card.
+        taken: cores and blocks of each card; all blocks of whole cards asked for without memory,
+            of which the kubelet counts none, and yet nobody else can have one.
     """
 
     pod: Pod
@@ -44,7 +45,9 @@ class Held:
         last_first = sorted(containers, key=lambda each: each.kind is ContainerKind.INIT)
         found: dict[tuple[str, int], list[int]] = {}
         for container in last_first:
-            for place, *quota in quotas(container, self.cards.get(container.name, ())):
+            places = self.cards.get(container.name, ())
+            sizes = [left.get(place, (0, 0))[1] for place in places]
+            for place, *quota in quotas(container, places, sizes):
                 row = left.get(place, [0, 0])
                 given = [min(wanted, there) for wanted, there in zip(quota, row, strict=True)]
                 left[place] = [there - part for there, part in zip(row, given, strict=True)]
@@ -53,11 +56,22 @@ class Held:
         return [(name, place, *given) for (name, place), given in found.items()]  # type: ignore[misc]  # two counts
 
 
-def quotas(container: ContainerDemand, places: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return what a container has of each of its cards: place, cores and blocks."""
+def quotas(
+    container: ContainerDemand, places: Sequence[int], sizes: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Return what a container has of each of its cards: place, cores and blocks.
+
+    Args:
+        container: what it asks for.
+        places: of its cards.
+        sizes: their memory in blocks, which is a whole card's that was asked for without memory.
+    """
     asked = container.demand
-    cores = asked.cores if asked.is_share else CORES_PER_CARD
-    memory = asked.memory_per_card(len(places))
+    if asked.is_share or asked.memory:
+        cores = asked.cores if asked.is_share else CORES_PER_CARD
+        memory = asked.memory_per_card(len(places))
+    else:
+        cores, memory = CORES_PER_CARD, tuple(sizes)
     return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
 
 
@@ -123,7 +137,8 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
             cards, taken = simulated[pod.uid]
         else:
             continue
-        held.append(Held(pod, cards, _sources(pod, cards, sure=pod.uid not in simulated), taken))
+        sources = _sources(pod, cards, sure=pod.uid not in simulated)
+        held.append(Held(pod, cards, sources, _with_memory(taken, node.cards)))
     seen = used_by(held, ())
     unseen: tuple[tuple[int, int], ...] = ()
     if partial:
@@ -148,6 +163,16 @@ def used_by(held: Sequence[Held], unseen: Sequence[tuple[int, int]]) -> dict[int
             before = used.get(place, (0, 0))
             used[place] = (before[0] + cores, before[1] + blocks)
     return used
+
+
+def _with_memory(taken: Taken, cards: Sequence[NodeCard]) -> Taken:
+    """Add the memory of whole cards that were asked for without: shares cannot be."""
+    if all(blocks for _, _, blocks in taken):
+        return taken
+    return tuple(
+        (place, cores, blocks or (cards[place].blocks if cores >= CORES_PER_CARD else 0))
+        for place, cores, blocks in taken
+    )
 
 
 def _by_place(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:

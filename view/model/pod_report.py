@@ -1,6 +1,6 @@
 """The report on one pod: what it asks for, what it has got, how far it has come and why. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from contract.demand import ContainerDemand
 from view.model.events import newest_first
@@ -102,28 +102,36 @@ def _parts(
     container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
 ) -> tuple[tuple[Part, ...], Source | None]:
     name = container.name
+    cards = node.placed.cards if node is not None else ()
     if held is not None and node is not None:
+        places = held.cards.get(name, ())
         found = tuple(
             Part(card.uuid, card.index, card.model, cores, blocks)
-            for place, cores, blocks in quotas(container, held.cards.get(name, ()))
-            for card in (node.placed.cards[place],)
+            for place, cores, blocks in quotas(
+                container, places, [cards[place].blocks for place in places]
+            )
+            for card in (cards[place],)
         )
         return found, held.sources.get(name)
     uuids = dict(facts.placed.recorded).get(name)
     if uuids is not None:
-        known: Mapping[str, tuple[int | None, str]] = {
-            card.uuid: (card.index, card.model) for card in (node.placed.cards if node else ())
-        }
+        known = {card.uuid: card for card in cards}
+        listed = [known.get(uuid) for uuid in uuids]
+        sizes = [card.blocks if card else 0 for card in listed]
         parts = tuple(
-            Part(uuids[at], index, model, cores, blocks)
-            for at, cores, blocks in quotas(container, range(len(uuids)))
-            for index, model in (known.get(uuids[at], (None, "")),)
+            Part(uuids[at], card.index, card.model, cores, blocks)
+            if (card := listed[at]) is not None
+            else Part(uuids[at], None, "", cores, blocks)
+            for at, cores, blocks in quotas(container, range(len(uuids)), sizes)
         )
         return parts, Source.RECORDED
     chosen = dict(facts.placed.chosen).get(container.index)
     if chosen is not None and facts.placed.node and not facts.ended:
+        blocks_of = {card.index: card.blocks for card in cards}
+        sizes = [blocks_of.get(index, 0) for index in chosen]
         parts = tuple(
-            Part("", index, "", cores, blocks) for index, cores, blocks in quotas(container, chosen)
+            Part("", index, "", cores, blocks)
+            for index, cores, blocks in quotas(container, chosen, sizes)
         )
         return parts, Source.CHOSEN
     return (), None

@@ -21,7 +21,7 @@ from view.model.reports import (
     Stage,
     Step,
 )
-from view.model.verdicts import Question, judge, name_some
+from view.model.verdicts import Question, count_of, judge, name_some
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
@@ -196,8 +196,9 @@ def _got(container: ContainerReport) -> str:
         [part.uuid if part.index is None else str(part.index) for part in container.parts]
     )
     evidence = f", evidence {container.evidence}" if container.evidence else ""
+    memory = f" and {count_of(container.blocks, 'block')}" if container.blocks else ""
     return (
-        f"{container.name}: {container.cores} cores and {container.blocks} blocks of {cards}, "
+        f"{container.name}: {container.cores} cores{memory} of {cards}, "
         f"{_BY.get(container.source, '')}{evidence}"
     )
 

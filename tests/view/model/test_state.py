@@ -270,6 +270,24 @@ def test_changes_are_taken_in_one_by_one() -> None:
     assert state.report() == fresh.report()
 
 
+def test_a_whole_card_asked_for_without_memory_holds_all_of_its_memory() -> None:
+    recorded = record(c0=(["GPU-n1-0"], 100, 0), c1=(["GPU-n1-1"], 10, 4))
+    both = make_pod("both", (100, 0), (10, 4), node="n1", annotations=recorded)
+    expected = make_pod("expected", (200, 0), node="n1", annotations=scenes.stamps("n1", 1))
+    report = state_of([make_node("n1", 4, blocks=16)], [both, expected]).report()
+    node = node_in(report, "n1")
+    assert [(each.blocks_held, each.blocks_free) for each in node.cards] == [
+        (16, 0),
+        (4, 12),
+        (16, 0),
+        (16, 0),
+    ]
+    assert [[one.blocks for one in each.holders] for each in node.cards] == [[16], [4], [16], [16]]
+    assert not any(each.overbooked for each in node.cards)
+    parts = [part for each in pod_in(report, "both").containers for part in each.parts]
+    assert [(part.cores, part.blocks) for part in parts] == [(100, 16), (10, 4)]
+
+
 def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:
     state = state_of([make_node("n1", 1)], [pod := scenes.running("a", (30, 4), "n1", 0)])
     assert state.report().nodes[0].cores_held == 30
@@ -330,7 +348,9 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
         room.put(pod)
     report = state.report().nodes[0]
     for card, row in zip(report.cards, room.view().free, strict=True):
-        assert (card.cores_free, card.blocks_free) == row
+        free = (card.cores_free, card.blocks_free)
+        # Nobody can have the memory of a whole card that was asked for without.
+        assert free == row or (free == (0, 0) and row[0] == 0)
         assert card.cores_held + card.cores_free == CORES_PER_CARD
         assert card.blocks_held + card.blocks_free == card.blocks
         if not card.overbooked:

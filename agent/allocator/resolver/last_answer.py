@@ -5,6 +5,7 @@ shows whether the one before was settled for the right container.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.ledger import ContainerRef, Correction, Holding, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
@@ -72,10 +73,15 @@ class LastAnswer:
             ):
                 self._ledger.assign(ref, container.kind, resource, held)
 
-    def take_over(self, each: MatchedPod) -> None:
+    def take_over(self, each: MatchedPod, offered: AbstractSet[tuple[Resource, str]]) -> None:
         """Assign to a pod what its init container was given last in the name of one before it.
 
-        The API had not told yet that the name had come back.
+        The API had not told yet that the name had come back. What the kubelet offers again was the
+        one's before it, and is free.
+
+        Args:
+            each: a listed pod.
+            offered: held places that the kubelet offers.
         """
         view, last = each.view, self._last
         if view is None or last is None or last.pod not in {old.id for old in each.earlier}:
@@ -86,7 +92,11 @@ class LastAnswer:
             container is not None
             and container.kind is ContainerKind.INIT
             and all(
-                one is None or len(one.ids) == count_of(container.demand, resource)
+                one is None
+                or (
+                    len(one.ids) == count_of(container.demand, resource)
+                    and all((resource, place) not in offered for place in one.ids)
+                )
                 for resource, one in held.items()
             )
         ):

@@ -100,7 +100,7 @@ class Resolver:
         admissions = self.admissions
         admissions.forget_unlisted(observation.pods, self.pod_index.live)
         for each in observation.moving:
-            self._last.take_over(each)
+            self._last.take_over(each, offered)
             if each.view is None and each.pod in admissions.answered:
                 keep_unseen(self.ledger, each, offered)
         ended = {each.pod for each in observation.moving if each.view and each.view.terminal}

@@ -404,6 +404,16 @@ def test_a_successor_tells_two_pods_of_one_name_apart_as_its_predecessor_did(
         assert found.core_ids == set(node.got[newer.id, name, CORE])
 
 
+def test_a_pod_of_init_containers_does_not_take_over_what_one_of_its_name_has_given_back(
+    node: Node,
+) -> None:
+    """It was deleted by force; the kubelet offers its places to the one that comes after it."""
+    older = node.admitted(make_pod("a", init(30, 8)))
+    node.forget(older)
+    newer = node.admitted(make_pod("a", init(30, 8)))
+    assert [each[1].pod for each in node.decision_log.decisions][-4:] == [newer.id] * 4
+
+
 def test_what_was_given_in_the_name_of_a_pod_that_never_came_is_its_successors(node: Node) -> None:
     """The watch was behind: a pod that was deleted before its turn, and one like it."""
     older = make_pod("a", init(30, 8), asks(20, 4))

@@ -10,7 +10,7 @@ from common.errors import Unavailable
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
-_LABEL = "app.kubernetes.io/name=gpu-turnstile-agent"
+AGENT_LABEL = "app.kubernetes.io/name=gpu-turnstile-agent"
 _PORT, _PORT_NAME = 9440, "http"
 _SECONDS = 5.0
 _AT_ONCE = 16
@@ -50,7 +50,11 @@ def read_uses(
     """
     pods, more = [], ""
     while True:
-        query = {"labelSelector": _LABEL, "limit": "500", **({"continue": more} if more else {})}
+        query = {
+            "labelSelector": AGENT_LABEL,
+            "limit": "500",
+            **({"continue": more} if more else {}),
+        }
         page, _, more = api.list(object_path("pods", namespace), query)
         pods += page
         if not more:

@@ -152,11 +152,11 @@ class _Search:
         """Return what to ask for instead, in words and as fields of the container."""
         asked, parts, fields = container.demand, [], []
         if demand.cores != asked.cores:
-            parts.append(f"{demand.cores} cores instead of {asked.cores}")
+            parts.append(f"{count_of(demand.cores, 'core')} instead of {asked.cores}")
             fields.append(f'resources.limits["{self._names.core}"]: {demand.cores}')
         if demand.memory != asked.memory:
             instead = f"instead of {asked.memory}" if asked.memory else "instead of whole cards"
-            parts.append(f"{demand.memory} memory blocks {instead}")
+            parts.append(f"{count_of(demand.memory, 'memory block')} {instead}")
             fields.append(f'resources.limits["{self._names.memory}"]: {demand.memory}')
         several = len(self._pod.demand.containers) > 1
         where = f" in container {container.name}" if several else ""

@@ -101,4 +101,6 @@ def _naming(held: Held, occupancy: Occupancy) -> str:
     noun = "card" if len(on) == 1 else "cards"
     cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))
     where = f"{noun} {', '.join(map(str, on))} of {occupancy.view.node.name}"
-    return f"pod {held.pod} on {where} (frees {cores} cores, {blocks} blocks)"
+    return (
+        f"pod {held.pod} on {where} (frees {count_of(cores, 'core')}, {count_of(blocks, 'block')})"
+    )

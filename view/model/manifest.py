@@ -69,7 +69,7 @@ def fit_manifest(
         room=_count(facts.placed, nodes, set(fitting), replicas, policy),
         containers=tuple(map(container_report, facts.placed.demand.containers)),
         errors=facts.errors,
-        nodes=tuple(sorted(verdicts, key=_fits_first)),
+        nodes=() if facts.errors else tuple(sorted(verdicts, key=_fits_first)),
         changes=() if fitting or facts.errors else find_changes(question, nodes, names),
         gaps=tuple(gaps),
     )

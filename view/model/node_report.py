@@ -84,7 +84,7 @@ def _holders(
     for held in occupancy.held:
         pod = held.pod
         for container, place, cores, blocks in held.parts():
-            source = held.sources.get(container, Source.SIMULATED)
+            source = held.sources.get(container, Source.EXPECTED)
             by = evidence.get((pod.uid, container), "") if source is Source.RECORDED else ""
             found.setdefault(place, []).append(
                 Holder(pod.namespace, pod.name, container, cores, blocks, source, by)

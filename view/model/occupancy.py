@@ -201,5 +201,5 @@ def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dic
         ):
             found[container.name] = Source.CHOSEN
         else:
-            found[container.name] = Source.SIMULATED
+            found[container.name] = Source.EXPECTED
     return found

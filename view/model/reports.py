@@ -16,7 +16,7 @@ class Source(StrEnum):
     """The agent's record, ``gpu-allocation``."""
     CHOSEN = "chosen"
     """A scheduler's choice, ``predicate-gpu-idx-<i>``; the agent has not confirmed it yet."""
-    SIMULATED = "simulated"
+    EXPECTED = "expected"
     """Nobody has said: placed as the agent would place it."""
     UNSEEN = "unseen"
     """The agent counts it as held; the pod that holds it cannot be read with these rights."""
@@ -434,7 +434,7 @@ class FitReport:
         room: how many such pods fit together, counted up to *replicas*.
         containers: what is asked for.
         errors: what is wrong with the request itself, as the webhook would say it.
-        nodes: all nodes; those where it fits first.
+        nodes: all nodes, those where it fits first; none where the request is wrong.
         changes: what would let it fit, the smallest first.
         gaps: what could not be read.
     """

@@ -30,7 +30,7 @@ _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
 _BY = {
     Source.RECORDED: "by the agent's record",
     Source.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
-    Source.SIMULATED: "not told yet; so it would be placed",
+    Source.EXPECTED: "not told yet; so it would be placed",
 }
 
 
@@ -198,7 +198,7 @@ def _got(container: ContainerReport) -> str:
     evidence = f", evidence {container.evidence}" if container.evidence else ""
     memory = f" and {count_of(container.blocks, 'block')}" if container.blocks else ""
     return (
-        f"{container.name}: {container.cores} cores{memory} of {cards}, "
+        f"{container.name}: {count_of(container.cores, 'core')}{memory} of {cards}, "
         f"{_BY.get(container.source, '')}{evidence}"
     )
 
@@ -222,21 +222,20 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> l
     found = []
     for container in facts.placed.demand.containers:
         asked = container.demand
-        memory = f" and {asked.memory} block{'s' * (asked.memory != 1)}" if asked.memory else ""
+        memory = f" and {count_of(asked.memory, 'block')}" if asked.memory else ""
         if asked.memory and block:
             memory += f" ({asked.memory * block / 2**30:g} GiB)"
         if not asked.is_share:
             hold = "" if asked.memory else ", no limit of memory"
-            found.append(f"{container.name}: {_whole(asked.cards)}{memory}{hold}")
+            found.append(f"{container.name}: {count_of(asked.cards, 'whole card')}{memory}{hold}")
             continue
         more = ""
         if facts.core_limit is not None and facts.core_limit > asked.cores:
             more = f", up to {facts.core_limit} while others leave them idle (vcuda-core-limit)"
-        found.append(f"{container.name}: {asked.cores} cores{memory} of one card{more}")
+        found.append(f"{container.name}: {count_of(asked.cores, 'core')}{memory} of one card{more}")
     if found:
-        found.append("Containers are held to this only where the agent runs with --enforcement.")
+        found.append(
+            "Nothing stops a container from using more, "
+            "unless your admin has switched on enforcement."
+        )
     return found
-
-
-def _whole(cards: int) -> str:
-    return "1 whole card" if cards == 1 else f"{cards} whole cards"

@@ -128,9 +128,9 @@ def _why_not(need: Need, state: CardState) -> str:
     first = why_not(need_of(need.demand), state)
     if not first or state.unhealthy or state.excluded:
         return first
-    wanted = ((Resource.CORE, need.cores, "cores"), (Resource.MEMORY, need.blocks, "blocks"))
+    wanted = ((Resource.CORE, need.cores, "core"), (Resource.MEMORY, need.blocks, "block"))
     lacks = [
-        f"{state.free[resource]} {unit} free, {count} needed"
+        f"{count_of(state.free[resource], unit)} free, {count} needed"
         for resource, count, unit in wanted
         if state.free[resource] < count
     ]

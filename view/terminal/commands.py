@@ -16,7 +16,7 @@ import click
 from common.apiserver.client import object_path
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.agents import AGENT_LABEL, AGENT_NAMESPACE, read_uses
 from view.cluster.collections import NODES
 from view.cluster.live import LiveCluster
 from view.model.reports import ClusterReport, PodReport, Stage
@@ -338,14 +338,18 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
     they do not measure, that is said, and what is held is shown.
     """
     cluster = session.load((NODES,))
+    on = f" on {' or '.join(names)}" if names else ""
+    sought = f"no pod with label {AGENT_LABEL} runs{on} in namespace {agent_namespace}"
+    sought += " (--agent-namespace names another)"
     if not session.options.watch:
         found = _uses(session, agent_namespace, names)
-        session.show(_use_page(session, cluster, found), lambda: {"nodes": found})
+        session.show(_use_page(session, cluster, found, sought), lambda: {"nodes": found})
         return
     session.go_on()
     with session.screen.redrawing() as redraw:
         while True:
-            redraw(_use_page(session, cluster, _uses(session, agent_namespace, names)))
+            found = _uses(session, agent_namespace, names)
+            redraw(_use_page(session, cluster, found, sought))
             time.sleep(interval)
 
 
@@ -354,13 +358,15 @@ def _uses(session: Session, namespace: str, names: tuple[str, ...]) -> tuple[Nod
         return read_uses(session.connection.client, namespace, names or None)
 
 
-def _use_page(session: Session, cluster: LiveCluster, found: Sequence[NodeUse]) -> Page:
+def _use_page(
+    session: Session, cluster: LiveCluster, found: Sequence[NodeUse], sought: str
+) -> Page:
     cards = {
         card.uuid: (node.name, card.index, card.model)
         for node in cluster.report(()).nodes
         for card in node.cards
     }
-    return show_use(found, cards, namespace=session.options.namespace)
+    return show_use(found, cards, namespace=session.options.namespace, sought=sought)
 
 
 def _exists(resource: str, namespace: str, name: str, session: Session) -> bool:

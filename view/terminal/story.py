@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.reports import CardVerdict, Change, NodeVerdict, PodReport, PodStory, Stage
-from view.model.verdicts import name_some
+from view.model.verdicts import count_of, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -134,7 +134,8 @@ def _cards(verdict: NodeVerdict) -> list[Row]:
     for (model, why_not), cards in alike.items():
         least = min((card.cores_free, card.blocks_free) for card in cards)
         several = "s" * (len(cards) > 1)
-        free = f"{least[0]} cores and {least[1]} blocks free{' at least' if several else ''}"
+        free = f"{count_of(least[0], 'core')} and {count_of(least[1], 'block')} free"
+        free += " at least" if several else ""
         rows.append(
             (
                 cell(f"  card{several} {ranges([card.index for card in cards])}"),

@@ -25,13 +25,16 @@ Cards = Mapping[str, tuple[str, int, str]]
 """By UUID: node, index and model."""
 
 
-def show_use(nodes: Sequence[NodeUse], cards: Cards, *, namespace: str | None = None) -> Page:
+def show_use(
+    nodes: Sequence[NodeUse], cards: Cards, *, namespace: str | None = None, sought: str = ""
+) -> Page:
     """Lay use out, by card and by container.
 
     Args:
         nodes: as their agents tell it.
         cards: those of the cluster.
         namespace: containers of this one alone; ``None`` for all.
+        sought: where agents were looked for.
     """
     page: list[Grid | Line] = []
     on = [(node, card) for node in nodes for card in node.cards]
@@ -75,7 +78,10 @@ def show_use(nodes: Sequence[NodeUse], cards: Cards, *, namespace: str | None = 
             line(f"Use is not measured on {some}: what is shown there is what is held.", WARN)
         )
     if not nodes:
-        page.append(line("No agent was found.", WARN))
+        text = (
+            f"No agent was found: {sought}. In the simulator there is none: its agents are no pods."
+        )
+        page.append(line(text, WARN))
     return page
 
 

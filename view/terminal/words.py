@@ -18,7 +18,7 @@ STAGES = {
 HOW = {
     Source.RECORDED: "",
     Source.CHOSEN: "chosen",
-    Source.SIMULATED: "expected",
+    Source.EXPECTED: "expected",
     Source.UNSEEN: "",
 }
 """How surely it is known that a container holds a card; nothing is said where it is recorded."""

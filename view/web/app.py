@@ -19,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 from contract.errors import quote
 from view.model.reports import NodeReport, PodStory
+from view.model.verdicts import count_of
 from view.web import figures, pages
 from view.web.editions import Edition
 from view.web.feed import Feed
@@ -218,6 +219,7 @@ def _templates(app: Flask) -> None:
         "asks": pages.asks,
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
+        "count_of": count_of,
         "kinds": figures.kinds,
         "memory": figures.memory,
         "moment": figures.moment,

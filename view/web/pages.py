@@ -13,6 +13,7 @@ from view.model.reports import (
     Source,
     Stage,
 )
+from view.model.verdicts import count_of
 from view.web.editions import Delta, Edition
 from view.web.figures import Total, memory, total
 from view.web.filters import PAGE, Filter
@@ -138,13 +139,13 @@ def asks(pod: PodReport) -> str:
     """Write what a pod asks for, in the units in which its author does."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
-    text = f"{cores} cores" + (f", {blocks_text(blocks, 0)}" if blocks else "")
+    text = count_of(cores, "core") + (f", {blocks_text(blocks, 0)}" if blocks else "")
     return f"{text} in {len(pod.containers)} containers" if len(pod.containers) > 1 else text
 
 
 def blocks_text(blocks: int, size: int) -> str:
     """Write memory blocks, and how much that is where it is known."""
-    text = "1 block" if blocks == 1 else f"{blocks} blocks"
+    text = count_of(blocks, "block")
     return f"{text} ({memory(blocks * size)})" if blocks and size else text
 
 

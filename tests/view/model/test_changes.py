@@ -236,7 +236,7 @@ def test_a_request_that_fits_no_card_at_all_has_no_change() -> None:
     assert fit([make_node("n1", 1)], [], (150, 4)).changes == ()
 
 
-_LESS = re.compile(r"ask for (?:(\d+) cores instead of \d+)?(?: and )?(?:(\d+) memory)?")
+_LESS = re.compile(r"ask for (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")
 
 
 @patient

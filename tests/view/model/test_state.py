@@ -52,7 +52,7 @@ def pod_in(report: ClusterReport, name: str) -> PodReport:
 def test_every_card_says_who_holds_what_of_it_and_how_that_is_known() -> None:
     card = node_in(scene().report(), "n2").cards[0]
     assert [(each.pod, each.cores, each.blocks, each.source) for each in card.holders] == [
-        ("bound", 10, 2, Source.SIMULATED),
+        ("bound", 10, 2, Source.EXPECTED),
         ("hinted", 20, 4, Source.CHOSEN),
         ("infer", 30, 4, Source.RECORDED),
     ]

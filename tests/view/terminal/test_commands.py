@@ -50,7 +50,15 @@ class Result:
         ("pods -A -o wide", "use-gpu-type=h100"),
         ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
         ("explain pod/train --no-color", "Pod default/train runs on n1"),
-        ("top", "No agent was found."),
+        (
+            "top",
+            (
+                "No agent was found: no pod with label "
+                "app.kubernetes.io/name=gpu-turnstile-agent runs in namespace gpu-turnstile-node "
+                "(--agent-namespace names another). "
+                "In the simulator there is none: its agents are no pods."
+            ),
+        ),
         ("--domain example.org pods -A", "No pods that ask for GPUs found."),
         ("--policy spread nodes", "NODE/CARD"),
         ("--version", "kubectl gpu, version"),

@@ -21,6 +21,8 @@ POLICIES = ("binpack", "spread")
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 _LONGEST_TYPE = 96  # NVML's product names are at most so long
+_MOST_ENTRIES = 256
+"""An annotation has room for thousands, each of which is held against each card, or each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,10 @@ def _read_list(value: object, what: str) -> tuple[tuple[str, ...], tuple[str, st
     """Read a list as far as it can be read; give the rule it breaks too, and that rule's name."""
     if not isinstance(value, str):
         return (), ("must be text", "wish-not-text")
-    listed = [entry.strip() for entry in value.split(",")]
+    listed = [entry.strip() for entry in value.split(",", _MOST_ENTRIES)]
+    if len(listed) > _MOST_ENTRIES:
+        rule = (f"must have at most {_MOST_ENTRIES} entries", "wish-too-long")
+        return _known(listed[:_MOST_ENTRIES], what), rule
     if not all(listed):
         rule = ("must be a comma-separated list without empty entries", "wish-empty")
         return _known(listed, what), rule

@@ -108,6 +108,17 @@ def test_what_is_wrong_is_told_with_field_rule_and_value_and_the_rest_counts(
     assert wishes == left
 
 
+def test_lists_are_bounded_for_each_entry_is_held_against_each() -> None:
+    """As long as an annotation may be, two lists took the webhook half a minute."""
+    most = tuple(f"t{number}" for number in range(256))
+    assert read(use_gpu_type=",".join(most)) == (Wishes(use_types=most), [])
+    long = ",".join(f"t{number}" for number in range(20_000))
+    wishes, errors = read(use_gpu_type=long, nouse_gpu_type=f"{long.replace('t', 'x')},t")
+    assert [len(each) for each in (wishes.use_types, wishes.nouse_types)] == [256, 256]
+    assert all(each.endswith(": must have at most 256 entries") for each in errors)
+    assert len(errors) == 2
+
+
 def test_every_wish_that_is_wrong_is_told_at_once_under_the_path_given() -> None:
     annotations = {NAMES.use_gpu_type: "", NAMES.use_gpu_uuid: "", NAMES.gpu_policy: "x"}
     _, errors = read_wishes(annotations, NAMES, path="spec.template.")

@@ -48,6 +48,7 @@ def fill_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Fi
         return Filled(pod)
     demand, _ = read_pod_demand(pod.get("spec"), names)
     spec: Any = pod.get("spec")
+    lists: dict[str, list[Any]] = {}
     patch: list[Operation] = []
     warnings = []
     for container in demand.containers:
@@ -62,11 +63,13 @@ def fill_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Fi
                 steps = ("spec", field, container.index, "resources", listing, names.memory)
                 patch.append(set_value(steps, str(blocks)))
                 filled[listing] = {**resources[listing], names.memory: str(blocks)}
-        spec = _replace(spec, field, container.index, filled)
+        if field not in lists:  # once: a pod may have thousands of containers
+            lists[field] = list(spec[field])
+        lists[field][container.index] = {**spec[field][container.index], "resources": filled}
         warnings.append(_told(container, blocks, options.largest_card))
     if not patch:
         return Filled(pod)
-    return Filled({**pod, "spec": spec}, tuple(patch), tuple(warnings))
+    return Filled({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))
 
 
 def choose_scheduler(spec: Mapping[str, Any], name: str) -> tuple[Operation, ...]:
@@ -98,14 +101,6 @@ def _names_memory(resources: Mapping[str, Any], names: Names) -> bool:
         isinstance(listing, Mapping) and names.memory in listing
         for listing in (resources.get("limits"), resources.get("requests"))
     )
-
-
-def _replace(
-    spec: Mapping[str, Any], field: str, index: int, resources: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    listed = list(spec[field])
-    listed[index] = {**listed[index], "resources": resources}
-    return {**spec, field: listed}
 
 
 def _told(container: ContainerDemand, blocks: int, largest: int) -> str:

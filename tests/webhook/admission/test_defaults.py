@@ -1,4 +1,5 @@
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,22 @@ PROPORTIONAL = Options(97, DefaultMemory.PROPORTIONAL)
 
 def _decide(pod: Json, options: Options = PROPORTIONAL) -> Verdict:
     return decide_pod(pod, names=NAMES, stamp=stamp, options=options)
+
+
+def test_the_containers_of_a_pod_are_copied_once_however_many_there_are(
+    pod: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 25,000 copies of as many, a body of 3 MiB took 18 s."""
+    copies = []
+
+    def copied(listed: Iterable[Json]) -> list[Json]:
+        copies.append([*listed])
+        return copies[-1]
+
+    monkeypatch.setattr("webhook.admission.defaults.list", copied, raising=False)
+    pod["spec"]["containers"] = [_asking(f"c{each}", limits={CORE: "1"}) for each in range(40)]
+    assert len(fill_memory(pod, names=NAMES, options=PROPORTIONAL).patch) == 40
+    assert len(copies) == 1
 
 
 def _asking(name: str, **resources: Json) -> Json:

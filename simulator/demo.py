@@ -1,5 +1,7 @@
 """The demo: examples, rejections, a burst and choices by links, on a cluster of real processes."""
 
+import os
+import socket
 import time
 from pathlib import Path
 
@@ -8,7 +10,8 @@ from agent.cards.inventory import parse_inventory, write_inventory
 from contract.names import Names
 from simulator.burst import burst_pods
 from simulator.cards import CARDS, cards_file
-from simulator.cluster import Cluster
+from simulator.cluster import Cluster, free_port
+from simulator.errors import ClusterError
 from simulator.fleet import Fleet
 from simulator.people import People
 from simulator.report import Report
@@ -75,7 +78,7 @@ def run_demo(
     report.say(
         f"\n{'Nothing was wrong' if right else 'SOMETHING WAS WRONG'}; "
         f"{time.monotonic() - began:.0f} s, no process or file left behind.\n"
-        "The same nodes on a page, in a browser: make page"
+        "Nodes like these on a page, in a browser: make page"
     )
     return right
 
@@ -87,9 +90,10 @@ def run_page(port: int) -> None:
         port: where to listen, on 127.0.0.1.
 
     Raises:
-        ClusterError: a process did not come up or died.
+        ClusterError: the port is in use; a process did not come up or died.
         OSError: a process cannot be started.
     """
+    _claim(port)
     report, names = Report(), Names()
     report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
     with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
@@ -98,3 +102,14 @@ def run_page(port: int) -> None:
         people = People(fleet, report)
         people.look()
         people.serve(port)
+
+
+def _claim(port: int) -> None:
+    """Refuse a port that the page cannot have: another page there would be taken for ours."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise ClusterError(
+            f"port {port}: {os.strerror(error.errno or 0)}: end what uses it, or choose another: "
+            f".venv/bin/python -m simulator page --port {free_port()}"
+        ) from error

@@ -1,9 +1,11 @@
 """What people see of the nodes: ``kubectl gpu`` at the end of the demo, and the page."""
 
 import functools
-import signal
+import math
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 from simulator.burst import container, pod
 from simulator.fleet import Fleet
@@ -23,12 +25,13 @@ class People:
         self.right = True
         self._fleet = fleet
         self._report = report
+        self._last = ""
 
     def look(self) -> None:
         """Create pods until no card has room for one; show the cards, and why it waits."""
         one = container("main", _CORES, _BLOCKS, self._fleet.names)
         for number in range(1, _MOST + 1):
-            name = f"wants-more-{number}"
+            self._last = name = f"wants-more-{number}"
             self._fleet.create(pod(name, [one]))
             self._fleet.wait(
                 f"{name} to be bound or refused",
@@ -45,12 +48,20 @@ class People:
 
         Args:
             port: where to listen, on 127.0.0.1.
+
+        Raises:
+            ClusterError: a process did not come up or died.
         """
         url = f"http://127.0.0.1:{port}"
         self._fleet.start("view", f"--port={port}")
         self._fleet.wait("page", lambda: self._fleet.reaches(f"{url}/readyz"))
         self._report.say(f"\nThe page of these nodes: {url}/ -- Ctrl-C ends it and them.")
-        signal.pause()
+        kubeconfig = shlex.quote(f"{self._fleet.root}/kubeconfig")
+        program = shlex.quote(str(Path(sys.executable).with_name("kubectl-gpu")))
+        self._report.say(
+            f"In another terminal: KUBECONFIG={kubeconfig} {program} explain {self._last}"
+        )
+        self._fleet.wait("Ctrl-C", lambda: False, within=math.inf)
 
     def _is_decided(self, name: str) -> bool:
         return self._waits(name) is not None

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.cluster import free_port
 from tests.agent.fakes import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +99,68 @@ def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind() -> N
     waits = r"^Pod default/wants-more-\d waits: no card has 90 cores and 96 blocks free"
     assert re.search(waits, done.stdout, re.MULTILINE)
     assert "Nothing was wrong" in done.stdout
+
+
+def test_a_page_whose_port_is_in_use_says_so_before_anything_is_started() -> None:
+    """By another page, for instance: its /readyz answers as ours would."""
+    with _folder() as short, socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with _page(port, short) as page:
+            assert page.wait(60) == 1
+            said = page.stdout.read() if page.stdout else ""
+        assert list(short.iterdir()) == []
+    (line,) = said.splitlines()
+    advice = r"end what uses it, or choose another: \S+/python -m simulator page --port \d+"
+    assert re.fullmatch(rf"error: port {port}: Address already in use: {advice}", line)
+
+
+@pytest.mark.timeout(180)
+def test_a_page_says_how_to_ask_its_cluster_and_ends_when_a_program_of_it_ends() -> None:
+    with _folder() as short, _page(free_port(), short) as page:
+        assert page.stdout
+        command = ""
+        for line in page.stdout:
+            found = re.fullmatch(r"In another terminal: (KUBECONFIG=.* explain .*)\n", line)
+            if found:
+                command = found[1]
+                break
+        assert command
+        asked = subprocess.run(
+            command, shell=True, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert re.match(r"Pod default/wants-more-\d waits: no card has 90 cores", asked.stdout)
+        os.kill(_child(page.pid, "serve"), signal.SIGTERM)
+        assert page.wait(60) == 1
+        assert "error: view has died" in page.stdout.read()
+        assert list(short.iterdir()) == []
+
+
+@contextmanager
+def _page(port: int, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    page = subprocess.Popen(
+        [sys.executable, "-m", "simulator", "page", f"--port={port}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(folder)},
+    )
+    with page:
+        try:
+            yield page
+        finally:
+            page.terminate()
+
+
+def _child(parent: int, argument: str) -> int:
+    """The one process that another has started with an argument."""
+    (found,) = (
+        int(each)
+        for each in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        if argument.encode() in Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")
+    )
+    return found
 
 
 def test_a_folder_without_examples_is_one_clear_line(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ from simulator.report import LinkRow, Report, Row
 
 _SETTLE_SECONDS = 40.0
 _BLOCK = 256 << 20
+_EVIDENCE = (
+    "EVIDENCE is how the agent knew which container a call was for; "
+    "witness: the kubelet's record showed one pod that still lacked cards."
+)
+_KNOWN_BY = {"ticket": "device IDs reserved for it before", "witness": "the kubelet's record"}
 
 # One after the other: a share that breaks up one socket's cards, then what wants cards together.
 _LINKED_PODS = (
@@ -72,6 +77,7 @@ class Story:
             self._cluster.create(_in_default(manifest))
         found = self._settled({each["metadata"]["name"] for each in manifests})
         self._report.containers(self._rows(found))
+        self._report.say(_EVIDENCE)
         self._expect(held=all(_phase(each) == "Running" for each in found))
         for each in found:
             self._cluster.api.delete(_path(each))
@@ -162,12 +168,16 @@ class Story:
         self._report.tallies(
             [
                 ("gpu-turnstile: the container the kubelet recorded", agent),
-                ("oldest pending pod of equal cores (core calls only)", oldest),
+                ("gpu-manager: the oldest pod of as many cores (core calls only)", oldest),
             ]
         )
         evidence = Counter(each["evidence"] for each in log if each["message"] == "allocate")
         self._report.say(
-            "evidence: " + ", ".join(f"{count} by {by}" for by, count in evidence.most_common())
+            "evidence: "
+            + ", ".join(
+                f"{count} by {by}" + (f" ({_KNOWN_BY[by]})" if by in _KNOWN_BY else "")
+                for by, count in evidence.most_common()
+            )
         )
         for call, named in wrong[:5]:
             self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
@@ -281,7 +291,10 @@ def _pending(pod: Json, names: Names, bound: Mapping[str, float]) -> Pending:
 
 
 def _counts(cores: int, blocks: int) -> str:
-    return f"{cores} cores" + (f", {blocks} blocks" if blocks else "")
+    told = [f"{cores} core{'' if cores == 1 else 's'}"]
+    if blocks:
+        told.append(f"{blocks} block{'' if blocks == 1 else 's'}")
+    return ", ".join(told)
 
 
 def _pod(name: str, cores: int, blocks: int, names: Names) -> Json:

@@ -83,6 +83,8 @@ def test_the_demo_tells_what_each_container_got_and_leaves_nothing_behind() -> N
         assert list(short.iterdir()) == []
     assert "two-cards" in done.stdout
     assert "more than one card must be a multiple of 100" in done.stdout
+    assert "5 cores, 1 block " in done.stdout
+    assert not re.search(r"\b1 (cores|blocks)\b", done.stdout.partition("Two levels")[0])
     assert "10 of 10 pods running" in done.stdout
     assert "Cards by their links: hgx-h100.yaml, 8 NVIDIA H100 80GB HBM3" in done.stdout
     for name, links in (("train-four", "NV18"), ("train-two", "NV18"), ("debug-one", "-")):

@@ -15,7 +15,7 @@ from placement.cluster.pods import Pod
 from view.model.ending import find_endings
 from view.model.occupancy import Occupancy
 from view.model.reports import Change
-from view.model.verdicts import Question, count_of, why_not_on
+from view.model.verdicts import Question, count_of, exceeds, why_not_on
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
@@ -58,6 +58,22 @@ def find_changes(
     author = [each.change for each in sorted(found, key=lambda each: each.cost)]
     endings = find_endings(question.pod.shape, search.open)
     return (*author, *search.opened(), *search.healed(), *endings)
+
+
+def no_change(question: Question, nodes: Sequence[Occupancy]) -> str:
+    """Return what is said where nothing was found that would let a pod run."""
+    found = "No single change that gpu-turnstile knows of would let it run"
+    return f"{': '.join(filter(None, (found, exceeds(question.pod, nodes))))}."
+
+
+def how_to_make(changes: Sequence[Change]) -> str:
+    """Return how an author makes the changes offered; empty where none is the author's."""
+    if not any(each.by == "author" for each in changes):
+        return ""
+    return (
+        "After a change of the manifest, delete the pod and create it again; "
+        "of a Deployment, apply the changed manifest."
+    )
 
 
 class _Search:
@@ -186,15 +202,17 @@ class _Search:
         """Yield what the manifest says of nodes, where others would do."""
         wanted = self._question.constraints
         free = replace(wanted, selector=(), terms=None)
-        fields = ["spec.nodeSelector"] if wanted.selector else []
-        fields += ["spec.affinity.nodeAffinity"] if wanted.terms is not None else []
-        by_reason: dict[str, list[str]] = {}
+        by_text: dict[str, list[str]] = {}
         for each in self._nodes:
-            kept = wanted.keep_from(each.facts.traits)
-            if kept and why_not_on(Question(self._pod, free), each) is None:
-                by_reason.setdefault(kept, []).append(each.view.node.name)
-        for reason, nodes in _most_first(by_reason):
-            text = f"choose other nodes in {' and '.join(fields)}: {reason}"
+            labels = wanted.lacking(each.facts.traits)
+            parts = [f"remove {' and '.join(labels)} from spec.nodeSelector"] if labels else []
+            if not wanted.affinity_matches(each.facts.traits):
+                parts.append("change spec.affinity.nodeAffinity")
+            if parts and why_not_on(Question(self._pod, free), each) is None:
+                keep = "it keeps" if len(labels) < 2 and len(parts) == 1 else "they keep"
+                text = f"{' and '.join(parts)}: {keep} the pod from nodes with room"
+                by_text.setdefault(text, []).append(each.view.node.name)
+        for text, nodes in _most_first(by_text):
             yield _Ranked(Change("other-nodes", text, "author", nodes), _LOSS_OF_A_WISH)
 
     # --- what is not the pod's own ------------------------------------------------------

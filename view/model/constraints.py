@@ -116,13 +116,23 @@ class Constraints:
 
     def keep_from(self, node: NodeTraits) -> str:
         """Return why the pod is not put on a node; empty where nothing known forbids it."""
-        labels = dict(node.labels)
-        for key, value in self.selector:
-            if labels.get(key) != value:
-                return f"node selector {key}={value} does not match"
-        if self.terms is not None and not any(_matches(term, node, labels) for term in self.terms):
+        for label in self.lacking(node):
+            return f"node selector {label} does not match"
+        if not self.affinity_matches(node):
             return "required node affinity does not match"
         return next(iter(self.closed_by(node)), "")
+
+    def lacking(self, node: NodeTraits) -> list[str]:
+        """Return labels of the node selector that a node does not have."""
+        labels = dict(node.labels) if self.selector else {}
+        return [f"{key}={value}" for key, value in self.selector if labels.get(key) != value]
+
+    def affinity_matches(self, node: NodeTraits) -> bool:
+        """Decide about the required node affinity."""
+        if self.terms is None:
+            return True
+        labels = dict(node.labels)
+        return any(_matches(term, node, labels) for term in self.terms)
 
     def closed_by(self, node: NodeTraits) -> list[str]:
         """Return everything by which a node takes no pods, or not this one."""

@@ -8,7 +8,7 @@ from placement.cluster.holdings import View, plan_pod, taken_by
 from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from view.model.changes import find_changes
+from view.model.changes import find_changes, no_change
 from view.model.errors import InvalidManifest
 from view.model.occupancy import Occupancy
 from view.model.pod_report import container_report
@@ -60,6 +60,8 @@ def fit_manifest(
     question = Question(facts.placed, facts.constraints)
     verdicts = [judge(question, each, policy) for each in nodes]
     fitting = [verdict.node for verdict in verdicts if verdict.fits and not facts.errors]
+    stuck = bool(nodes) and not fitting and not facts.errors
+    changes = find_changes(question, nodes, names) if stuck else ()
     return FitReport(
         kind=kind,
         namespace=_text(metadata.get("namespace")),
@@ -70,7 +72,8 @@ def fit_manifest(
         containers=tuple(map(container_report, facts.placed.demand.containers)),
         errors=facts.errors,
         nodes=() if facts.errors else tuple(sorted(verdicts, key=_fits_first)),
-        changes=() if fitting or facts.errors else find_changes(question, nodes, names),
+        changes=changes,
+        no_change=no_change(question, nodes) if stuck and not changes else "",
         gaps=tuple(gaps),
     )
 

@@ -406,6 +406,7 @@ class PodStory:
         errors: what is wrong with the request itself, as the webhook would say it.
         nodes: cards considered: of its own node, or of all nodes while it waits.
         changes: what would let it run, the smallest first; only for one that does not.
+        no_change: in a sentence, that nothing would; empty where something would, or it runs.
         cards: those that it holds, with all their holders.
         gaps: what could not be read.
     """
@@ -417,6 +418,7 @@ class PodStory:
     errors: tuple[str, ...]
     nodes: tuple[NodeVerdict, ...]
     changes: tuple[Change, ...]
+    no_change: str
     cards: tuple[CardReport, ...]
     gaps: tuple[Gap, ...]
 
@@ -436,6 +438,7 @@ class FitReport:
         errors: what is wrong with the request itself, as the webhook would say it.
         nodes: all nodes, those where it fits first; none where the request is wrong.
         changes: what would let it fit, the smallest first.
+        no_change: in a sentence, that nothing would; empty where something would, or it fits.
         gaps: what could not be read.
     """
 
@@ -449,4 +452,5 @@ class FitReport:
     errors: tuple[str, ...]
     nodes: tuple[NodeVerdict, ...]
     changes: tuple[Change, ...]
+    no_change: str
     gaps: tuple[Gap, ...]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from contract.names import Names
 from placement.scoring import Policy
-from view.model.changes import find_changes
+from view.model.changes import find_changes, no_change
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, time_of
 from view.model.reports import (
@@ -60,8 +60,10 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     considered = _considered(question, nodes, policy, everywhere=looking)
     fitting = [each.node for each in considered if each.fits]
     changes: tuple[Change, ...] = ()
-    if looking and not fitting and not facts.errors:
+    nothing = ""
+    if looking and nodes and not fitting and not facts.errors:
         changes = find_changes(question, nodes, names)
+        nothing = "" if changes else no_change(question, nodes)
     return PodStory(
         pod=report,
         summary=_summary(report, considered, changes),
@@ -70,6 +72,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         errors=facts.errors,
         nodes=considered,
         changes=changes,
+        no_change=nothing,
         cards=_cards(report, node),
         gaps=tuple(gaps),
     )

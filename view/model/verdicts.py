@@ -137,6 +137,20 @@ def _why_not(need: Need, state: CardState) -> str:
     return "; ".join(lacks)
 
 
+def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
+    """Return what a pod asks for that no node has at all, and the most there is; else empty."""
+    demands = [each.demand for each in pod.demand.containers]
+    cards = max((each.cards for each in demands), default=0)
+    most = max((len(each.view.node.cards) for each in nodes), default=0)
+    if cards > most:
+        return f"no node has {count_of(cards, 'card')}; the largest has {most}"
+    blocks = max((each.most_memory for each in demands), default=0)
+    most = max((card.blocks for each in nodes for card in each.view.node.cards), default=0)
+    if blocks > most:
+        return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
+    return ""
+
+
 def summarize(reasons: Iterable[str]) -> str:
     """Return equal reasons once, with how many nodes have each, the most frequent first."""
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))

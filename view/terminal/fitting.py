@@ -28,6 +28,7 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         if report.changes:
             page.append(line("What would let it fit, the smallest first", BOLD))
             page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)
+        page += [line(report.no_change)] if report.no_change else []
         page += show_verdicts(report.nodes, most=None if wide else _MOST_NODES)
     if reports:
         page.append(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from view.model.changes import how_to_make
 from view.model.reports import CardVerdict, Change, NodeVerdict, PodReport, PodStory, Stage
 from view.model.verdicts import count_of, name_some
 from view.terminal.layout import (
@@ -50,6 +51,10 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     if story.changes:
         page += [line(""), line("What would let it run, the smallest first", BOLD)]
         page += show_changes(story.changes, most=None if wide else _MOST_CHANGES)
+        how = how_to_make(story.changes)
+        page += [line(how, DIM, indent=2)] if how else []
+    if story.no_change:
+        page += [line(""), line(story.no_change)]
     page += [line(""), line("What has happened", BOLD)]
     rows: list[Row] = [
         (_MARKS[step.state], cell(step.name), cell(step.at, DIM), cell(step.text))

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from contract.errors import quote
+from view.model.changes import how_to_make
 from view.model.reports import NodeReport, PodStory
 from view.model.verdicts import count_of
 from view.web import figures, pages
@@ -220,6 +221,7 @@ def _templates(app: Flask) -> None:
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
         "count_of": count_of,
+        "how_to_make": how_to_make,
         "kinds": figures.kinds,
         "memory": figures.memory,
         "moment": figures.moment,

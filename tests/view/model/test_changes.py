@@ -183,8 +183,26 @@ def test_a_node_selector_is_the_authors_to_change_and_takes_no_right() -> None:
     (change,) = state_of([make_node("n1", 1), CORDONED]).fit(pod).changes
     assert (change.by, change.needs, change.nodes) == ("author", "", ("n1",))
     assert change.text == (
-        "choose other nodes in spec.nodeSelector: node selector disk=ssd does not match"
+        "remove disk=ssd from spec.nodeSelector: it keeps the pod from nodes with room"
     )
+
+
+def test_all_that_keeps_a_pod_from_a_node_with_room_is_to_be_changed() -> None:
+    """Not the first label alone: with the others left the pod would still wait."""
+    pod = make_pod("new", (30, 4))
+    pod["spec"]["nodeSelector"] = {"disk": "ssd", "zone": "b"}
+    terms = [{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pod["spec"]["affinity"] = {"nodeAffinity": required}
+    far, near = make_node("n1", 1), make_node("n2", 1)
+    near["metadata"]["labels"] = {"pool": "a", "zone": "b"}
+    assert {each.nodes: each.text for each in state_of([far, near]).fit(pod).changes} == {
+        ("n1",): (
+            "remove disk=ssd and zone=b from spec.nodeSelector and change "
+            "spec.affinity.nodeAffinity: they keep the pod from nodes with room"
+        ),
+        ("n2",): "remove disk=ssd from spec.nodeSelector: it keeps the pod from nodes with room",
+    }
 
 
 @pytest.mark.parametrize(
@@ -232,8 +250,31 @@ def test_what_gives_up_less_is_told_first() -> None:
     assert [each.kind for each in much.changes][:2] == ["drop-wish", "ask-less"]
 
 
-def test_a_request_that_fits_no_card_at_all_has_no_change() -> None:
-    assert fit([make_node("n1", 1)], [], (150, 4)).changes == ()
+def test_a_request_that_the_webhook_refuses_has_no_change() -> None:
+    found = fit([make_node("n1", 1)], [], (150, 4))
+    assert (found.changes, found.no_change) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        ((900, 0), ": no node has 9 cards; the largest has 4"),
+        ((900, 9 * 33), ": no node has 9 cards; the largest has 4"),
+        ((100, 33), ": no card has 33 memory blocks; the largest has 32"),
+        ((400, 0), ""),
+    ],
+)
+def test_where_no_change_is_found_that_is_said_and_the_most_there_is(
+    asked: tuple[int, int], most: str
+) -> None:
+    """No card is free, and more pods than are offered to end hold the cards."""
+    held = [on(card, (24, 8), f"p{card}-{each}") for card in range(4) for each in range(4)]
+    state = state_of([make_node("n1", 4, blocks=32)], [*held, scenes.waiting("new", asked)])
+    found, story = state.fit(make_pod("new", asked)), state.explain("default", "new")
+    assert story is not None
+    said = f"No single change that gpu-turnstile knows of would let it run{most}."
+    assert (found.changes, found.no_change) == ((), said)
+    assert (story.changes, story.no_change) == ((), said)
 
 
 _LESS = re.compile(r"ask for (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")

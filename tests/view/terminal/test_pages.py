@@ -288,6 +288,29 @@ def test_nodes_and_cards_that_are_alike_stand_together() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
+def test_a_pod_that_nothing_would_help_is_told_so() -> None:
+    state = state_of([make_node("n1", 2)], [on_card(card) for card in (0, 1)])
+    state.put_pod(scenes.waiting("b", (900, 0)))
+    said = (
+        "No single change that gpu-turnstile knows of would let it run: "
+        "no node has 9 cards; the largest has 2."
+    )
+    assert said in drawn(story(state, "b"))
+    assert said in drawn(show_fits([state.fit(make_pod("b", (900, 0)))]))
+
+
+def test_how_a_change_is_made_is_said_where_its_author_can_make_one() -> None:
+    how = "  After a change of the manifest, delete the pod and create it again"
+    for held, says in (((60, 4), True), ((100, 32), False)):
+        pods = [scenes.running("a", held, "n1", 0), scenes.waiting("b", (50, 4))]
+        state = state_of([make_node("n1", 1)], pods)
+        assert any(line.startswith(how) for line in drawn(story(state, "b"))) == says
+
+
+def on_card(card: int) -> Json:
+    return scenes.running(f"a{card}", (60, 4), "n1", card)
+
+
 def test_one_of_something_is_not_written_as_several() -> None:
     held = [scenes.running("a", (99, 31), "n1", 0)]
     state = state_of([make_node("n1", 1)], [*held, scenes.waiting("b", (1, 2), (1, 1))])

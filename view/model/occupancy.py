@@ -67,11 +67,10 @@ def quotas(
         sizes: their memory in blocks, which is a whole card's that was asked for without memory.
     """
     asked = container.demand
-    if asked.is_share or asked.memory:
-        cores = asked.cores if asked.is_share else CORES_PER_CARD
-        memory = asked.memory_per_card(len(places))
-    else:
-        cores, memory = CORES_PER_CARD, tuple(sizes)
+    cores = asked.cores if asked.is_share else CORES_PER_CARD
+    memory = asked.memory_per_card(len(places))
+    if not asked.is_share:  # of fewer blocks than cards, some cards get none
+        memory = tuple(told or size for told, size in zip(memory, sizes, strict=False))
     return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.demand import CORES_PER_CARD
@@ -334,6 +334,7 @@ def _bound(number: int, limits: Any, inits: Any, known: str, card: int) -> Json:
 
 
 @patient
+@example([([(200, 1)], [], "record", 0)], [(10, 1)])
 @given(_pods, st.lists(_limit, min_size=1, max_size=2))
 def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     pods: list[Any], asked: list[tuple[int, int]]

@@ -13,7 +13,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.wishes import Wishes
 from placement.cluster.holdings import View, plan_pod
 from placement.cluster.nodes import Node, NodeCard
-from placement.cluster.pods import Need, Pod, Shape
+from placement.cluster.pods import MOST_REMEMBERED, Need, Pod, Shape
 from placement.errors import NoPlacement
 from placement.scoring import Policy
 
@@ -120,7 +120,8 @@ def _together(shape: Shape, view: View, rows: Sequence[tuple[int, int]]) -> Fit 
             return _Shares(shape.shares).place(left)
         except _GivenUpError:
             pass
-    return _planned(shape, view.node, tuple(view.free))
+    few = len(shape.needs) <= MOST_REMEMBERED
+    return (_planned if few else _planned_of_many)(shape, view.node, tuple(view.free))
 
 
 def _without_whole(
@@ -205,6 +206,9 @@ def _planned(shape: Shape, node: Node, free: tuple[tuple[int, int], ...]) -> Fit
         if need.demand.is_share
     }
     return Fit(sum(free[place][0] == CORES_PER_CARD for place in begun))
+
+
+_planned_of_many = lru_cache(maxsize=1024)(_planned.__wrapped__)
 
 
 # --- in words -------------------------------------------------------------------------

@@ -20,6 +20,9 @@ from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import need_of
 from placement.errors import NoPlacement
 
+MOST_REMEMBERED = 32
+"""Containers of a pod that is remembered for long: one with thousands takes megabytes."""
+
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -100,7 +103,8 @@ class Pod:
     @property
     def shape(self) -> Shape:
         """What decisions about nodes depend on."""
-        return shape_of(self.demand, self.wishes)
+        few = len(self.demand.containers) <= MOST_REMEMBERED
+        return (shape_of if few else _shape_of_many)(self.demand, self.wishes)
 
 
 def has_ended(obj: Mapping[str, Any]) -> bool:
@@ -145,7 +149,7 @@ def parse_pod(
         metadata.get("name", ""),
         metadata.get("uid", ""),
         intern(spec.get("nodeName") or ""),
-        _shared(demand),
+        _shared(demand) if len(demand.containers) <= MOST_REMEMBERED else demand,
         wishes,
         tuple((name, tuple(map(intern, each.cards))) for name, each in recorded.items()),
         tuple(chosen.items()),
@@ -195,3 +199,6 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
         ),
         bool(inits),
     )
+
+
+_shape_of_many = lru_cache(maxsize=4)(shape_of.__wrapped__)

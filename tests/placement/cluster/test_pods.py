@@ -1,7 +1,7 @@
 """Pods as the scheduler reads them."""
 
 from contract.demand import ContainerKind
-from placement.cluster.pods import has_ended, parse_pod
+from placement.cluster.pods import has_ended, parse_pod, shape_of
 from tests.placement.cluster.builders import NAMES, a_pod, hint, make_pod, record
 
 
@@ -45,6 +45,17 @@ def test_equal_pods_have_equal_shapes_whatever_they_are_called() -> None:
     assert a_pod("c", (30, 4), annotations=limit).shape == one.shape
     assert a_pod("d", (30, 5)).shape != one.shape
     assert a_pod("e", (30, 4), annotations={NAMES.use_gpu_type: "a100"}).shape != one.shape
+
+
+def test_nothing_is_remembered_of_pods_with_very_many_containers() -> None:
+    """Of thousands, each of them megabytes, the extender would be killed."""
+    remembered = shape_of.cache_info().currsize
+    many = a_pod("a", *[(1, 1)] * 400)
+    assert len(many.shape.needs) == 400
+    assert shape_of.cache_info().currsize == remembered
+    assert many.demand is not a_pod("b", *[(1, 1)] * 400).demand
+    few = a_pod("a", *[(1, 1)] * 4)
+    assert few.shape is a_pod("b", *[(1, 1)] * 4).shape
 
 
 def test_a_shape_knows_what_the_whole_pod_asks_for() -> None:

@@ -12,6 +12,17 @@ from view.model.reports import ContainerReport, EventReport, Part, PodReport, So
 _USUAL = frozenset({"ContainerCreating", "PodInitializing"})
 _VETOED = "GPUStartVetoed"
 
+_BY = {
+    Source.RECORDED: "by the agent's record",
+    Source.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
+    Source.EXPECTED: "not told yet; the agent would place it so",
+}
+_EVIDENCE = {
+    "order": "of several containers the likeliest",
+    "record": "as the kubelet has written it down",
+    "witness": "no other container could be meant",
+}
+
 
 def report_pod(
     facts: PodFacts,
@@ -74,6 +85,16 @@ def _why(facts: PodFacts, stage: Stage, events: Sequence[EventReport]) -> str:
         if each.waiting and each.waiting not in _USUAL:
             return ": ".join(filter(None, (each.name, each.waiting, each.message)))
     return ""
+
+
+def known_by(container: ContainerReport) -> str:
+    """Write how it is known which cards a container has; empty where nothing is."""
+    if container.source is None:
+        return ""
+    meant = _EVIDENCE.get(container.evidence, "")
+    evidence = f"evidence {': '.join(filter(None, (container.evidence, meant)))}"
+    by = _BY.get(container.source, "")
+    return f"{by}, {evidence}" if container.evidence else by
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:

@@ -402,7 +402,7 @@ class PodStory:
         pod: the pod.
         summary: in one sentence, how it stands and why.
         steps: in the order of time.
-        limits: what holds its containers to their share, in sentences.
+        limits: what its containers may use, and what the units are, in sentences.
         errors: what is wrong with the request itself, as the webhook would say it.
         nodes: cards considered: of its own node, or of all nodes while it waits.
         changes: what would let it run, the smallest first; only for one that does not.

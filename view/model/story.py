@@ -7,6 +7,7 @@ from contract.names import Names
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
 from view.model.occupancy import Occupancy
+from view.model.pod_report import known_by
 from view.model.pods import PodFacts, time_of
 from view.model.reports import (
     CardReport,
@@ -21,17 +22,13 @@ from view.model.reports import (
     Stage,
     Step,
 )
+from view.model.units import units
 from view.model.verdicts import Question, count_of, judge, name_some
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
 
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
-_BY = {
-    Source.RECORDED: "by the agent's record",
-    Source.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
-    Source.EXPECTED: "not told yet; so it would be placed",
-}
 
 
 def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keyword
@@ -150,7 +147,7 @@ def _admitted(facts: PodFacts) -> Step:
     if not at:
         text = "no stamp of the webhook: the pod did not pass it"
         return Step("admitted", "", text, _WRONG)
-    return Step("admitted", at, f"by the webhook, stamp {stamp}", _DONE)
+    return Step("admitted", at, "by the webhook", _DONE)
 
 
 def _bound(facts: PodFacts, report: PodReport) -> Step:
@@ -176,7 +173,7 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
     if not at:
         text += "; no stamp: the binding did not pass the webhook"
         return Step("bound", "", text, _WRONG)
-    return Step("bound", at, f"{text}, stamp {stamp}", _DONE)
+    return Step("bound", at, text, _DONE)
 
 
 def _cards_of(indices: Sequence[str]) -> str:
@@ -198,11 +195,10 @@ def _got(container: ContainerReport) -> str:
     cards = _cards_of(
         [part.uuid if part.index is None else str(part.index) for part in container.parts]
     )
-    evidence = f", evidence {container.evidence}" if container.evidence else ""
     memory = f" and {count_of(container.blocks, 'block')}" if container.blocks else ""
     return (
         f"{container.name}: {count_of(container.cores, 'core')}{memory} of {cards}, "
-        f"{_BY.get(container.source, '')}{evidence}"
+        f"{known_by(container)}"
     )
 
 
@@ -221,7 +217,7 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> l
     sizes = {
         each.facts.memory_block for each in nodes if report.node in ("", each.view.node.name)
     } - {0}
-    block = sizes.pop() if len(sizes) == 1 else 0
+    block = min(sizes) if len(sizes) == 1 else 0
     found = []
     for container in facts.placed.demand.containers:
         asked = container.demand
@@ -241,4 +237,5 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> l
             "Nothing stops a container from using more, "
             "unless your admin has switched on enforcement."
         )
+        found.append(units(sizes))
     return found

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
+from view.model.units import units
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -42,7 +43,7 @@ UNSETTLED = frozenset({Stage.WAITING, Stage.REFUSED, Stage.STARTING})
 _MOST_PODS = 10
 _MOST_HOLDERS = 4
 _LONGEST_WHY = 400
-_MIB, _GIB = 2**20, 2**30
+_GIB = 2**30
 
 _COLUMNS = (
     Column("NODE/CARD"),
@@ -84,7 +85,7 @@ def show_nodes(
             rows.append(_card_row(card, mark=mark, wide=wide))
     page: list[Grid | Line] = []
     if rows:
-        page += [Grid(_COLUMNS, tuple(rows)), line(_units(nodes), DIM)]
+        page += [Grid(_COLUMNS, tuple(rows)), line(units(node.memory_block for node in nodes), DIM)]
         if not cards:
             page.append(line("Cards of a node: kubectl gpu nodes NAME", DIM))
     elif not any(gap.what == "nodes" for gap in report.gaps):
@@ -94,12 +95,6 @@ def show_nodes(
     if not names:
         page += _below(report, now)
     return [*page, *gaps_in_words(report.gaps)]
-
-
-def _units(nodes: Sequence[NodeReport]) -> str:
-    sizes = sorted({node.memory_block // _MIB for node in nodes if node.memory_block})
-    blocks = f" 1 block is {' or '.join(map(str, sizes))} MiB of a card's memory." if sizes else ""
-    return f"100 cores are one card.{blocks}"
 
 
 def _node_row(node: NodeReport, *, wide: bool) -> Row:

@@ -19,7 +19,9 @@ from werkzeug.exceptions import HTTPException
 
 from contract.errors import quote
 from view.model.changes import how_to_make
+from view.model.pod_report import known_by
 from view.model.reports import NodeReport, PodStory
+from view.model.units import units
 from view.model.verdicts import count_of
 from view.web import figures, pages
 from view.web.editions import Edition
@@ -157,7 +159,7 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
             used=any(
                 (each.cores_used, each.memory_used) != (None, None) for each in story.pod.containers
             ),
-            memory_block=pages.memory_block(edition.report.nodes, story.pod.node),
+            memory_block=pages.Blocks(edition.report.nodes).size(story.pod.node),
             **surroundings,
         )
 
@@ -223,6 +225,7 @@ def _templates(app: Flask) -> None:
         "count_of": count_of,
         "how_to_make": how_to_make,
         "kinds": figures.kinds,
+        "known_by": known_by,
         "memory": figures.memory,
         "moment": figures.moment,
         "percent": figures.percent,
@@ -230,6 +233,7 @@ def _templates(app: Flask) -> None:
         "pod_url": _pod_url,
         "shade": pages.shade,
         "tenants": figures.tenants,
+        "units": units,
     }
 
 
@@ -268,6 +272,7 @@ def _of_nodes(page: pages.NodesPage, source: Source, rows: _Rows, root: str) -> 
         "root": root,
         "edition": page.edition.number,
         "report": page.edition.report,
+        "blocks": pages.Blocks(page.edition.report.nodes),
         "filter": chosen,
         "total": page.total,
         "attention": page.attention,

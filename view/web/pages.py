@@ -126,20 +126,30 @@ def grouped(story: PodStory) -> tuple[Verdicts, ...]:
     )
 
 
-def memory_block(nodes: Iterable[NodeReport], name: str) -> int:
-    """Return the bytes of a memory block on a node, or on all where it is the same; else 0."""
-    sizes = {node.name: node.memory_block for node in nodes if node.memory_block}
-    if name in sizes:
-        return sizes[name]
-    everywhere = set(sizes.values())
-    return everywhere.pop() if len(everywhere) == 1 else 0
+class Blocks:
+    """How large memory blocks are."""
+
+    def __init__(self, nodes: Iterable[NodeReport]) -> None:
+        """Take the nodes of the cluster."""
+        self._sizes = {node.name: node.memory_block for node in nodes if node.memory_block}
+        everywhere = set(self._sizes.values())
+        self._common = everywhere.pop() if len(everywhere) == 1 else 0
+
+    def size(self, node: str) -> int:
+        """Return the bytes of a block on a node, or on all where it is the same; else 0."""
+        return self._sizes.get(node, self._common)
 
 
-def asks(pod: PodReport) -> str:
-    """Write what a pod asks for, in the units in which its author does."""
+def asks(pod: PodReport, size: int = 0) -> str:
+    """Write what a pod asks for, in the units in which its author does.
+
+    Args:
+        pod: the pod.
+        size: bytes of a memory block; 0 where that is unknown.
+    """
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
-    text = count_of(cores, "core") + (f", {blocks_text(blocks, 0)}" if blocks else "")
+    text = count_of(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")
     return f"{text} in {len(pod.containers)} containers" if len(pod.containers) > 1 else text
 
 

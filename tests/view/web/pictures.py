@@ -15,7 +15,7 @@ from tests.view.web.sample import cluster
 
 FOLDER = ROOT / "docs" / "images"
 PICTURES = (
-    ("page", "", 1280, 960),
+    ("page", "", 1280, 900),
     ("pod", "pods/llm/pretrain-13b", 1280, 720),
 )
 

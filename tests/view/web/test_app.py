@@ -14,6 +14,7 @@ from contract.inventory import NodeCard, NodeCards, encode_inventory
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view.web.sample import cluster, event, held_pod, waiting_pod
 from view.model.measured import story_with_use, with_use
+from view.model.pod_report import known_by
 from view.model.reports import Gap, NodeReport, PodStory
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
@@ -144,11 +145,38 @@ def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
             *(story.summary, *(each.text for each in story.steps), *story.limits),
             *(part for each in story.changes for part in (each.text, each.manifest, each.needs)),
             *(each.node for each in story.nodes),
-            *(card.why_not for node in story.nodes for card in node.cards),
+            *(card.why_not for node in story.nodes for card in node.cards if not story.cards),
+            *(known_by(each) for each in story.pod.containers),
+            *(
+                f"{each.namespace}/{each.pod} {each.container}"
+                for card in story.cards
+                for each in card.holders
+            ),
             *(each.message for each in story.pod.events),
             *(part.uuid for each in story.pod.containers for part in each.parts),
         ]
         assert [each for each in told if each not in text] == []
+
+
+def test_a_pod_that_has_its_cards_is_shown_who_shares_them(
+    shown: Shown, client: FlaskClient
+) -> None:
+    """Not its own cards as free for it, as if it looked for some."""
+    shown.fill(*cluster())
+    for name, has in (("train-resnet-0", True), ("augment-xl", False)):
+        text = text_of(client.get(f"/pods/vision/{name}").text)
+        assert ("Its cards" in text, "Cards considered" in text) == (has, not has)
+    text = text_of(client.get("/pods/vision/detect-canary").text)
+    assert "vision/label-preview main 30 cores, 16 GiB" in text
+    assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
+
+
+def test_both_pages_say_what_the_units_are(shown: Shown, client: FlaskClient) -> None:
+    shown.fill(*cluster())
+    for path in ("/", "/pods/llm/pretrain-13b"):
+        text = text_of(client.get(path).text)
+        assert "100 cores are one card. 1 block is 256 MiB of a card's memory." in text
+        assert "512 blocks (128 GiB)" in text
 
 
 def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:

@@ -203,6 +203,25 @@ def test_it_can_be_used_by_keyboard_in_light_and_dark(page: Page, driver: WebDri
     assert ask(driver, unnamed) == []
 
 
+@pytest.mark.parametrize("width", [420, 1400])
+def test_cards_fill_their_row_and_names_are_not_cut(
+    page: Page, driver: WebDriver, width: int
+) -> None:
+    look(driver, width=width, height=4000)
+    show(driver, page.url)
+    cut = """
+        return [...document.querySelectorAll(".holder a")]
+          .filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.textContent);
+    """
+    narrow = """
+        const right = (it) => it.getBoundingClientRect().right;
+        return [...document.querySelectorAll(".cards")]
+          .filter((row) => Math.max(...[...row.children].map(right)) < right(row) - 1).length;
+    """
+    assert ask(driver, cut) == []
+    assert ask(driver, narrow) == 0
+
+
 class _Prefixed(BaseHTTPRequestHandler):
     """What ``kubectl proxy`` does with a Service: a prefix is taken off, answers are handed on."""
 

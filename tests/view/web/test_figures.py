@@ -68,6 +68,7 @@ def test_what_a_pod_asks_for_is_written_in_its_authors_units() -> None:
     state.put_pod(make_pod("whole", (100, 0)))
     found = [pages.asks(each) for each in state.report().pods]
     assert found == ["50 cores, 8 blocks", "250 cores, 8 blocks in 2 containers", "100 cores"]
+    assert pages.asks(state.report().pods[0], 256 << 20) == "50 cores, 8 blocks (2 GiB)"
 
 
 def test_a_block_of_memory_is_what_it_is_on_the_pods_node_or_everywhere() -> None:
@@ -75,6 +76,6 @@ def test_a_block_of_memory_is_what_it_is_on_the_pods_node_or_everywhere() -> Non
     state.put_node(make_node("n1", 1))
     state.put_pod(make_pod("p", (10, 1), node="n1", annotations=record(c0=(["GPU-n1-0"], 10, 1))))
     nodes = state.report().nodes
-    sizes = [pages.memory_block(nodes, name) for name in ("n1", "")]
+    sizes = [pages.Blocks(nodes).size(name) for name in ("n1", "")]
     assert sizes == [256 << 20, 256 << 20]
-    assert pages.memory_block((), "n1") == 0
+    assert pages.Blocks(()).size("n1") == 0

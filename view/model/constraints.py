@@ -11,7 +11,7 @@ from typing import Any
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
-_MOST_KNOWN = 4096
+_MOST_KNOWN, _LONGEST_KNOWN = 4096, 4096
 _KNOWN: "dict[str, Constraints]" = {}
 """By what the spec says, as text."""
 _MAPPINGS = (dict, Mapping)  # an abstract class is slow to ask
@@ -170,6 +170,8 @@ def read_constraints(spec: Mapping[str, Any]) -> Constraints:
     """Read by what a pod chooses nodes, from a pod's spec; what cannot be read is not said."""
     told = tuple(spec.get(each) for each in ("nodeSelector", "affinity", "tolerations"))
     key = repr(told)  # most pods say nothing of it but the two tolerations that all get
+    if len(key) > _LONGEST_KNOWN:  # a pod may say a megabyte of it
+        return _read(spec)
     found = _KNOWN.get(key)
     if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:

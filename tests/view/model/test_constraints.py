@@ -76,3 +76,10 @@ def test_a_pod_is_kept_from_nodes_as_the_scheduler_keeps_it(
     spec: Json, on: Json, kept: str
 ) -> None:
     assert read_constraints(spec).keep_from(read_traits(on)) == kept
+
+
+def test_what_many_pods_say_is_kept_and_what_takes_much_room_is_not() -> None:
+    short, long = {"nodeSelector": {"gen": "2"}}, {"nodeSelector": {"gen": "2" * 5000}}
+    assert read_constraints(short) is read_constraints(dict(short))
+    assert read_constraints(long) == read_constraints(long)
+    assert read_constraints(long) is not read_constraints(long)

@@ -356,10 +356,17 @@ class Resolver:
     def _release_gone(self, context: CallContext) -> None:
         """Without a witness, free what the kubelet offers of pods that the API shows no longer.
 
-        It does not offer what such a pod's containers hold until they have ended (K20).
+        It does not offer what such a pod's containers hold until they have ended (K20). Nor does
+        one that has restarted offer what its checkpoint shows of a pod to which it has not come
+        (K11).
         """
         for pod in self.gone():
             self.ledger.take_back(pod, context.offered | context.named)
+        owners = {
+            self.ledger.owners[each] for each in context.offered if each in self.ledger.owners
+        }
+        for pod in owners - self.ledger.known:
+            self.ledger.take_back(pod, context.offered)
 
     def gone(self) -> list[PodId]:
         """Return the pods that hold places and that the API does not show as live."""

@@ -492,6 +492,26 @@ def test_a_pod_of_init_containers_alone_is_served_again_by_a_kubelet_that_lost_t
     assert node.cards(pod, "second") == ["GPU-0"]
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["half-served", "served"])
+def test_a_new_kubelet_serves_a_container_again_while_its_record_is_away(
+    node: Node, *, whole: bool
+) -> None:
+    """It offers what its predecessor had given and not written down (K11)."""
+    pod = node.begin(make_pod("a", asks(30, 8)))
+    (main,) = pod.demand.containers
+    offered = dict(node.free)
+    for resource in (CORE, MEMORY) if whole else (CORE,):
+        node.serve(pod, main, resource)
+    node.record.hide(pod)
+    node.free = offered
+    node.allocator.registered()
+    node.record.away = "hanging"
+    for resource in (MEMORY, CORE) if whole else (CORE, MEMORY):
+        node.serve(pod, main, resource)
+    assert node.decision_log.refs("allocate")[-2:] == ["a/main", "a/main"]
+    assert node.cards(pod) == ["GPU-0"]
+
+
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
     """A card was taken out; the kubelet's checkpoint still shows its places."""
     stale, fine = make_pod("stale", asks(2, 1)), make_pod("fine", asks(2, 1))

@@ -222,7 +222,7 @@ class Resolver:
         guess: dict[Resource, Holding] = {}
         if context.snapshot is None:
             self.update()
-            self._release_gone(context)
+            self._release_gone(context, frozenset((resource, each) for each in named))
         else:
             guess = self._last.guess()
             observation = self.reconcile(
@@ -353,20 +353,29 @@ class Resolver:
                 return resolve(ask, views=doubted, served=self._served, listed=None)
             raise
 
-    def _release_gone(self, context: CallContext) -> None:
+    def _release_gone(self, context: CallContext, named: AbstractSet[tuple[Resource, str]]) -> None:
         """Without a witness, free what the kubelet offers of pods that the API shows no longer.
 
         It does not offer what such a pod's containers hold until they have ended (K20). Nor does
         one that has restarted offer what its checkpoint shows of a pod to which it has not come
-        (K11).
+        (K11), or name it for another container than an init container has left it for (K7).
+
+        Args:
+            context: what could be seen when the call came in.
+            named: places that the call speaks of.
         """
         for pod in self.gone():
             self.ledger.take_back(pod, context.offered | context.named)
-        owners = {
-            self.ledger.owners[each] for each in context.offered if each in self.ledger.owners
-        }
-        for pod in owners - self.ledger.known:
-            self.ledger.take_back(pod, context.offered)
+        owners = {self.ledger.owners.get(each) for each in context.offered | named}
+        for ref in [
+            ref
+            for pod in owners - self.ledger.known
+            if pod is not None
+            for ref in self.ledger.pod_refs(pod)
+        ]:
+            init = self.ledger.kind(ref) is ContainerKind.INIT
+            if self.ledger.given_back(ref, context.offered if init else context.offered | named):
+                self.ledger.release_container(ref)
 
     def gone(self) -> list[PodId]:
         """Return the pods that hold places and that the API does not show as live."""

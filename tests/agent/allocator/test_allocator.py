@@ -512,6 +512,24 @@ def test_a_new_kubelet_serves_a_container_again_while_its_record_is_away(
     assert node.cards(pod) == ["GPU-0"]
 
 
+def test_a_new_kubelet_hands_places_on_again_while_its_record_is_away(node: Node) -> None:
+    """Those of an init container that its checkpoint shows, to the container after it (K7)."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(20, 8)))
+    first, main = pod.demand.containers
+    for resource in (CORE, MEMORY):
+        node.serve(pod, first, resource)
+    checkpoint = dict(node.free), dict(node.reusable)
+    node.serve(pod, main, CORE)
+    node.record.hide(pod)
+    node.free, node.reusable = checkpoint
+    node.allocator.registered()
+    node.record.away = "hanging"
+    for resource in (CORE, MEMORY):
+        node.serve(pod, main, resource)
+    assert node.decision_log.refs("allocate")[-2:] == ["a/main", "a/main"]
+    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
+
+
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
     """A card was taken out; the kubelet's checkpoint still shows its places."""
     stale, fine = make_pod("stale", asks(2, 1)), make_pod("fine", asks(2, 1))

@@ -326,8 +326,11 @@ def _is_served(view: PodView, listed: ListedPod | None, served: Served) -> IsSer
     def is_served(container: ContainerDemand, resource: Resource) -> bool:
         if listed is not None and container.kind is not ContainerKind.INIT:
             return bool(listed.held(container.name, resource))
+        if served(view.id, container.name, resource):
+            return True
+        # Of one that has its other resource the ledger knows more than its annotation.
         annotated = listed is None and container.name in view.annotated
-        return annotated or served(view.id, container.name, resource)
+        return annotated and not served(view.id, container.name, resource.other)
 
     return is_served
 

@@ -530,6 +530,18 @@ def test_a_new_kubelet_hands_places_on_again_while_its_record_is_away(node: Node
     assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
 
 
+def test_what_is_being_served_again_is_not_done_though_its_annotation_says_so(node: Node) -> None:
+    """A kubelet that died had been answered, and wrote nothing down."""
+    shown = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
+    pod = node.begin(replace(make_pod("a", asks(30, 8)), annotated=shown))
+    node.bind(make_pod("b", asks(20, 8)))
+    (main,) = pod.demand.containers
+    node.serve(pod, main, CORE)
+    node.record.away = "hanging"
+    node.serve(pod, main, MEMORY)
+    assert node.decision_log.refs("allocate") == ["a/main", "a/main"]
+
+
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
     """A card was taken out; the kubelet's checkpoint still shows its places."""
     stale, fine = make_pod("stale", asks(2, 1)), make_pod("fine", asks(2, 1))

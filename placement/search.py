@@ -17,6 +17,9 @@ from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
 from placement.topology import Links
 
+_DEEPEST = 800
+"""Containers of a pod; each is a call within a call, of which Python makes a thousand."""
+
 _MOST_TRIES = 500
 """Placings tried before a search is given up; a pod of few containers needs few."""
 
@@ -201,6 +204,8 @@ class _Search:
         """Place the containers from *at* on; return ``None`` where it cannot be done."""
         if at == len(self._steps):
             return []
+        if at > _DEEPEST:
+            raise _GivenUpError
         if self._failed and (at, self._alike(state)) in self._failed:
             return None
         step = self._steps[at]

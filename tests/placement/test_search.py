@@ -268,6 +268,8 @@ def test_a_search_that_takes_too_long_is_given_up() -> None:
     given: Mapping[str, Any] = {"links": LINKS, "policy": Policy.BINPACK}
     assert make_plan(steps, capacities, most_tries=2, **given) is not None
     assert make_plan(steps, capacities, most_tries=1, **given) is None
+    many, cards = pod(*[(1, 1)] * 1200), [room(index, 100, 100) for index in range(12)]
+    assert make_plan(many, cards, most_tries=20_000, **given) is None
 
 
 # --- whatever comes ------------------------------------------------------------------

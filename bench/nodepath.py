@@ -18,6 +18,7 @@ from agent.allocator.model.pod_view import PodView
 from bench.caller import KubeletRecord, Plugin, serving
 from bench.load import ARRIVING, Load
 from bench.result import Cell, Goal, Result, Table
+from contract.demand import CORES_PER_CARD
 from contract.names import Names
 from contract.resource import Resource, count_of
 
@@ -40,7 +41,7 @@ def run(
     Args:
         cards: how many cards, of 141 GiB each.
         live: how many containers live on the node already.
-        containers: how many are measured for each.
+        containers: how many are measured for each, fewer where no more have room.
         seed: of the order in which a container's resources are asked for (fact K1).
 
     Raises:
@@ -53,7 +54,9 @@ def run(
     fetched = 0
     for count in cards:
         for living in live:
-            load = Load(count, living, containers + 1)
+            settled = Load(count, living, 0).settled
+            room = count * CORES_PER_CARD - settled  # each container that comes takes one core
+            load = Load(count, living, min(containers + 1, room))
             found = measure(load, seed=seed)
             fetched += found.fetched
             mine, bare = (1000 * median(each["container"]) for each in found.times.values())
@@ -81,7 +84,7 @@ def run(
         NAME,
         (
             Table(
-                f"Node path: milliseconds a container (six calls), median of {containers}",
+                f"Node path: milliseconds a container (six calls), median of up to {containers}",
                 (
                     *("cards", "live", "ours", "bare", "ratio", "ours CPU", "bare CPU"),
                     *("List KiB", "Lists a container"),

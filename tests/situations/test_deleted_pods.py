@@ -17,6 +17,7 @@ from tests.situations.build import (
     assert_right,
     assert_sound,
     calls_of,
+    cards_of,
     evidence_of,
     gpu,
     said_to,
@@ -185,6 +186,17 @@ def test_a_pod_that_is_still_stopping_keeps_its_places() -> None:
         said = said_to(node, "uid-large")  # the kubelet's words, or ours if memory came first
         assert "Requested: 60, Available: 40" in said or "40 of 60 cores free" in said
         assert_right(node, "uid-small", "uid-old")
+        assert_sound(node)
+
+
+def test_what_a_pod_removed_by_force_held_is_free_once_it_has_ended_though_no_call_comes() -> None:
+    with a_node(kubelet={"grace_s": (0.5, 0.5)}) as node:
+        node.admit([a_pod("old", gpu("c0", 99, 1))])
+        cards = cards_of(node, "uid-old")
+        node.remove("uid-old")
+        node.admit([a_pod("new", gpu("c0", 99, 1), at=1)])
+        assert cards_of(node, "uid-new").isdisjoint(cards), "the old one has not ended yet"
+        wait_for(lambda: ended(node, "uid-old"))
         assert_sound(node)
 
 

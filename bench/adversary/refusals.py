@@ -121,6 +121,8 @@ def could_run(world: World, call: Call, offer: Offer) -> bool:
             offered = frozenset(offer.available) - reusable
         else:
             reusable = frozenset(devices.reusable[resource])
+            if call.container.kind is not ContainerKind.INIT:  # what it keeps is left to nobody
+                reusable -= devices.of(pod.uid, call.container.name).get(resource, frozenset())
             offered = frozenset(devices.healthy[resource] - devices.allocated[resource])
         counts = Counter(map(card_of, offered - devices.held(resource)))
         handed_on = Counter(map(card_of, reusable))

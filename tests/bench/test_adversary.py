@@ -16,7 +16,9 @@ from bench.adversary.journal import Said
 from bench.adversary.judge import Call, Judge
 from bench.adversary.kubelet import Known, Kubelet, State
 from bench.adversary.pods import NAMES, Container, Pod
+from bench.adversary.refusals import could_run
 from bench.adversary.run import run
+from bench.adversary.world import World
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
@@ -233,6 +235,24 @@ def test_a_place_that_another_holds_is_given_twice() -> None:
     judge, call = a_call()
     judge.twice(call, ["A::1", "A::2"], {"A::2", "A::3"})
     assert [each.kind for each in judge.findings] == ["twice"]
+
+
+@pytest.mark.parametrize(("later", "fits"), [(50, True), (60, False)])
+def test_what_a_container_has_of_an_init_container_is_not_left_for_those_after_it(
+    later: int, *, fits: bool
+) -> None:
+    """Once it has its cores, and asks for its memory."""
+    main = Container("c", MAIN, 50, 8)
+    pod = Pod("default", "p", "u", (a_share("init", INIT), main, Container("d", MAIN, later, 2)), 0)
+    world = World(Random(0), active_only=False)
+    world.host.stop()
+    world.ill = {*world.cards[1:]}
+    cores, memory = (sorted(world.table.by_card(each)[world.cards[0]]) for each in Resource)
+    init = {CORE: frozenset(cores[:10]), MEMORY: frozenset(memory[:2])}
+    world.devices.pod_devices = {"u": {"init": init, "c": {CORE: frozenset(cores[:50])}}}
+    world.devices.reusable = {each: set(held) for each, held in init.items()}
+    offer = Offer(MEMORY, tuple(memory), tuple(memory[:2]), 8)
+    assert could_run(world, Call(pod, main, MEMORY), offer) == fits
 
 
 def a_call() -> tuple[Judge, Call]:

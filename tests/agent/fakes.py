@@ -152,6 +152,7 @@ class FakePods:
         self.away = False
         self.failing = 0  # so many questions more
         self.refreshed = 0
+        self._views: tuple[PodView, ...] = ()
 
     def add(self, view: PodView) -> None:
         self.cached[view.id] = view
@@ -162,7 +163,10 @@ class FakePods:
         self.on_server.pop(view.id.key, None)
 
     def views(self) -> Sequence[PodView]:
-        return tuple(self.cached.values())
+        views = tuple(self.cached.values())
+        if views != self._views:
+            self._views = views
+        return self._views  # the same object while nothing has changed, as of the real one
 
     def fetch(
         self, namespace: str, name: str, *, within: float = 1.0, again: bool = False

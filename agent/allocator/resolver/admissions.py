@@ -76,6 +76,31 @@ class Admissions:
             self._last_keys = keys
         return frozenset(each.pod for each in listed if each.listed.key not in keys)
 
+    def has_come(self, pod: PodId, snapshot: Snapshot) -> bool:
+        """Return whether *pod*, which is asking, was not listed when the last call was settled.
+
+        The kubelet lists a pod when its admission begins (K3): where a name is listed more often
+        than it was, the newest of that name has come.
+
+        Args:
+            pod: the pod.
+            snapshot: what ``List`` shows in this call.
+        """
+        before = self._last_snapshot
+        if before is None:
+            return True
+        now, then = (
+            sum(each.key == pod.key for each in found.pods) for found in (snapshot, before)
+        )
+        return now > then
+
+    def was_another(self, pod: PodId, other: PodId) -> None:
+        """Record that the entry that was taken for *pod* was that of *other*, of the same name."""
+        self._rejected = _renamed(self._rejected, pod, other)
+        self._admission_over = _renamed(self._admission_over, pod, other)
+        self._lacking_last = _renamed(self._lacking_last, pod, other)
+        self._rejected_by_last = _renamed(self._rejected_by_last, pod, other)
+
     def forget_unlisted(self, pods: AbstractSet[PodId], live: AbstractSet[PodId]) -> None:
         """Forget pods that are listed no more.
 
@@ -192,3 +217,7 @@ class Admissions:
         """
         self._rejected = (self._rejected | self._lacking_last) - {pod}
         self._admission_over -= {pod}
+
+
+def _renamed(pods: frozenset[PodId], pod: PodId, other: PodId) -> frozenset[PodId]:
+    return (pods - {pod}) | {other} if pod in pods else pods

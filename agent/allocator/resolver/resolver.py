@@ -98,6 +98,8 @@ class Resolver:
         """Bring the ledger in line with the kubelet's record."""
         observation = self.observe(snapshot)
         admissions = self.admissions
+        for pod, other in self._names.mistaken(observation):
+            admissions.was_another(pod, other)
         admissions.forget_unlisted(observation.pods, self.pod_index.live)
         for each in observation.moving:
             self._last.take_over(each, offered)
@@ -256,7 +258,8 @@ class Resolver:
             if each.view is None and each.pod == resolution.pod:
                 init = asking_unseen(self.ledger, each, ask)
                 resolution = replace(resolution, container=init or resolution.container)
-        if resolution.pod not in self.admissions.newcomers(moving):
+        asker, snapshot = resolution.pod, context.snapshot
+        if guess and snapshot is not None and not self.admissions.has_come(asker, snapshot):
             self._last.transfer(guess, resolution)
         if sum(each.listed.key == resolution.pod.key for each in moving) > 1:
             self._names.tell_apart(resolution.pod)

@@ -20,6 +20,8 @@ class SameNames:
         self._pod_index = pod_index
         # Pods that were found to be asking while another of their name was listed as well.
         self._told_apart: set[PodId] = set()
+        # Pods whose entry may have been that of one before them, in the last observation.
+        self._doubted: dict[PodId, frozenset[PodId]] = {}
 
     def tell_apart(self, pod: PodId) -> None:
         """Record that *pod* was found to be asking while another of its name was listed."""
@@ -89,3 +91,25 @@ class SameNames:
                 ):
                     return newer.pod, older.pod
         return None
+
+    def mistaken(self, observation: Observation) -> list[tuple[PodId, PodId]]:
+        """Find the pods for which another of their name was taken in the observation before.
+
+        Where one entry may have been of either, and now there are two, it was the older pod's: the
+        kubelet has come to the newer one only now (K3).
+
+        Returns:
+            The pods, each with the older one that was listed in its place.
+        """
+        found = [
+            (pod, other)
+            for pod, earlier in self._doubted.items()
+            if pod in observation.pods
+            for other in earlier & observation.pods
+        ]
+        self._doubted = {
+            each.pod: frozenset(view.id for view in each.earlier)
+            for each in observation.moving
+            if each.earlier
+        }
+        return found

@@ -433,6 +433,41 @@ def test_what_was_given_in_the_name_of_a_pod_that_never_came_is_its_successors(n
     assert node.writer.of(newer).keys() == {"init", "main"}
 
 
+def test_an_init_container_has_none_of_what_a_pod_of_its_name_had_before_it_was_listed(
+    node: Node,
+) -> None:
+    """That one left the API unseen, and its devices are free before it has left ``List``."""
+    older = make_pod("a", asks(50, 8))
+    newer = make_pod("a", init(50, 8), asks(50, 8), mains=frozenset({"main", "plain"}))
+    node.bind(newer)
+    node.admit(older, MEMORY_FIRST)
+    node.record.show(older)
+    node.give_back(older)
+    node.record.show(newer)
+    node.record.entries[newer.id]["plain"] = {}
+    node.serve(newer, newer.demand.containers[0], MEMORY)
+    node.serve(newer, newer.demand.containers[0], CORE)
+    assert [(str(each[1]), each[3]) for each in node.decision_log.decisions[4::2]] == [
+        ("default/a container init", Evidence.WITNESS)
+    ] * 2
+
+
+def test_a_pod_is_not_done_because_one_of_its_name_was_listed_before_it(node: Node) -> None:
+    """``List`` showed one entry, of the older pod: what became of that one is not the newer's."""
+    older = node.admitted(make_pod("a", asks(10, 2)))
+    node.start(older)
+    newer = make_pod("a", init(10, 2), asks(10, 2))
+    node.pods.remove(older)
+    node.bind(newer)
+    node.record.show(older)
+    node.give_back(older)
+    node.admitted(make_pod("b", asks(20, 4)))
+    node.record.show(newer)
+    node.prefer(CORE, 10)
+    assert str(node.decision_log.decisions[-1][1]) == "default/a container init"
+    assert node.decision_log.decisions[-1][1].pod == newer.id
+
+
 # --- restarts -------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.allocations import is_disproved
+from agent.allocator.model.allocations import annotated_places, is_disproved
 from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.tickets import DeviceTable, card_of, per_card
@@ -104,7 +104,7 @@ def _beyond_ledger(view: PodView, resource: Resource, ledger: Ledger) -> Counter
         if held is not None:
             count = Counter(map(card_of, held.ids))
         else:
-            count = _annotated(view, container.name, resource)
+            count = annotated_places(view, container.name, resource)
         handed_on = count & reusable
         taken += count - handed_on
         if container.kind is ContainerKind.INIT:
@@ -112,15 +112,6 @@ def _beyond_ledger(view: PodView, resource: Resource, ledger: Ledger) -> Counter
         else:
             reusable -= handed_on
     return taken - Counter(map(card_of, _held_by(view.id, resource, ledger)))
-
-
-def _annotated(view: PodView, container: str, resource: Resource) -> Counter[str]:
-    """Count what an annotation says a container has of each card: of several cards equal parts."""
-    annotated = view.annotated.get(container)
-    if annotated is None or not annotated.cards:
-        return Counter()
-    count = annotated.cores if resource is Resource.CORE else annotated.memory_blocks
-    return Counter(dict.fromkeys(annotated.cards, -(-count // len(annotated.cards))))
 
 
 def offered_by_card(

@@ -1,5 +1,6 @@
 """What the ledger says a container, or a whole pod, has got."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -55,6 +56,8 @@ def is_disproved(ledger: Ledger, view: PodView) -> bool:
     init containers, which ``List`` never shows (K4), is not valid either. Unless it
     was a guess by order: that may be wrong for one container alone.
     """
+    if any(_is_passed_over(ledger, view, resource) for resource in Resource):
+        return True
     return any(
         held.proven
         and annotated.evidence is not Evidence.ORDER
@@ -63,6 +66,41 @@ def is_disproved(ledger: Ledger, view: PodView) -> bool:
         for resource in Resource
         if (held := ledger.holding(ContainerRef(view.id, container), resource)) is not None
     )
+
+
+def _is_passed_over(ledger: Ledger, view: PodView, resource: Resource) -> bool:
+    """Return whether a container has not got what annotated init containers must have left it (K7).
+
+    The kubelet gives it those places before any other.
+    """
+    if any(each.evidence is Evidence.ORDER for each in view.annotated.values()):
+        return False
+    left: Counter[str] = Counter()
+    for container in view.demand.containers:
+        held = ledger.holding(ContainerRef(view.id, container.name), resource)
+        if container.kind is ContainerKind.INIT:
+            annotated = view.annotated.get(container.name)
+            if held is not None or annotated is None:
+                return False
+            left |= annotated_places(view, container.name, resource)
+        elif held is not None and held.proven:
+            places = Counter(map(card_of, held.ids))
+            handed_on = places & left
+            if handed_on.total() < min(places.total(), left.total()):
+                return True
+            left -= handed_on
+        elif count_of(container.demand, resource):
+            return False
+    return False
+
+
+def annotated_places(view: PodView, container: str, resource: Resource) -> Counter[str]:
+    """Count what an annotation says a container has of each card: of several cards equal parts."""
+    annotated = view.annotated.get(container)
+    if annotated is None or not annotated.cards:
+        return Counter()
+    count = annotated.cores if resource is Resource.CORE else annotated.memory_blocks
+    return Counter(dict.fromkeys(annotated.cards, -(-count // len(annotated.cards))))
 
 
 def is_news(found: Mapping[str, Allocation], annotated: Mapping[str, Allocation]) -> bool:

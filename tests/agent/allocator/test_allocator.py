@@ -751,6 +751,20 @@ def test_what_an_init_container_got_is_written_before_its_pod_is_complete(node: 
     assert node.writer.of(pod)["i0"].cores == 40
 
 
+def test_a_copied_annotation_of_an_init_container_is_not_believed_on_another_card(
+    node: Node,
+) -> None:
+    """An agent was killed before it wrote over it; what follows has the places of init (K7)."""
+    copied = {"init": Allocation(("GPU-1",), 10, 4, Evidence.TICKET)}
+    pod = node.admitted(make_pod("a", init(10, 4), asks(10, 2), annotated=copied))
+    assert node.cards(pod) == ["GPU-0"]
+    node.restart_agent()
+    node.allocator.rebuild()
+    assert node.allocator.free(CORE) == {"GPU-0": 90, "GPU-1": 100}
+    assert node.allocator.free(MEMORY)["GPU-1"] == 32
+    assert set(node.writer.of(pod)) == {"main"}
+
+
 # --- an agent that starts while the API is away -------------------------------------------
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from placement.cluster.holdings import Taken, View, known_cards
 from placement.cluster.nodes import NodeCard, Problem
 from placement.cluster.pods import Pod
@@ -68,9 +68,7 @@ def quotas(
     """
     asked = container.demand
     cores = asked.cores if asked.is_share else CORES_PER_CARD
-    memory = asked.memory_per_card(len(places))
-    if not asked.is_share:  # of fewer blocks than cards, some cards get none
-        memory = tuple(told or size for told, size in zip(memory, sizes, strict=False))
+    memory = tuple(sizes) if _is_without_memory(asked) else asked.memory_per_card(len(places))
     return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
 
 
@@ -137,7 +135,7 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
         else:
             continue
         sources = _sources(pod, cards, sure=pod.uid not in simulated)
-        held.append(Held(pod, cards, sources, _with_memory(taken, node.cards)))
+        held.append(Held(pod, cards, sources, _with_memory(taken, pod, cards, node.cards)))
     seen = used_by(held, ())
     unseen: tuple[tuple[int, int], ...] = ()
     if partial:
@@ -164,14 +162,27 @@ def used_by(held: Sequence[Held], unseen: Sequence[tuple[int, int]]) -> dict[int
     return used
 
 
-def _with_memory(taken: Taken, cards: Sequence[NodeCard]) -> Taken:
-    """Add the memory of whole cards that were asked for without: shares cannot be."""
-    if all(blocks for _, _, blocks in taken):
-        return taken
+def _with_memory(
+    taken: Taken, pod: Pod, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
+) -> Taken:
+    """Add the memory of whole cards that were asked for without."""
+    whole = {
+        place
+        for container in pod.demand.containers
+        if _is_without_memory(container.demand)
+        for place in cards.get(container.name, ())
+    }
     return tuple(
-        (place, cores, blocks or (cards[place].blocks if cores >= CORES_PER_CARD else 0))
+        (place, cores, sizes[place].blocks)
+        if place in whole and cores >= CORES_PER_CARD and not blocks
+        else (place, cores, blocks)
         for place, cores, blocks in taken
     )
+
+
+def _is_without_memory(asked: Demand) -> bool:
+    """Return whether whole cards are asked for and no memory: a share has to ask for some."""
+    return not asked.is_share and not asked.memory
 
 
 def _by_place(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:

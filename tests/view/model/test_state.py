@@ -335,6 +335,7 @@ def _bound(number: int, limits: Any, inits: Any, known: str, card: int) -> Json:
 
 @patient
 @example([([(200, 1)], [], "record", 0)], [(10, 1)])
+@example([([(200, 4)], [(10, 4)], "hint", 0)], [(10, 1)])
 @given(_pods, st.lists(_limit, min_size=1, max_size=2))
 def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     pods: list[Any], asked: list[tuple[int, int]]

@@ -8,6 +8,7 @@ answer is lost; the record cannot be had; the kubelet forgets what it is giving 
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from random import Random
@@ -23,7 +24,7 @@ from agent.allocator.model.ledger import ContainerRef, Ledger
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.tickets import DeviceTable
-from agent.errors import PlacementError, Refusal, Unavailable
+from agent.errors import GrantError, PlacementError, Refusal, Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource
@@ -302,11 +303,22 @@ class AgentAndKubelet(RuleBasedStateMachine):
 
     @rule(which=_choice)
     def start_a_container(self, which: int) -> None:
-        """PreStartContainer, which must not be vetoed: everything here was given rightly."""
-        held = sorted((self.kubelet.held(init=False) | self.kubelet.held(init=True)).items())
-        if not held:
+        """PreStartContainer, which must not be vetoed: everything here was given rightly.
+
+        Unless it was a guess, and memory came from a card of which the container has no cores.
+        """
+        truth = self.kubelet.held(init=False) | self.kubelet.held(init=True)
+        if not truth:
             return
-        (uid, container, resource), ids = held[which % len(held)]
+        (uid, container, resource), ids = sorted(truth.items())[which % len(truth)]
+        cores, memory = (
+            {self.card(place) for place in truth.get((uid, container, each), ())}
+            for each in (CORE, MEMORY)
+        )
+        if self.ever_blind and memory - cores:
+            with suppress(GrantError):
+                self.allocator.prestart(resource, sorted(ids))
+            return
         self.allocator.prestart(resource, sorted(ids))
         kind = self.kubelet.pods[uid].container(container).kind
         if kind is INIT or self.kubelet.blind:
@@ -587,6 +599,18 @@ TestAgentAndKubelet = AgentAndKubelet.TestCase
 TestAgentAndKubelet.settings = settings(patient, max_examples=share(40), stateful_step_count=40)
 TestWithoutWitness = WithoutWitness.TestCase
 TestWithoutWitness.settings = settings(patient, max_examples=share(25), stateful_step_count=40)
+
+
+def test_memory_given_on_a_guess_beside_the_cores_ends_in_a_veto() -> None:
+    """Found by the history above: two pods alike, no record, and the agent dies between calls."""
+    history = WithoutWitness()
+    history.start(seed=0)
+    history.lose_sight()
+    history.admit_in_peace([(MAIN, (5, 1))], seen=False)
+    history.admit_a_pod([(MAIN, (5, 1))], {}, {2: Twist.AGENT_DIES}, seen=False)
+    history.regain_sight()
+    for which in range(4):
+        history.start_a_container(which)
 
 
 def test_what_an_ended_pod_held_is_free_though_the_api_still_shows_the_pod() -> None:

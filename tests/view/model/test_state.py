@@ -286,6 +286,9 @@ def test_a_whole_card_asked_for_without_memory_holds_all_of_its_memory() -> None
     assert not any(each.overbooked for each in node.cards)
     parts = [part for each in pod_in(report, "both").containers for part in each.parts]
     assert [(part.cores, part.blocks) for part in parts] == [(100, 16), (10, 4)]
+    told = make_pod("told", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
+    pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [told]).report(), "told")
+    assert [(part.cores, part.blocks) for part in pod.containers[0].parts] == [(100, 6)]
 
 
 def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:

@@ -1,5 +1,5 @@
 # One image for all programs; which one runs is the container's first argument:
-# agent, webhook, scheduler, view or certs.
+# agent, proxy, webhook, scheduler, view or certs.
 #
 #   docker build --tag gpu-turnstile .
 #   docker build --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:... --tag gpu-turnstile .
@@ -26,6 +26,7 @@ COPY certs/ certs/
 COPY common/ common/
 COPY contract/ contract/
 COPY placement/ placement/
+COPY proxy/ proxy/
 COPY scheduler/ scheduler/
 COPY view/ view/
 COPY webhook/ webhook/
@@ -58,9 +59,9 @@ ENV PATH=/opt/gpu-turnstile/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1
 WORKDIR /
-# Nobody's, and no name is needed for it. The agent's DaemonSet says root: the kubelet's
-# sockets are root's.
+# Nobody's, and no name is needed for it. The DaemonSets of agent and proxy say root: the
+# kubelet's sockets are root's.
 USER 65532:65532
-EXPOSE 8443 9440
+EXPOSE 8443 9440 9441
 ENTRYPOINT ["python", "-m"]
 CMD ["agent", "--help"]

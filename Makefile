@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PROTOS := $(wildcard agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
+PROTOS := $(wildcard common/*/*.proto agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
 .PHONY: help demo page test test-fast check bench gpu e2e pictures release proto format clean
 
@@ -54,7 +54,8 @@ bench: $(STAMP)
 	$(BIN)/python -m bench $(BENCH)
 
 release: $(STAMP)
-	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) $(if $(URL),--url $(URL))
+	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) \
+	  $(if $(PROXY_IMAGE),--proxy-image $(PROXY_IMAGE)) $(if $(URL),--url $(URL))
 
 gpu: $(STAMP)
 	@$(BIN)/python -m bench.gpu

@@ -2,7 +2,7 @@
 
 One package a concern. ``allocator`` decides and does no I/O; ``kubelet``, ``kubernetes_api``,
 ``runtime``, ``cards``, ``injection``, ``enforcement`` and ``observability`` are the adapters
-around it; ``handover`` passes a node from one agent to its successor; ``app`` puts all together.
+around it; ``app`` puts all together.
 A third-party library is imported by adapters only, each by one.
 
 Banned here: importing another program, and files as a checkpoint (the kubelet's own record is

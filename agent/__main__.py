@@ -1,7 +1,5 @@
 """``python -m agent``: the node agent's command line."""
 
-import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,19 +10,8 @@ from typing import Any
 
 from common.deferred import defer
 
-# Nothing is imported before it is needed to register with the kubelet: while no plugin is
-# registered, every GPU pod that comes to the node fails (fact K19).
-defer(
-    "asyncio",  # gRPC's other half, which the agent does not use
-    "grpc.aio",
-    "kubernetes",  # models, OAuth, streams, leader election
-    "kubernetes.config",
-    "kubernetes.utils",
-    "watchfiles",  # when the kubelet is watched, after the first registration
-    "yaml",  # cards files and the host's CDI specs
-)
-# From Python 3.12 on each log record looks for an asyncio task, which would import it.
-logging.logAsyncioTasks = False  # type: ignore[attr-defined,unused-ignore]
+# 19 of 74 MiB that an idle agent would have: the API's models, OAuth, streams, leader election.
+defer("kubernetes", "kubernetes.config")
 
 import click
 
@@ -105,11 +92,19 @@ class _OneLineGroup(click.Group):
     help="A kubeconfig file.  [default: the pod's service account]",
 )
 @click.option(
+    "--kubelet-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/var/lib/kubelet/device-plugins",
+    show_envvar=True,
+    help="The kubelet's own device plugin directory, only read: a new kubelet.sock there is a new "
+    "kubelet.",
+)
+@click.option(
     "--plugin-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default="/var/lib/kubelet/device-plugins",
     show_envvar=True,
-    help="The kubelet's device plugin directory.",
+    help="The folder where the agent registers: the device plugin proxy's, or the kubelet's own.",
 )
 @click.option(
     "--pod-resources-socket",
@@ -319,7 +314,7 @@ def main(
     if node_name is None:
         param = next(each for each in context.command.params if each.name == "node_name")
         raise click.MissingParameter(ctx=context, param=param)
-    configure(log_level, quiet=("watchfiles",))
+    configure(log_level)
     limit_arenas()
     raise_limit()
     # Blocked in every thread started from here on, so that the one wait below gets them.
@@ -336,11 +331,7 @@ def main(
         )
         agent.start()
     signal.sigwait(signals)
-    if agent.stop():
-        # Nothing is closed: what the kubelet has dialled lives on in the successor (K26).
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    agent.stop()
 
 
 @main.group("cards")

@@ -10,19 +10,19 @@
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
     │   └── EnforcementError  what a container must find cannot be made: a full disk
     └── Unavailable       common.errors: what we depend on does not answer now
+        ├── CheckpointError   the kubelet's checkpoint cannot be read, or has another form
         ├── DriverFilesError  the host's driver files cannot be found, or laid out for containers
-        ├── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
-        └── HandoverError     the node's other agent has ended, is silent, or speaks nonsense
+        └── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
 """
 
 from common.errors import Unavailable
 
 __all__ = [
+    "CheckpointError",
     "DriverFilesError",
     "DriverUnloaded",
     "EnforcementError",
     "GrantError",
-    "HandoverError",
     "PlacementError",
     "Refusal",
     "ResolutionError",
@@ -55,13 +55,13 @@ class EnforcementError(Refusal):
     """What would hold a container to its limits cannot be made on this node now."""
 
 
+class CheckpointError(Unavailable):
+    """The kubelet's checkpoint is not there, cannot be read, or has another form than is known."""
+
+
 class DriverFilesError(Unavailable):
     """The host's driver files cannot be found, or not be laid out for containers."""
 
 
 class DriverUnloaded(Unavailable):
     """The GPU driver is not loaded."""
-
-
-class HandoverError(Unavailable):
-    """The node's other agent has ended, does not answer, or says what makes no sense."""

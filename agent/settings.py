@@ -59,7 +59,8 @@ class Settings:
     Attributes:
         node_name: the node's name in the API.
         kubeconfig: a kubeconfig file, ``None`` for the pod's service account.
-        plugin_dir: the kubelet's device plugin directory.
+        kubelet_dir: the kubelet's own device plugin directory, only read.
+        plugin_dir: where the agent registers: the device plugin proxy's folder, or *kubelet_dir*.
         pod_resources_socket: the kubelet's PodResources socket.
         cards: the cards file, ``None`` to ask NVML.
         memory_block: bytes one ``vcuda-memory`` stands for.
@@ -91,6 +92,7 @@ class Settings:
 
     node_name: str
     kubeconfig: Path | None
+    kubelet_dir: Path
     plugin_dir: Path
     pod_resources_socket: Path
     cards: Path | None
@@ -126,7 +128,7 @@ class Settings:
                 "samples processes about once a second"
             )
         for flag, path in (
-            ("plugin-dir", self.plugin_dir / "gpu-turnstile" / ".handover.sock.new"),
+            ("plugin-dir", self.plugin_dir / "vmemory-01234567.sock"),
             ("pod-resources-socket", self.pod_resources_socket),
             ("cri-socket", self.cri_socket),
         ):

@@ -11,10 +11,10 @@ import click
 from bench import (
     attribution,
     footprint,
-    handover,
     nodepath,
     overview,
     placement,
+    proxy,
     scheduler,
     soak,
     use,
@@ -38,7 +38,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     footprint.NAME: footprint.run,
     overview.NAME: overview.run,
     use.NAME: use.run,
-    handover.NAME: handover.run,
+    proxy.NAME: proxy.run,
     soak.NAME: soak.run,
     webhook.NAME: webhook.run,
 }

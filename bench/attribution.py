@@ -7,9 +7,12 @@ simulated one, where our agent also answers the calls.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from agent.allocator.in_service import Answered, InService
+from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import Snapshot
-from agent.allocator.resolver.resolve import Ask, resolve
+from agent.allocator.pods import Pods
+from agent.allocator.record import Seen, read_record
+from agent.allocator.resolver import Ask, Turn, resolve
 from agent.errors import ResolutionError
 from bench.bursts import draw_burst
 from bench.recording import RECORDING, Burst, Recorded, load_burst
@@ -27,10 +30,10 @@ from bench.rules import (
     oldest_first,
     volcano,
 )
+from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
-from simulator.node.identify import identify
 from simulator.node.judge import Admission, Verdict
 from simulator.node.node import Node
 from simulator.node.options import NodeOptions
@@ -77,36 +80,43 @@ def replay_resolver(
     """Return whom our resolver names for each call, from what it could see.
 
     Stricter than the agent is: a ``List`` that the rate limit turned away is not asked for
-    again, and PreStart corrects nothing.
+    again, and no guess is corrected.
 
     Args:
         pods: the pods of the burst.
         calls: the kubelet's calls, in order.
         witness: whether ``List`` is looked at where the recording has it.
     """
-    views = [(pod.bound_ns, _view(pod)) for pod in pods]
-    served: set[tuple[PodId, str, Resource]] = set()
+    uids = {pod.pod: pod.uid for pod in pods}
+    known, turn, service = Pods(), Turn(), InService("", PodId("", "", ""), "")
+    written: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
+    given: dict[Resource, frozenset[str]] = {}  # to the container that is being served
     answers: list[Named | None] = []
-
-    def is_served(pod: PodId, container: str, resource: Resource) -> bool:
-        return (pod, container, resource) in served
-
     for call in calls:
-        known = [view for bound_ns, view in views if bound_ns <= call.request.at_ns]
-        listed = None
-        if witness and call.observe is not None:
-            listed = identify(Snapshot(call.observe.lacking), known, {})
+        request = call.request
+        known.update([_view(pod) for pod in pods if pod.bound_ns <= request.at_ns])
+        record = read_record(
+            written=Checkpoint(written),
+            listed=call.observe.lacking if witness and call.observe is not None else None,
+            services=(service,),
+            pods=known,
+            seen=Seen(asker=turn.asker, passed=turn.passed),
+        )
+        ids = frozenset({f"{request.pod}/{request.container}"})
+        given[request.resource] = ids
+        if len(given) == len(Resource):  # the kubelet writes a container once it has all (K28)
+            written.setdefault(uids[request.pod], {})[request.container], given = given, {}
         try:
-            found = resolve(
-                Ask(call.request.resource, call.request.size),
-                views=known,
-                served=is_served,
-                listed=listed,
-            )
+            found = resolve(Ask(request.resource, request.size), record, turn)
         except ResolutionError:
             answers.append(None)
             continue
-        served.add((found.pod, found.container.name, call.request.resource))
+        turn = turn.after(record, found.pod, guessed=found.evidence is Evidence.ORDER)
+        if service.pod != found.pod:
+            service = InService("", found.pod, found.pod.uid)
+        service = service.answered(
+            Answered(found.container.name, request.resource, ids, found.evidence, allocated=True)
+        )
         answers.append(Named(str(found.pod), found.container.name))
     return answers
 
@@ -124,7 +134,7 @@ def _recorded(burst: Burst) -> tuple[Table, int]:
     turned_away = sum(each.observe is None for each in burst.calls)
     rows = [
         _row("gpu-turnstile", "both", ours),
-        _row("  without List: by order alone", "both", blind),
+        _row("  without List: by order and the file", "both", blind),
         *_others(burst.pods, requests),
     ]
     table = Table(

@@ -1,27 +1,33 @@
-"""The kubelet's side of the node path: messages made beforehand, and its record.
+"""The kubelet's side of the node path: messages made beforehand, ``List`` and the checkpoint.
 
 Nothing here decides or checks: what is timed should be the plugin, so requests are
 serialized before the clock starts, answers are left unparsed where nobody needs them, and
-``List`` is served from bytes that are kept ready.
+``List`` is served from bytes that are kept ready. The checkpoint is what a kubelet writes, its
+checksum included.
 """
 
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 import grpc
 
 from agent.allocator.model.pod_view import PodView
-from agent.kubelet.api import deviceplugin_pb2 as api
-from agent.kubelet.api import podresources_pb2
 from bench.load import Load
+from common.kubelet_api import deviceplugin_pb2 as api
+from common.kubelet_api import podresources_pb2
 from contract.names import Names
 from contract.resource import Resource
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
+from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.numa import NO_NODE, Holding
 
 _MESSAGE_BYTES = 64 << 20
 _OPTIONS = (
@@ -30,6 +36,10 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _START_S = 30.0
+_GIVEN = {
+    Resource.CORE: Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}),
+    Resource.MEMORY: Answer(),
+}
 
 
 class PluginFailed(Exception):
@@ -37,14 +47,34 @@ class PluginFailed(Exception):
 
 
 class KubeletRecord:
-    """Serves ``List``; an entry is serialized once, when it changes."""
+    """Serves ``List`` and writes the checkpoint; an entry is serialized once, when it changes."""
 
-    def __init__(self, socket: Path, names: Names) -> None:
-        """Serve an empty record on *socket*."""
+    def __init__(
+        self, socket: Path, plugins: Path, load: Load, names: Names, uids: Mapping[str, str]
+    ) -> None:
+        """Show the pods of *load* that live already.
+
+        Args:
+            socket: where ``List`` is served.
+            plugins: the folder of the checkpoint.
+            load: what is on the node.
+            names: of the resources.
+            uids: the UIDs of pods by name, where the API has given them others.
+        """
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
+        self._uids = uids
         self._entries: dict[str, bytes] = {}
         self._answer = b""
+        self._file = CheckpointFile(plugins)
+        self._written: dict[str, PodHoldings] = {}
+        table = load.table()
+        self._registered = {
+            name: tuple(table.tickets(resource)) for resource, name in self._names.items()
+        }
         self.asked = 0
+        for view, held in load.held():
+            self._enter(view, held)
+        self._write()
         handler = grpc.method_handlers_generic_handler(
             "v1.PodResourcesLister", {"List": grpc.unary_unary_rpc_method_handler(self._list)}
         )
@@ -53,8 +83,14 @@ class KubeletRecord:
         self._server.add_insecure_port(f"unix:{socket}")
         self._server.start()
 
-    def show(self, view: PodView, held: dict[Resource, Sequence[str]]) -> None:
-        """Show what a pod's container holds, one entry a device (fact K16)."""
+    def show(self, view: PodView, held: Mapping[Resource, Sequence[str]]) -> None:
+        """Show what a pod's container holds; the file has it once it has everything (K28)."""
+        self._enter(view, held)
+        if len(held) == len(Resource):
+            self._write()
+
+    def _enter(self, view: PodView, held: Mapping[Resource, Sequence[str]]) -> None:
+        """Record it in both, one entry a device in ``List`` (K16)."""
         entry = podresources_pb2.PodResources(
             name=view.id.name,
             namespace=view.id.namespace,
@@ -75,6 +111,15 @@ class KubeletRecord:
         answer = podresources_pb2.ListPodResourcesResponse(pod_resources=[entry])
         self._entries[view.id.uid] = answer.SerializeToString()
         self._answer = b"".join(self._entries.values())
+        self._written[self._uids.get(view.id.name, view.id.uid)] = {
+            "main": {
+                self._names[resource]: Holding(tuple(ids), _GIVEN[resource], {NO_NODE: tuple(ids)})
+                for resource, ids in held.items()
+            }
+        }
+
+    def _write(self) -> None:
+        self._file.save(Checkpoint(self._written, self._registered))
 
     def stop(self) -> None:
         """Stop serving."""
@@ -159,13 +204,13 @@ class Plugin:
         return self._call(resource, "PreStartContainer", request.SerializeToString())[0]
 
     def stop(self) -> tuple[int, float]:
-        """End it; return how often it would have asked the API, and the CPU seconds it took."""
+        """End it; return how often it would have read from the API, and the CPU seconds it took."""
         for channel in self._channels.values():
             channel.close()
         answer, _ = self.process.communicate("", timeout=_START_S)
         self.process.wait(_START_S)
-        fetched, cpu = answer.split()
-        return int(fetched), float(cpu)
+        reads, cpu = answer.split()
+        return int(reads), float(cpu)
 
     def _call(self, resource: Resource, method: str, request: bytes) -> tuple[float, bytes]:
         call = self._channels[resource].unary_unary(
@@ -187,12 +232,14 @@ def shuffled(ids: Iterable[str]) -> list[str]:
 
 
 @contextmanager
-def serving(load: Load, folder: Path, names: Names) -> Iterator[KubeletRecord]:
-    """Serve the record of a loaded node."""
-    record = KubeletRecord(folder / "r.sock", names)
+def serving(
+    load: Load, folder: Path, names: Names, uids: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[KubeletRecord]:
+    """Serve the record of a loaded node, from *folder* and the plugins' folder in it."""
+    plugins = folder / "plugins"
+    plugins.mkdir()
+    record = KubeletRecord(folder / "r.sock", plugins, load, names, uids)
     try:
-        for view, held in load.held():
-            record.show(view, dict(held))
         yield record
     finally:
         record.stop()

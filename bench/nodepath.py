@@ -3,7 +3,8 @@
 A container costs six calls over unix sockets: for each of its two resources a preferred
 call, an ``Allocate`` and a ``PreStartContainer``. The bare plugin gets the very same messages
 and echoes IDs. The two take turns, container by container, so that a noisy machine is
-equally noisy to both.
+equally noisy to both. Between the calls the kubelet's ``List`` and checkpoint change as a real
+one's, and every start is proven.
 """
 
 import tempfile
@@ -51,20 +52,20 @@ def run(
     calls: list[tuple[Cell, ...]] = []
     ours: dict[tuple[int, int], float] = {}
     ratios: dict[tuple[int, int], float] = {}
-    fetched = 0
+    reads, lists_at_start = 0.0, 0
     for count in cards:
         for living in live:
             settled = Load(count, living, 0).settled
             room = count * CORES_PER_CARD - settled  # each container that comes takes one core
             load = Load(count, living, min(containers + 1, room))
             found = measure(load, seed=seed)
-            fetched += found.fetched
+            reads = max(reads, found.reads)
+            lists_at_start += found.lists_at_start
             mine, bare = (1000 * median(each["container"]) for each in found.times.values())
             ours[count, living], ratios[count, living] = mine, mine / bare
             cpu = (1000 * each for each in found.cpu.values())
-            rows.append(
-                (count, load.settled, mine, bare, mine / bare, *cpu, found.list_kib, found.lists)
-            )
+            counts = found.list_kib, found.lists, found.reads
+            rows.append((count, load.settled, mine, bare, mine / bare, *cpu, *counts))
             calls += [
                 (
                     count,
@@ -74,10 +75,13 @@ def run(
                 )
                 for call in _CALLS
             ]
-    goals = [Goal("API calls on the path, all containers", 0, fetched)]
+    goals = [
+        Goal("List calls at PreStart, all containers", 0, lists_at_start),
+        Goal("API reads a container, worst", 1, reads),
+    ]
     if _GOAL_CARDS in cards:
         most = max(ratio for (count, _), ratio in ratios.items() if count == _GOAL_CARDS)
-        goals.append(Goal(f"ours over bare at {_GOAL_CARDS} cards, worst", 3.0, most))
+        goals.append(Goal(f"ours over bare at {_GOAL_CARDS} cards, worst", 2.5, most))
         growth = ours[_GOAL_CARDS, max(live)] / ours[_GOAL_CARDS, min(live)]
         goals.append(Goal(f"growth from {min(live)} to {max(live)} live containers", 1.5, growth))
     return Result(
@@ -87,12 +91,12 @@ def run(
                 f"Node path: milliseconds a container (six calls), median of up to {containers}",
                 (
                     *("cards", "live", "ours", "bare", "ratio", "ours CPU", "bare CPU"),
-                    *("List KiB", "Lists a container"),
+                    *("List KiB", "Lists a container", "API reads"),
                 ),
                 rows,
                 (
                     "A card has 100 cores: no more than 75 containers live on one here.",
-                    "CPU is that of the plugin's process.",
+                    "CPU is that of the plugin's process. An API read is answered at once here.",
                 ),
             ),
             Table(
@@ -110,16 +114,18 @@ class Measured:
     Attributes:
         times: seconds, by call.
         cpu: CPU seconds of the plugin's process for one container.
-        fetched: API calls on the path.
+        reads: API reads for one container.
         list_kib: size of a ``List`` answer.
         lists: ``List`` calls for one container.
+        lists_at_start: those at PreStart, of all containers.
     """
 
     times: dict[str, Times]
     cpu: dict[str, float]
-    fetched: int
+    reads: float
     list_kib: int
     lists: float
+    lists_at_start: int
 
 
 def measure(load: Load, *, seed: int) -> Measured:
@@ -139,11 +145,11 @@ def measure(load: Load, *, seed: int) -> Measured:
                 warm: Times = defaultdict(list)
                 for plugin in plugins:
                     _admit(plugin, first, list(Resource), record, warm)
-                before = record.asked
+                before, at_start = record.asked, 0
                 for view in arriving:
                     order = random.sample(list(Resource), 2)
                     for plugin in random.sample(plugins, 2):
-                        _admit(plugin, view, order, record, times[plugin.name])
+                        at_start += _admit(plugin, view, order, record, times[plugin.name])
                 lists = (record.asked - before) / len(arriving)
                 size = record.size
             finally:
@@ -152,9 +158,10 @@ def measure(load: Load, *, seed: int) -> Measured:
     return Measured(
         times,
         {name: cpu / served for name, (_, cpu) in ended.items()},
-        sum(fetched for fetched, _ in ended.values()),
+        ended["ours"][0] / served,
         size // 1024,
         lists,
+        at_start,
     )
 
 
@@ -164,8 +171,11 @@ def _admit(
     order: Sequence[Resource],
     record: KubeletRecord,
     times: Times,
-) -> None:
-    """Make the six calls for one container; only our plugin's answers go into the record."""
+) -> int:
+    """Make the six calls for one container; return the ``List`` calls at its start.
+
+    Only our plugin's answers go into the record.
+    """
     shown = plugin.name == "ours"
     held: dict[Resource, Sequence[str]] = {}
     total = 0.0
@@ -182,8 +192,10 @@ def _admit(
         held[resource] = ids
         if shown:
             record.show(view, held)
+    before = record.asked
     for resource, given in held.items():
         took = plugin.prestart(resource, given)
         times["PreStartContainer"].append(took)
         total += took
     times["container"].append(total)
+    return record.asked - before

@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 import grpc
 
 from agent.allocator.model.pod_view import PodView
-from agent.kubelet.api import deviceplugin_pb2 as api
-from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from bench.caller import KubeletRecord, PluginFailed, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.servers import make_certificates
+from common.kubelet_api import deviceplugin_pb2 as api
+from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.names import Names
 from contract.resource import Resource, count_of
 from simulator.api.server import Settings
@@ -78,7 +78,8 @@ def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
     write_yaml(folder / "cards.yaml", cards_file(load.cards, CARD_MEMORY))
     command = (
         f"-m bench.inpod {folder} --node-name {NODE} --cards {folder}/cards.yaml"
-        f" --plugin-dir {folder}/plugins --pod-resources-socket {folder}/r.sock"
+        f" --kubelet-dir {folder}/plugins --plugin-dir {folder}/plugins"
+        f" --pod-resources-socket {folder}/r.sock"
         " --http-host 127.0.0.1 --http-port 0"
     )
     server = urlsplit(url)
@@ -132,7 +133,6 @@ class KubeletSide(rpc.RegistrationServicer):
 
     def __enter__(self) -> Self:
         """Listen where plugins register."""
-        self._folder.mkdir()
         rpc.add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self._folder / 'kubelet.sock'}")
         self._server.start()

@@ -109,7 +109,7 @@ def serving(name: str, folder: Path, *, workers: int) -> Iterator[Running]:
     Raises:
         ServerFailed: it did not come up.
     """
-    port, log = _free_port(), folder / f"{name}-{workers}.log"
+    port, log = free_port(), folder / f"{name}-{workers}.log"
     if name == opponents.OURS:
         files = ["--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")]
         command = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
@@ -153,7 +153,8 @@ def _wait(process: "subprocess.Popen[bytes]", port: int, ca: Path, log: Path) ->
         time.sleep(0.01)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

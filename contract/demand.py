@@ -8,7 +8,7 @@ when it allocates devices.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.errors import Fault, FieldError, InvalidDemand, quote
 from contract.names import Names
@@ -130,7 +130,7 @@ def read_pod_demand(
     """
     found: list[ContainerDemand] = []
     errors: list[FieldError] = []
-    handed_on = 0  # cores that ordinary init containers leave over
+    left = _LeftOver()
     for field, index, container in _containers(spec):
         if not _mentions(container, names):
             continue
@@ -138,34 +138,108 @@ def read_pod_demand(
         demand, wrong = _read_container(container, names, where)
         errors += wrong
         if demand.cores or demand.memory:
-            if _is_split(demand.cores, handed_on):
-                errors.append(_split(demand.cores, handed_on, where, names))
             kind = _kind(field, container)
-            handed_on = _left_over(kind, demand.cores, handed_on)
+            misfit = left.pass_on(kind, demand)
+            if misfit:
+                limit, value = f"{where}.limits[{names.core}]", str(demand.cores)
+                errors.append(FieldError(limit, Fault.INVALID, misfit.detail, misfit.rule, value))
             found.append(ContainerDemand(_name(container), kind, index, demand))
     return PodDemand(tuple(found)), tuple(errors)
 
 
-def splits_cards(demand: PodDemand) -> bool:
-    """Return whether a pod is refused because init containers leave parts of several cards."""
-    handed_on = 0
+SPLIT, NO_ROOM = "split-over-cards", "no-room-on-card"
+
+
+class Misfit(NamedTuple):
+    """Why the places that init containers leave over keep a container from being served.
+
+    Attributes:
+        rule: ``SPLIT``, or ``NO_ROOM``.
+        detail: the rule and what to do instead, one line.
+    """
+
+    rule: str
+    detail: str
+
+
+def find_misfits(demand: PodDemand) -> Iterator[tuple[ContainerDemand, Misfit]]:
+    """Yield the containers that init containers before them keep from being served on any node."""
+    left = _LeftOver()
     for container in demand.containers:
-        cores = container.demand.cores
-        if _is_split(cores, handed_on):
-            return True
-        handed_on = _left_over(container.kind, cores, handed_on)
-    return False
+        misfit = left.pass_on(container.kind, container.demand)
+        if misfit:
+            yield container, misfit
 
 
-def _is_split(cores: int, handed_on: int) -> bool:
-    return handed_on > CORES_PER_CARD and 0 < cores < handed_on
+@dataclass(slots=True)
+class _LeftOver:
+    """The places that ordinary init containers leave over, if all cards of a node are empty.
+
+    The kubelet hands them on to the containers after them before any other places, and does not
+    ask the device plugin which (fact K7). So a container that gets some of them is bound to their
+    card; any other may have an empty card. Memory is not counted: at creation nobody knows how
+    much a card has.
+
+    Attributes:
+        cores: left over, of one card, or of several that are whole.
+        memory: blocks left over.
+        held: cores of the card of these that containers keep.
+        apart: whether the cores are of another card than the memory, which *held* is about.
+    """
+
+    cores: int = 0
+    memory: int = 0
+    held: int = 0
+    apart: bool = False
+
+    def pass_on(self, kind: ContainerKind, demand: Demand) -> Misfit | None:
+        """Serve the next container; return why no node can, ``None`` where one can."""
+        cores, memory = min(self.cores, demand.cores), min(self.memory, demand.memory)
+        bound = memory or (cores and not self.apart)
+        room = 0 if self.apart else CORES_PER_CARD - self.held
+        misfit = None
+        if self.cores > CORES_PER_CARD and 0 < cores < self.cores:
+            misfit = Misfit(SPLIT, _split(self.cores))
+        elif bound and room < min(demand.cores, CORES_PER_CARD):
+            of_cores = self.cores if cores and not self.apart else 0
+            misfit = Misfit(NO_ROOM, _no_room(of_cores, memory and self.memory, room))
+        if kind is ContainerKind.INIT:
+            if not self.cores and not memory:
+                self.apart = self.memory > 0
+            self.cores = max(self.cores, demand.cores)
+            self.memory = max(self.memory, demand.memory)
+        else:
+            self.cores -= cores
+            self.memory -= memory
+            if bound and not misfit:
+                self.held += min(demand.cores, CORES_PER_CARD)
+            self.apart = self.apart and self.cores > 0
+            if not self.cores and not self.memory:
+                self.held = 0
+        return misfit
 
 
-def _left_over(kind: ContainerKind, cores: int, handed_on: int) -> int:
-    """Return the cores that init containers leave over after one more container."""
-    if kind is ContainerKind.INIT:
-        return max(handed_on, cores)
-    return max(handed_on - cores, 0)
+def _split(left: int) -> str:
+    return (
+        f"init containers before it leave {left} cores over, and the kubelet would hand "
+        f"it some of these, from several cards: ask for {left} or more here, or for at "
+        f"most {CORES_PER_CARD} there"
+    )
+
+
+def _no_room(cores: int, memory: int, room: int) -> str:
+    counts = ((cores, "core"), (memory, "memory block"))
+    left = " and ".join(_count(count, unit) for count, unit in counts if count)
+    has = f"only {_count(room, 'core')}" if room else "no cores"
+    less = f"at most {room} here, or for " if room else ""
+    return (
+        f"init containers before it leave {left} over, the kubelet would hand it these first, and "
+        f"their card has {has} for it: ask for {less}so little there that nothing is left over"
+    )
+
+
+def _count(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def parse_pod_demand(spec: object, names: Names, *, path: str = "spec") -> PodDemand:
@@ -313,23 +387,6 @@ def _check_cores(
             "not-whole-cards",
             quote(limits[names.core]),
         )
-
-
-def _split(cores: int, handed_on: int, path: str, names: Names) -> FieldError:
-    """Refuse what would take some places of several cards.
-
-    The kubelet hands the devices of ordinary init containers on to the containers after
-    them, any of them and without asking the device plugin (fact K7).
-    """
-    return FieldError(
-        f"{path}.limits[{names.core}]",
-        Fault.INVALID,
-        f"init containers before it leave {handed_on} cores over, and the kubelet would hand "
-        f"it some of these, from several cards: ask for {handed_on} or more here, or for at "
-        f"most {CORES_PER_CARD} there",
-        "split-over-cards",
-        str(cores),
-    )
 
 
 def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:

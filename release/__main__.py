@@ -23,8 +23,9 @@ _SUMS = "SHA256SUMS"
 @click.command(context_settings={"show_default": True})
 @click.option("--out", type=click.Path(path_type=Path), default="dist", help="Folder to fill.")
 @click.option("--image", default="", help="Image of the manifests.  [default: as they name it]")
+@click.option("--proxy-image", default="", help="Image of the proxy.  [default: as --image]")
 @click.option("--url", default="", help="Folder of the files on the web, for krew's manifest.")
-def main(out: Path, image: str, url: str) -> None:
+def main(out: Path, image: str, proxy_image: str, url: str) -> None:
     """Fill a folder with wheel, kubectl-gpu, krew's manifest, rendered manifests and checksums."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or _commit_time())
     os.umask(0o022)
@@ -44,7 +45,7 @@ def main(out: Path, image: str, url: str) -> None:
     missing = ""
     try:
         for name, folder in folders(ROOT / "deploy").items():
-            rendered = render(folder, version=version, image=image)
+            rendered = render(folder, version=version, image=image, proxy_image=proxy_image)
             (out / f"{name}.yaml").write_text(rendered, encoding="utf-8")
     except NoKubectl as error:
         missing = str(error)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 IMAGE = "ghcr.io/gpu-turnstile/gpu-turnstile"
+PROXY_IMAGE = f"{IMAGE}-proxy"
 
 
 class NoKubectl(Exception):
@@ -34,13 +35,14 @@ def folders(deploy: Path) -> dict[str, Path]:
     return {"gpu-turnstile": deploy} | {f"gpu-turnstile-{each.name}": each for each in overlays}
 
 
-def render(folder: Path, *, version: str, image: str) -> str:
+def render(folder: Path, *, version: str, image: str, proxy_image: str) -> str:
     """Render one kustomization.
 
     Args:
         folder: the kustomization.
         version: of this project, for the first line.
-        image: the image to run, with its tag or digest; empty for the one that manifests name.
+        image: the image to run, with its tag or digest; empty for those that manifests name.
+        proxy_image: the one that the proxy runs; empty for *image*, which has the proxy too.
 
     Raises:
         NoKubectl: there is no kubectl.
@@ -51,7 +53,8 @@ def render(folder: Path, *, version: str, image: str) -> str:
         command, capture_output=True, text=True, check=True, timeout=120
     )
     text = done.stdout
-    if image:
-        text = text.replace(f"{IMAGE}:{version}", image)
+    for name, wanted in ((IMAGE, image), (PROXY_IMAGE, proxy_image or image)):
+        if wanted:
+            text = text.replace(f"image: {name}:{version}\n", f"image: {wanted}\n")
     where = "/".join(folder.parts[folder.parts.index("deploy") :])
     return f"# gpu-turnstile {version}: what `kubectl kustomize {where}` renders.\n{text}"

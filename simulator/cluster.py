@@ -253,7 +253,7 @@ class Cluster:
             f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
             "view": f"view serve --kubeconfig kubeconfig --domain {domain}",
             "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
-            f"{sockets} --domain {domain} --state-dir {root}/state "
+            f"--kubelet-dir {root}/plugins {sockets} --domain {domain} --state-dir {root}/state "
             f"--cri-socket {root}/cri.sock --http-host 127.0.0.1 "
             f"--http-port {self._ports['agent']}",
         }

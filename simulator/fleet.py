@@ -52,6 +52,7 @@ class Fleet(Cluster):
         for name in self.nodes:
             home = self.root / name
             own = (
+                f"--kubelet-dir={home}/plugins",
                 *self._sockets(home),
                 f"--cards={home}/cards.yaml",
                 f"--state-dir={home}/state",

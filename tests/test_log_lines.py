@@ -119,8 +119,11 @@ def test_what_the_pages_tell_to_look_for_is_in_the_table() -> None:
 
 
 def test_agent_and_webhook_write_what_the_page_tells() -> None:
-    """The agent's witness is a link: missing at first."""
-    options = ("--enforcement", "vcuda", "--pod-resources-socket", "witness.sock")
+    """The agent's witness and the kubelet's folder are links: missing at first."""
+    options = (
+        *("--enforcement", "vcuda", "--pod-resources-socket", "witness.sock"),
+        *("--kubelet-dir", "checkpoint"),
+    )
     with Cluster(cards_file(2), agent_options=options) as cluster:
         stage = Stage(cluster)
         _pods_come_and_go(stage)
@@ -151,6 +154,7 @@ class Stage:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.witness = cluster.root / "witness.sock"
+        self.kubelet = cluster.root / "checkpoint"
 
     def lines(self, program: str) -> list[Json]:
         return read_lines(self.cluster.log(program))
@@ -226,8 +230,23 @@ _IN_THE_WAY = {
 
 
 def _pods_come_and_go(stage: Stage) -> None:
-    stage.admit("blind")
+    stage.admit("blind", 5)
     stage.witness.symlink_to("podres.sock")
+    foreign = stage.cluster.root / "foreign"
+    foreign.mkdir()
+    entry = {
+        "PodUID": "x",
+        "ContainerName": "main",
+        "ResourceName": NAMES.core,
+        "DeviceIDs": {"-1": ["not ours"]},
+    }
+    (foreign / "kubelet_internal_checkpoint").write_text(
+        json.dumps({"Data": {"PodDeviceEntries": [entry]}})
+    )
+    stage.kubelet.symlink_to(foreign)
+    stage.admit("unproven", 5)
+    stage.kubelet.unlink()
+    stage.kubelet.symlink_to("plugins")
     stage.admit("seen")
     stage.register()
     for name in ("one", "other"):
@@ -268,6 +287,10 @@ def _others_are_away(stage: Stage) -> None:
     cluster.start("kubelet")
     # What the node offered before is in its status until then.
     stage.wait("agent", "registered", count=2)
+    cluster.kill("kubelet")
+    cluster.start("kubelet")
+    stage.wait("agent", "the kubelet has restarted")
+    stage.wait("agent", "registered", count=3)
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     cluster.api.create(path, _IN_THE_WAY)
     stage.create("unwritten")

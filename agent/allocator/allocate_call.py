@@ -7,15 +7,15 @@ from agent.allocator.enforcement_coordinator import EnforcementCoordinator
 from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.grant import Grant, check_free, check_request, check_together, translate
-from agent.allocator.model.ledger import ContainerRef, Holding
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
-from agent.allocator.reservations import Reservation, ref_of
-from agent.allocator.resolver.resolver import Resolver
+from agent.allocator.observer import Observer
+from agent.allocator.resolver import Resolution, assumed_container
 from agent.allocator.settler import Call, Settler
 from contract.allocation import Evidence
-from contract.resource import Resource
+from contract.demand import ContainerKind
+from contract.resource import Resource, count_of
 
 
 class AllocateCall:
@@ -27,7 +27,7 @@ class AllocateCall:
         state: NodeState,
         table: DeviceTable,
         settler: Settler,
-        resolver: Resolver,
+        observer: Observer,
         coordinator: EnforcementCoordinator,
         publisher: AllocationPublisher,
         decision_log: DecisionLog,
@@ -37,7 +37,7 @@ class AllocateCall:
         self._state = state
         self._table = table
         self._settler = settler
-        self._resolver = resolver
+        self._observer = observer
         self._coordinator = coordinator
         self._publisher = publisher
         self._decision_log = decision_log
@@ -50,69 +50,68 @@ class AllocateCall:
             Refusal: the IDs make no sense together, or another container holds them.
         """
         ids = frozenset(device_ids)
-        call = Call("allocate", resource, len(device_ids), chosen=device_ids)
+        call = Call("allocate", resource, len(device_ids), named=device_ids)
         with self._settler.refusing(call):
             tickets = self._table.read(resource, device_ids)
-            with self._state:
-                reserved = self._state.reservations.claim(resource, ids)
-            if reserved is not None:
-                call.asker = reserved.resolution
-                with self._state:
-                    reservation, grant = reserved, self._vet(reserved, resource, tickets)
-                evidence = Evidence.TICKET
+            expected = call.asker = self._expected(resource, ids)
+            if expected is not None:
+                with self._state as state:
+                    if not state.answers:  # the agent before reserved them: they are free (R2)
+                        state.rebuild({resource: ids})
+                    asker, grant = expected, self._vet(expected, resource, tickets)
             else:
-                reservation, grant = self._settler.settle(
-                    call,
-                    lambda asker, view: (
-                        found := Reservation(asker, view),
-                        self._vet(found, resource, tickets),
-                    ),
+                asker, grant = self._settler.settle(
+                    call, lambda asker: (asker, self._vet(asker, resource, tickets))
                 )
-                evidence = reservation.resolution.evidence
-            ref = ref_of(reservation.resolution)
             # Before anything is assigned: where it cannot be made, nothing has happened.
             found = self._answer(grant)
-            with self._coordinator.making(ref, ids, grant) as made:
-                self._assign(ref, reservation, resource, ids)
-        if reserved is None and reservation.view is None:
-            self._decision_log.unadvised(ref, resource, ids)
-        self._decision_log.decided("allocate", ref, resource, evidence, ids)
+            with self._coordinator.making(asker.ref, ids, grant) as made, self._state as state:
+                state.answer(asker, resource, ids, allocated=True)
+                state.save()
+                state.note_advice(ids, known=asker.view is not None)
+                self._publisher.publish(asker.view)
+        if expected is None and asker.view is None:
+            self._decision_log.unadvised(asker.ref, resource, ids)
+        evidence = asker.evidence
+        if expected is not None and evidence is not Evidence.ORDER:
+            evidence = Evidence.TICKET
+        self._decision_log.decided("allocate", asker.ref, resource, evidence, ids)
         return found.plus(made)
 
-    def _vet(
-        self, reservation: Reservation, resource: Resource, tickets: Sequence[Ticket]
-    ) -> Grant:
-        """Check that these places can be this container's.
+    def _expected(self, resource: Resource, ids: frozenset[str]) -> Resolution | None:
+        """Return the container that had just these places reserved, or got them in a lost answer.
+
+        Its evidence is that of the reservation: a guess stays one when it is carried out. A repeat
+        for an init container that has all it asks for is a guess, too: its places may be handed on
+        as well (K7), and the file be late (K33).
+        """
+        written = self._observer.written()
+        with self._state as state:
+            last, service = state.last_answer(resource, ids, written), state.service
+            if last is None or service is None or not state.record.may_be_listed(service.pod):
+                return None
+            view = state.pods.view(service.pod)
+            container = view.demand.of(last.container) if view is not None else None
+            if container is None:  # the API has not told of the pod yet
+                held = {**service.given.get(last.container, {}), resource: ids}
+                container = assumed_container(last.container, held)
+        given = service.given.get(last.container, {})
+        complete = all(given.get(one) for one in Resource if count_of(container.demand, one))
+        handed_on = last.allocated and complete and container.kind is ContainerKind.INIT
+        evidence = Evidence.ORDER if handed_on else last.evidence
+        return Resolution(service.pod, container, view, evidence)
+
+    def _vet(self, asker: Resolution, resource: Resource, tickets: Sequence[Ticket]) -> Grant:
+        """Check that these places can be this container's; return what they stand for.
 
         Raises:
-            Refusal: they cannot.
+            GrantError: they cannot.
         """
-        ledger, resolution = self._state.ledger, reservation.resolution
-        ref = ref_of(resolution)
-        ids = [str(ticket) for ticket in tickets]
-        check_free(
-            resource,
-            [each for each in ids if ledger.taken(resource, each, but_reusable_by=ref.pod)],
-        )
+        record, ref = self._state.record, asker.ref
+        ids = frozenset(str(ticket) for ticket in tickets)
+        check_free(resource, record.taken(ref, resource, ids))
         grant = translate(resource, tickets)
-        check_request(resolution.container.demand, grant)
-        other = grant_of(ledger, self._table, ref, resource.other)
-        if resource is Resource.CORE:
-            check_together(grant, other)
-        else:
-            check_together(other, grant)
+        check_request(asker.container.demand, grant)
+        other = grant_of(self._table, resource.other, record.holding(ref, resource.other))
+        check_together(*((grant, other) if resource is Resource.CORE else (other, grant)))
         return grant
-
-    def _assign(
-        self, ref: ContainerRef, reservation: Reservation, resource: Resource, ids: frozenset[str]
-    ) -> None:
-        """Assign places that were vetted, and tell the API once that is all of its pod's."""
-        resolution = reservation.resolution
-        holding = Holding(ids, resolution.evidence, answered=True)
-        with self._state as state:
-            self._resolver.answered(ref)
-            state.ledger.assign(ref, resolution.container.kind, resource, holding)
-            state.offers.answered(state.ledger)
-            if reservation.view is None:
-                state.reservations.note_unadvised(ids, state.ledger)
-            self._publisher.publish(reservation.view, parts=True)

@@ -1,4 +1,4 @@
-"""The allocator: the three calls of the kubelet and what keeps the ledger true, around one state.
+"""The allocator: the three calls of the kubelet and what keeps the record true, around one state.
 
 Three calls come in, one per RPC of a device plugin; each has a module of its own. What they
 need from outside arrives through Protocols. The lock covers memory only and is never
@@ -15,10 +15,10 @@ from agent.allocator.holdings import Holdings, read_holdings
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger_copy import Knowledge
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import (
     AnnotationWriter,
+    CheckpointSource,
     DecisionLog,
     Enforcer,
     PodSource,
@@ -26,16 +26,12 @@ from agent.allocator.model.ports import (
 )
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
+from agent.allocator.observer import Observer
 from agent.allocator.placer import Placer
 from agent.allocator.preferred_call import PreferredCall
-from agent.allocator.prestart_call import PreStartCall
-from agent.allocator.reconciler import Reconciler
-from agent.allocator.resolver.observer import Observer
-from agent.allocator.resolver.pod_lookup import PodReader
-from agent.allocator.resolver.resolver import Resolver
-from agent.allocator.resolver.validated_pods import ValidatedPods
+from agent.allocator.prestart_call import Pause, PreStartCall, pause_asleep
+from agent.allocator.saved_state import Store
 from agent.allocator.settler import Settler
-from agent.allocator.single_flight import SharedRecord
 from contract.resource import Resource
 from placement.scoring import Policy
 from placement.topology import Links
@@ -54,6 +50,8 @@ class Allocator:
         table: DeviceTable,
         pods: PodSource,
         record: RecordSource,
+        checkpoint: CheckpointSource,
+        store: Store,
         writer: AnnotationWriter,
         decision_log: DecisionLog,
         answer: Callable[[Grant], Answer],
@@ -61,14 +59,17 @@ class Allocator:
         unhealthy: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
-        aligned: bool = False,
+        kubelet: Callable[[], str] = lambda: "",
+        pause: Pause = pause_asleep,
     ) -> None:
-        """Start with an empty ledger.
+        """Start with an empty record.
 
         Args:
             table: the node's device IDs.
             pods: the pods of this node.
-            record: the kubelet's own record.
+            record: the kubelet's ``List``.
+            checkpoint: the kubelet's checkpoint file.
+            store: keeps what was answered for the pod in service.
             writer: takes finished allocations.
             decision_log: takes decisions.
             answer: turns a grant into an ``Allocate`` answer.
@@ -76,43 +77,33 @@ class Allocator:
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
             policy: which card a share prefers, unless its pod wishes otherwise.
             strict: whether a scheduler's choice of cards that does not fit is refused.
-            aligned: whether the kubelet knows the cards' NUMA nodes.
+            kubelet: which life of the kubelet is there.
+            pause: waits so many seconds.
         """
-        self.state = state = NodeState(table, aligned=aligned)
+        self.state = state = NodeState(store)
         self._table = table
-        self._pods = ValidatedPods(pods, table)
-        shared = SharedRecord(record)
-        self._resolver = resolver = Resolver(
-            ledger=state.ledger,
-            pod_index=state.pod_index,
-            pods=self._pods,
-            decision_log=decision_log,
-        )
+        self._pods = pods
         observer = Observer(
-            resolver,
+            state=state,
+            pods=pods,
             record=record,
-            reader=PodReader(self._pods),
+            checkpoint=checkpoint,
+            kubelet=kubelet,
             decision_log=decision_log,
-            lock=state,
+            pause=pause,
         )
+        self._observer = observer
         self._publisher = publisher = AllocationPublisher(state=state, table=table, writer=writer)
         self._coordinator = EnforcementCoordinator(
-            enforcer=enforcer, state=state, table=table, resolver=resolver, record=shared
+            enforcer=enforcer, state=state, table=table, observer=observer, record=record
         )
-        settler = Settler(
-            state=state,
-            resolver=resolver,
-            observer=observer,
-            publisher=publisher,
-            decision_log=decision_log,
-        )
+        settler = Settler(state=state, observer=observer, decision_log=decision_log)
         self._preferred = PreferredCall(
             state=state,
             table=table,
             settler=settler,
             placer=Placer(table=table, links=Links(table.inventory), unhealthy=unhealthy),
             decision_log=decision_log,
-            unhealthy=unhealthy,
             policy=policy,
             strict=strict,
         )
@@ -120,7 +111,7 @@ class Allocator:
             state=state,
             table=table,
             settler=settler,
-            resolver=resolver,
+            observer=observer,
             coordinator=self._coordinator,
             publisher=publisher,
             decision_log=decision_log,
@@ -129,18 +120,11 @@ class Allocator:
         self._prestart = PreStartCall(
             state=state,
             table=table,
-            resolver=resolver,
+            observer=observer,
             coordinator=self._coordinator,
             publisher=publisher,
-            record=shared,
             decision_log=decision_log,
-        )
-        self._reconciler = Reconciler(
-            state=state,
-            resolver=resolver,
-            observer=observer,
-            publisher=publisher,
-            record=shared,
+            pause=pause,
         )
 
     # --- the three calls -------------------------------------------------------------
@@ -153,6 +137,7 @@ class Allocator:
         Raises:
             Refusal: nobody can be asking this, or nothing fits.
         """
+        self._observer.meet_kubelet()
         return self._preferred.answer(resource, available, must, size)
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
@@ -161,6 +146,7 @@ class Allocator:
         Raises:
             Refusal: the IDs make no sense together, or another container holds them.
         """
+        self._observer.meet_kubelet()
         return self._allocate.answer(resource, device_ids)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -169,59 +155,46 @@ class Allocator:
         Raises:
             Refusal: what it holds contradicts what it asks for; the start is vetoed.
         """
+        self._observer.meet_kubelet()
         self._prestart.answer(resource, device_ids)
 
     # --- keeping up ------------------------------------------------------------------
 
-    def rebuild(self, *, inheriting: bool = False) -> bool:
-        """Read the ledger off the kubelet's record; return whether it could be had.
-
-        Args:
-            inheriting: ``inherit`` comes next, and nothing is written before.
-        """
-        return self._reconciler.rebuild(inheriting=inheriting)
-
-    def refresh(self, *, unpublished: bool = True) -> bool:
+    def refresh(self, *, thorough: bool = True) -> bool:
         """Apply what happened without a call; return whether something has become free.
 
         Args:
-            unpublished: look after pods without a complete allocation annotation, too.
+            thorough: ask for ``List`` although nothing is known to have changed.
         """
-        return self._reconciler.refresh(unpublished=unpublished)
-
-    def registered(self) -> None:
-        """Record that the plugin has registered: a kubelet that restarted tries pods anew."""
-        self._reconciler.registered()
-
-    def knowledge(self) -> Knowledge:
-        """Return what the kubelet's record does not tell a successor."""
-        return self._reconciler.knowledge()
-
-    def inherit(self, known: Knowledge) -> None:
-        """Apply what a predecessor knew, where the kubelet's record says nothing of it."""
-        self._reconciler.inherit(known)
+        self._observer.meet_kubelet()
+        with self.state as state:
+            before = {each: state.record.held(each) for each in Resource}
+        if not thorough and not self._observer.has_news():
+            return False
+        self._observer.look()
+        with self.state as state:
+            self._publisher.publish_all()
+            return any(before[each] - state.record.held(each) for each in Resource)
 
     def catch_up(self, view: PodView) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
-        view = self._pods.validate(view)
         if view.terminal or not view.demand:
             return
-        with self.state:
+        with self.state as state:
             # A pod that was served while the API was away is known by its name alone.
-            self._resolver.update()
-            if not view.assigned:
-                self._publisher.publish(view)
+            state.update(self._pods.views(), synced=self._pods.is_synced())
+            state.rebuild()
+            self._publisher.publish(view)
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self.state as state:
-            hidden = self._resolver.update().hidden
-            return free_places(state.ledger, self._table, resource, hidden=hidden)
+            return free_places(state.record, self._table, resource)
 
     def holdings(self) -> Holdings:
         """Return who holds what of each card, and what is free."""
         with self.state as state:
-            moment = read_holdings(state, self._resolver.update(), self._table)
+            moment = read_holdings(state, self._table)
         return moment.count()
 
     # --- enforcing -------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What each container holds of each card, as numbers: for gauges and for what use is compared with.
 
-Read off the ledger at one moment. Counting is done outside of the lock, on immutable values.
+Read off the record at one moment. Counting is done outside of the lock, on immutable values.
 """
 
 from collections import Counter
@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.allocator.free_places import free_places
-from agent.allocator.model.ledger import ContainerRef, Places
+from agent.allocator.model.containers import ContainerRef, Places
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable, card_of
 from agent.allocator.node_state import NodeState
-from agent.allocator.resolver.pod_index import PodIndex
-from contract.demand import CORES_PER_CARD, ContainerKind
+from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
 _NOTHING: frozenset[str] = frozenset()
@@ -91,7 +90,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was taken from the ledger; nothing of it changes any more."""
+    """What was taken from the record; nothing of it changes any more."""
 
     held: tuple[_Held, ...]
     free: Mapping[Resource, Mapping[str, int]]
@@ -137,16 +136,13 @@ class Moment:
         )
 
 
-def read_holdings(state: NodeState, pod_index: PodIndex, table: DeviceTable) -> Moment:
+def read_holdings(state: NodeState, table: DeviceTable) -> Moment:
     """Take from *state*, whose lock is held, what :meth:`Moment.count` counts later."""
-    ledger = state.ledger
-    gone = ledger.all_no_longer_listed()
     held = []
-    for ref, places in ledger.places().items():
-        view = pod_index.view(ref.pod)
-        over = ledger.kind(ref) is ContainerKind.INIT and view is not None and view.running
-        if ref.pod not in gone and not over:
+    for ref, places in state.record.walk():
+        found, view = state.record.pod(ref.pod), state.pods.view(ref.pod)
+        over = found is not None and found.is_init(ref.container)
+        if not (over and view is not None and view.running):
             held.append(_Held(ref, places, view))
-    hidden = pod_index.hidden
-    free = {each: free_places(ledger, table, each, hidden=hidden) for each in Resource}
+    free = {each: free_places(state.record, table, each) for each in Resource}
     return Moment(tuple(held), free, table)

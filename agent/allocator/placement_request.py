@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from agent.allocator.model.ledger import ContainerRef
-from agent.allocator.model.offers import WithheldCounts
-from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import Ticket
 from contract.demand import ContainerDemand, PodDemand
 from contract.resource import Resource
@@ -33,35 +32,27 @@ class Constraints:
 UNCONSTRAINED = Constraints()
 
 
+Counts: TypeAlias = Mapping[Resource, Mapping[str, int]]
+"""Places by card, by resource."""
+
+
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Assumptions about free places, where the ledger may be wrong.
-
-    Places that the ledger has free may be occupied. A plan that fits under all assumptions is
-    safe. None of them is known to hold, so nobody is refused for them.
+    """Assumptions about free places, where the record may be wrong.
 
     Attributes:
-        hidden: pods that may hold more than the kubelet's record shows.
-        reserved: places by card that are planned for another pod.
-        withheld: how many places of each card the kubelet may withhold, nobody knows why;
-            several such counts, of which less and less is doubtful.
-        only_listed: the reverse: what the ledger has occupied and the kubelet's record does not
-            show counts as free. The last resort before a refusal.
+        withheld: places that the kubelet may count as used, though nobody holds them (K31).
+        doubtful: places of pods that are not listed and may be over.
     """
 
-    hidden: tuple[PodView, ...] = ()
-    reserved: Mapping[Resource, Mapping[str, int]] = field(default_factory=dict)
-    withheld: tuple[WithheldCounts, ...] = ()
-    only_listed: bool = False
+    withheld: Counts = field(default_factory=dict)
+    doubtful: Counts = field(default_factory=dict)
 
     def relaxed(self) -> "Iterator[Assumptions]":
         """Return these assumptions, then weaker and weaker ones."""
-        for counts in self.withheld:
-            yield replace(self, withheld=(counts,))
-            yield Assumptions(withheld=(counts,))
-        yield replace(self, withheld=())
+        yield Assumptions(withheld=self.withheld)
         yield Assumptions()
-        yield Assumptions(only_listed=True)
+        yield Assumptions(doubtful=self.doubtful)
 
 
 NO_ASSUMPTIONS = Assumptions()
@@ -80,7 +71,7 @@ class PlacementRequest:
         available: the IDs the kubelet offers; a place outside them is never chosen.
         must: places the kubelet hands on (``must_include``).
         plan: what was planned when an earlier call of its pod was answered.
-        assumptions: where the ledger may be wrong.
+        assumptions: where the record may be wrong.
         constraints: what the pod's author and a scheduler want.
         certain: it is known that this pod is asking; one that is only guessed is not refused
             for a container that comes later.

@@ -1,14 +1,12 @@
-"""Placing on the ledger: from what the kubelet offers and what is held, to device IDs."""
+"""Placing on the record: from what the kubelet offers and what is held, to device IDs."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from agent.allocator.model.ledger import ContainerRef, Ledger
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.placement_request import PlacementRequest
+from agent.allocator.record import Record
 from agent.allocator.request_view import RequestView
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
@@ -52,17 +50,17 @@ class Placer:
         self._links = links
         self._unhealthy = unhealthy
 
-    def place(self, request: PlacementRequest, ledger: Ledger) -> Placement:
+    def place(self, request: PlacementRequest, record: Record) -> Placement:
         """Choose cards and places for one container.
 
         Args:
             request: the container, and what the kubelet offers.
-            ledger: who holds what.
+            record: who holds what.
 
         Raises:
             PlacementError: nothing fits; names the container that cannot be placed.
         """
-        view = RequestView(request, table=self._table, ledger=ledger, unhealthy=self._unhealthy)
+        view = RequestView(request, table=self._table, record=record, unhealthy=self._unhealthy)
         container, resource = request.container, request.resource
         try:
             step = view.step(container)
@@ -120,20 +118,18 @@ def _attempts(
     there is none such, one that may hold will do. A container of which no scheduler has chosen the
     cards goes where those after it can have theirs, if it can.
     """
-    hidden = tuple(each for each in request.assumptions.hidden if each.id != request.ref.pod)
-    tried: list[tuple[list[Capacity], list[Step]]] = []
-    for assumptions in replace(request.assumptions, hidden=hidden).relaxed():
+    tried: list[list[Capacity]] = []
+    for assumptions in request.assumptions.relaxed():
         capacities = view.capacities(assumptions, alone=len(steps) == 1)
-        given = view.limited(steps, assumptions)
-        if (capacities, given) in tried:
+        if capacities in tried:
             continue
-        tried.append((capacities, given))
-        hinted = _hinted(given)
+        tried.append(capacities)
+        hinted = _hinted(steps)
         for guaranteed in (True, False):
             if guaranteed or handing_on or any(each.left for each in capacities):
                 if hinted:
                     yield _Attempt(hinted, capacities, guaranteed, hinted=True)
-                yield _Attempt(given, capacities, guaranteed)
+                yield _Attempt(steps, capacities, guaranteed)
 
 
 def _hinted(steps: Sequence[Step]) -> Sequence[Step]:
@@ -177,16 +173,6 @@ def at_least(container: ContainerDemand, table: DeviceTable) -> ContainerDemand:
         return container
     cores = CORES_PER_CARD * -(-memory // largest)
     return replace(container, demand=Demand(cores, memory))
-
-
-def planned_for(pod: PodId, plan: Plan, ledger: Ledger) -> Mapping[Resource, Mapping[str, int]]:
-    """Count the places by card that are planned for a pod and not given to it yet."""
-    counts: dict[Resource, Counter[str]] = {each: Counter() for each in Resource}
-    for name, planned in plan.items():
-        for resource, fresh in planned.fresh.items():
-            if ledger.holding(ContainerRef(pod, name), resource) is None:
-                counts[resource].update(fresh)
-    return counts
 
 
 def pick(

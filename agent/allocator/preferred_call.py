@@ -1,30 +1,18 @@
-"""``GetPreferredAllocation``: find who is asking, place it, and reserve its places."""
+"""``GetPreferredAllocation``: find which container is asking, and choose its places."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from agent.allocator.model.pod_view import PodView
+from agent.allocator.free_places import by_card
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
 from agent.allocator.placement_request import Assumptions, Constraints, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
-from agent.allocator.reservations import Reservation, ref_of
-from agent.allocator.resolver.resolve import Resolution
+from agent.allocator.resolver import Resolution
 from agent.allocator.settler import Call, Settler
-from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.resource import Resource
 from placement.scoring import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """Places found for a container, and reserved for it."""
-
-    reservation: Reservation
-    placement: Placement
-    ids: frozenset[str]
 
 
 class PreferredCall:
@@ -38,7 +26,6 @@ class PreferredCall:
         settler: Settler,
         placer: Placer,
         decision_log: DecisionLog,
-        unhealthy: Callable[[str], str],
         policy: Policy,
         strict: bool,
     ) -> None:
@@ -48,7 +35,6 @@ class PreferredCall:
         self._settler = settler
         self._placer = placer
         self._decision_log = decision_log
-        self._unhealthy = unhealthy
         self._policy = policy
         self._strict = strict
 
@@ -58,74 +44,72 @@ class PreferredCall:
         """Return the device IDs of the places found.
 
         Raises:
-            Refusal: nobody can be asking this, or nothing fits.
+            Refusal: no container can be asking this, or nothing fits.
         """
-        call = Call("prefer", resource, size, offered=frozenset(available), must=must)
+        call = Call("prefer", resource, size, offered=frozenset(available), named=must)
         with self._settler.refusing(call):
             tickets = self._table.read(resource, must)
-            placed = self._settler.settle(
-                call, lambda asker, view: self._place(call, tickets, asker, view)
+            asker, placement = self._settler.settle(
+                call, lambda asker: (asker, self._place(call, tickets, asker))
             )
-        placement, asker = placed.placement, placed.reservation.resolution
-        ref = ref_of(asker)
+            with self._state as state:
+                state.save()
+        ids = [str(ticket) for ticket in placement.tickets]
         if placement.replaced:
-            self._decision_log.replaced(ref, placement.replaced, placement.cards)
-        if placed.reservation.view is None:
-            self._decision_log.unadvised(ref, resource, placed.ids)
-        self._decision_log.decided("prefer", ref, resource, asker.evidence, placed.ids)
-        return [str(ticket) for ticket in placement.tickets]
+            self._decision_log.replaced(asker.ref, placement.replaced, placement.cards)
+        if asker.view is None:
+            self._decision_log.unadvised(asker.ref, resource, ids)
+        self._decision_log.decided("prefer", asker.ref, resource, asker.evidence, ids)
+        return ids
 
-    def _place(
-        self, call: Call, must: Sequence[Ticket], asker: Resolution, view: PodView | None
-    ) -> _Placed:
-        """Find places for a container that may be asking, and reserve them.
+    def _place(self, call: Call, must: Sequence[Ticket], asker: Resolution) -> Placement:
+        """Find places for a container that may be asking, and reserve them for it.
 
         Raises:
-            Refusal: nothing fits.
+            PlacementError: nothing fits.
         """
         state = self._state
-        state.offers.offered(call.resource, call.offered, state.ledger, self._unhealthy)
-        placement = self._placer.place(self._request(call, must, asker, view), state.ledger)
+        placement = self._placer.place(self._request(call, must, asker), state.record)
         ids = frozenset(str(ticket) for ticket in placement.tickets)
-        reservation = Reservation(asker, view)
-        state.reservations.reserve(call.resource, ids, reservation, placement.plan)
-        return _Placed(reservation, placement, ids)
+        state.answer(asker, call.resource, ids, allocated=False)
+        state.keep_plan(asker.pod, placement.plan)
+        return placement
 
-    def _request(
-        self, call: Call, must: Sequence[Ticket], asker: Resolution, view: PodView | None
-    ) -> PlacementRequest:
+    def _request(self, call: Call, must: Sequence[Ticket], asker: Resolution) -> PlacementRequest:
         """Return all that the placement depends on."""
-        state, container = self._state, asker.container
+        view, container = asker.view, asker.container
         if view is None:
             container = at_least(container, self._table)
         return PlacementRequest(
-            ref_of(asker),
+            asker.ref,
             container,
             view.demand if view is not None else PodDemand((container,)),
             call.resource,
-            self._policy_for(view),
+            self._policy_for(asker),
             call.offered,
             must,
-            plan=state.reservations.plan(asker.pod),
-            assumptions=Assumptions(
-                tuple(state.pod_index.hidden),
-                state.reservations.reserved(asker, live=state.pod_index.live, ledger=state.ledger),
-                state.offers.withheld(call.resource, state.ledger),
-            ),
-            constraints=self._constraints(view),
-            certain=asker.evidence is not Evidence.ORDER,
+            plan=self._state.plan(asker.pod),
+            assumptions=self._assumptions(call),
+            constraints=Constraints(view.wishes, view.chosen, self._strict)
+            if view is not None
+            else Constraints(),
+            certain=not asker.rivals,
         )
 
-    def _policy_for(self, view: PodView | None) -> Policy:
+    def _assumptions(self, call: Call) -> Assumptions:
+        """Return what the kubelet may withhold, and what may be free all the same."""
+        record, other = self._state.record, call.resource.other
+        withheld = record.withheld(
+            call.resource, call.offered, self._table.cards(call.resource).keys()
+        )
+        return Assumptions(
+            {other: by_card(withheld[other])}, {other: by_card(record.doubtful(other))}
+        )
+
+    def _policy_for(self, asker: Resolution) -> Policy:
         """Return what the pod's author wishes, else what the node's admin has set."""
-        if view is None:
+        if asker.view is None:
             # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
             # that fits best where most is free.
             return Policy.SPREAD
-        return Policy(view.wishes.policy) if view.wishes.policy else self._policy
-
-    def _constraints(self, view: PodView | None) -> Constraints:
-        """Return what the pod's author and a scheduler want."""
-        if view is None:
-            return Constraints()
-        return Constraints(view.wishes, view.chosen, self._strict)
+        return Policy(asker.view.wishes.policy) if asker.view.wishes.policy else self._policy

@@ -1,30 +1,51 @@
 """``PreStartContainer``: prove that the container about to start is the one that was meant."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
-from agent.allocator.model.ledger import ContainerRef
-from agent.allocator.model.podresources import match_entries
-from agent.allocator.model.ports import DecisionLog, RecordSource
+from agent.allocator.model.allocations import grant_of
+from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.model.containers import ContainerRef, Containers
+from agent.allocator.model.grant import check_request, check_together, translate
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
-from agent.allocator.proof import (
-    apply_record,
-    check_start,
-    check_unshared,
-    check_wishes,
-    holder,
-    proven,
-    why_unproven,
-)
-from agent.allocator.resolver.resolver import Resolver
-from agent.errors import Refusal, Unavailable
+from agent.allocator.observer import Observer
+from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
 
-PROOF_WITHIN = 2.0
-"""Seconds ``PreStartContainer`` waits for it; the kubelet gives it 30 (fact K10)."""
+# How often the checkpoint is read until it has these places, and the pause between in seconds: it
+# may be one container old (K33). The kubelet gives a start 30 s (K10).
+_LOOKS = 20
+_PAUSE_S = 0.05
+_ASLEEP = threading.Event()  # nobody sets it: waiting for it is a pause
+
+Pause = Callable[[float], object]
+"""Waits so many seconds."""
+
+pause_asleep: Pause = _ASLEEP.wait
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """Which container is about to start, by the checkpoint.
+
+    Attributes:
+        uid: the kubelet's UID of its pod.
+        ref: the container; its pod has no name where only the checkpoint knows it.
+        view: what the API shows of its pod.
+        held: what the containers of its pod hold.
+    """
+
+    uid: str
+    ref: ContainerRef
+    view: PodView | None
+    held: Containers
 
 
 class PreStartCall:
@@ -35,20 +56,20 @@ class PreStartCall:
         *,
         state: NodeState,
         table: DeviceTable,
-        resolver: Resolver,
+        observer: Observer,
         coordinator: EnforcementCoordinator,
         publisher: AllocationPublisher,
-        record: RecordSource,
         decision_log: DecisionLog,
+        pause: Pause = pause_asleep,
     ) -> None:
-        """Prove what *state* says by the kubelet's *record*."""
+        """Prove by the checkpoint that *observer* reads."""
         self._state = state
         self._table = table
-        self._resolver = resolver
+        self._observer = observer
         self._coordinator = coordinator
         self._publisher = publisher
-        self._record = record
         self._decision_log = decision_log
+        self._pause = pause
 
     def answer(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Return if the container that holds these places may start.
@@ -59,62 +80,116 @@ class PreStartCall:
         ids = frozenset(device_ids)
         ref: ContainerRef | None = None
         try:
-            with self._state as state:
-                ref = proven(state.ledger, resource, ids)
-            if ref is None:
-                ref = self._prove(resource, ids)
-            if ref is not None:
-                self._check(ref, resource, ids)
+            self._table.read(resource, device_ids)  # none that another plugin has given
+            proof = self._prove(resource, ids)
+            if proof is not None:
+                ref = proof.ref if proof.ref.pod.name else None  # nobody has told its name
+                self._check(proof, resource, ids)
             if resource is Resource.CORE:
-                self._coordinator.start(ref, ids)
+                self._start(proof, ids)
         except Refusal as error:
             self._decision_log.refused("prestart", ref, resource, len(device_ids), str(error))
             raise
         if ref is not None:
             self._decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
 
-    def _check(self, ref: ContainerRef, resource: Resource, ids: frozenset[str]) -> None:
+    def _prove(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
+        """Find the container that holds these places by the checkpoint; log where none does."""
+        for look in range(_LOOKS):
+            written = self._observer.written()
+            if written is None:
+                reason = "the kubelet's checkpoint cannot be read"
+                break
+            found = self._owner(written, resource, ids)
+            if found is not None:
+                return found
+            if look < _LOOKS - 1:
+                self._pause(_PAUSE_S)
+        else:
+            reason = "the kubelet's checkpoint shows no container with exactly these places"
+        with self._state as state:
+            guessed = state.record.find(resource, ids)
+        self._decision_log.unproven(guessed[0] if guessed else None, ids, reason)
+        return None
+
+    def _owner(self, written: Checkpoint, resource: Resource, ids: frozenset[str]) -> _Proof | None:
+        """Return the container that holds these places by *written*.
+
+        The entry of an ended pod may show the same (K29). An answer that was a guess, and wrong, is
+        corrected.
+        """
+        with self._state as state:
+            guessed = state.record.find(resource, ids)
+            found = []
+            for uid, name in written.owners(resource, ids):
+                view = state.pods.by_uid(uid)
+                known = next((each for each in state.record.pods if each.uid == uid), None)
+                pod = view.id if view is not None else PodId("", "", uid)
+                pod = pod if view is not None or known is None else known.id
+                ref = ContainerRef(pod, name)
+                # A pod in service that nobody has told the UID of is known by its name alone.
+                nameless = (each for each in guessed if each.container == name and not each.pod.uid)
+                named = next(nameless, None)
+                mine = ref in guessed or named is not None
+                proof = _Proof(uid, ref if pod.name else named or ref, view, written.pods[uid])
+                found.append((not mine, state.has_ended(uid), proof))
+            found.sort(key=lambda each: each[:2])
+            corrections = state.correct(written) if found else []
+        for each in corrections:
+            self._decision_log.corrected(each)
+        if not found:
+            return None
+        unknown, ended, first = found[0]
+        return None if unknown and ended and guessed else first
+
+    def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
         """Compare what a container holds with what it asks for.
 
         Raises:
             GrantError: they contradict each other.
         """
+        view, name = proof.view, proof.ref.container
+        places = proof.held[name]
+        cores, memory = (grant_of(self._table, each, places.get(each)) for each in Resource)
+        container = view.demand.of(name) if view is not None else None
+        for grant in (cores, memory):
+            if grant is not None and container is not None:
+                check_request(container.demand, grant)
+        check_together(cores, memory)
         with self._state as state:
-            view = self._resolver.update().view(ref.pod)
-            check_start(state.ledger, self._table, ref, view)
-            if view is not None and (not view.running or state.reservations.unadvised(ids)):
-                check_wishes(self._table, resource, ids, view)
+            unadvised = state.is_unadvised(ids)
+            state.prove(proof.uid, name, resource)
+            self._publisher.publish(view)
+        if view is not None and (not view.running or unadvised):
+            self._check_wishes(resource, ids, view)
 
-    def _prove(self, resource: Resource, ids: frozenset[str]) -> ContainerRef | None:
-        """Ask the kubelet's record who holds *ids*, and apply that."""
-        ledger = self._state.ledger
-        with self._state:
-            guessed = ledger.find(resource, ids)
-        try:
-            snapshot = self._record.list(within=PROOF_WITHIN)
-        except Unavailable as error:
-            self._decision_log.unproven(guessed[0] if guessed else None, ids, str(error))
-            return None
-        with self._state:
-            views_of = self._resolver.update().views_of
-            guessed = ledger.find(resource, ids)  # what ended meanwhile is released
-            found = holder(snapshot, resource, ids, views_of=views_of, owners=ledger.owners)
-            if found is None:
-                certain = [each for each in guessed if not self._by_order(each, resource)]
-                listed = match_entries(snapshot.pods, views_of, ledger.owners)
-                check_unshared(listed, resource, ids, certain)
-                reason = why_unproven(ledger, guessed)
-                self._decision_log.unproven(guessed[0] if guessed else None, ids, reason)
-                return None
-            ref, held = found
-            wrong = apply_record(ledger, ref, held)
-            if wrong or ref not in guessed:
-                self._publisher.publish_all({ref.pod, *(each.guessed.pod for each in wrong)})
-        for correction in wrong:
-            self._decision_log.corrected(correction)
-        return ref
+    def _check_wishes(self, resource: Resource, ids: frozenset[str], view: PodView) -> None:
+        """Veto a container whose cards its pod's author has ruled out.
 
-    def _by_order(self, ref: ContainerRef, resource: Resource) -> bool:
-        """Return whether it was merely guessed that *ref* got what it holds."""
-        held = self._state.ledger.holding(ref, resource)
-        return held is not None and held.evidence is Evidence.ORDER
+        They were not known when the card was chosen: neither watch nor API had shown the pod.
+
+        Raises:
+            GrantError: naming the cards and the annotations.
+        """
+        ruled_out = []
+        for card in translate(resource, self._table.read(resource, ids)).cards:
+            found = self._table.inventory.card(card)
+            key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
+            if key:
+                ruled_out.append(f"{card} by {key}")
+        if ruled_out:
+            raise GrantError(
+                f"cards that the pod's annotations rule out: {', '.join(ruled_out)}; the pod was "
+                "not known when they were chosen: delete it, and its successor is placed anew"
+            )
+
+    def _start(self, proof: _Proof | None, ids: frozenset[str]) -> None:
+        """Make ready what enforcement needs; without proof, for whoever was given these places."""
+        if proof is not None:
+            self._coordinator.start(proof.ref.pod, proof.view, proof.held, ids)
+            return
+        with self._state as state:
+            guessed = state.record.find(Resource.CORE, ids)
+            pod = guessed[0].pod if guessed else PodId("", "", "")
+            view, held = state.pods.view(pod), state.record.containers(pod)
+        self._coordinator.start(pod, view, held, ids)

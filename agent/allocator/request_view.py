@@ -1,17 +1,16 @@
 """What a request for placement finds: the cards, what is free of them, what was planned.
 
-Reads the ledger for the container that is asking and those after it, and returns what is to be
+Reads the record for the container that is asking and those after it, and returns what is to be
 found for each.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
-from agent.allocator.free_places import free_places, left_over, offered_by_card, within_reach
-from agent.allocator.model.ledger import ContainerRef, Ledger
-from agent.allocator.model.offers import WithheldCounts
+from agent.allocator.free_places import by_card, free_places, left_over, within_reach
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import DeviceTable, per_card
 from agent.allocator.placement_request import Assumptions, PlacementRequest
+from agent.allocator.record import Record
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 from placement.capacity import CardState, Need, need_of, why_not
@@ -19,31 +18,31 @@ from placement.search import Capacity, Plan, Step
 
 
 class RequestView:
-    """What one request finds of its node's cards, by the ledger."""
+    """What one request finds of its node's cards, by the record."""
 
     def __init__(
         self,
         request: PlacementRequest,
         *,
         table: DeviceTable,
-        ledger: Ledger,
+        record: Record,
         unhealthy: Callable[[str], str],
     ) -> None:
-        """Read *ledger* for *request*.
+        """Read *record* for *request*.
 
         Args:
             request: the container to place.
             table: the node's device IDs.
-            ledger: who holds what.
+            record: who holds what.
             unhealthy: why a card, by UUID, may not be given out; empty when it may.
         """
         self._request = request
         self._pod = request.ref.pod
         self._resource = request.resource
         self._table = table
-        self._ledger = ledger
-        self.offered = within_reach(self._pod, request.resource, request.available, ledger)
-        self._offer = offered_by_card(request.resource, self.offered, table, ledger)
+        self._record = record
+        self.offered = within_reach(request.ref, request.resource, request.available, record)
+        self._offer = by_card(self.offered)
         wishes = request.constraints.wishes
         self._barred = {
             card.uuid: (unhealthy(card.uuid), wishes.excludes(model=card.model, uuid=card.uuid))
@@ -56,7 +55,7 @@ class RequestView:
         return frozenset(
             each
             for each in Resource
-            if count_of(container.demand, each) and self._ledger.holding(ref, each) is None
+            if count_of(container.demand, each) and self._record.holding(ref, each) is None
         )
 
     def step(self, container: ContainerDemand) -> Step:
@@ -68,14 +67,14 @@ class RequestView:
             each: holding
             for each in Resource
             if each not in lacking
-            and (holding := self._ledger.holding(ContainerRef(self._pod, container.name), each))
+            and (holding := self._record.holding(ContainerRef(self._pod, container.name), each))
         }
         # Given out already: it need not fit again, and the rest must follow it.
         need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
         fixed = self._table.in_order(
             ticket.card
             for each, holding in held.items()
-            for ticket in self._table.read(each, holding.ids)
+            for ticket in self._table.read(each, holding)
         )
         planned = (self._request.plan or {}).get(container.name) if asking else None
         if planned is not None and fixed and set(fixed) <= set(planned.cards):
@@ -106,11 +105,11 @@ class RequestView:
         if plan is None or planned is None:
             return None
         ref, other = ContainerRef(self._pod, step.container.name), self._resource.other
-        if self._ledger.holding(ref, self._resource) is not None:
+        if self._record.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*step.fixed, *step.must}
         if other in step.lacking:
-            bound |= left_over(self._pod, other, self._table, self._ledger).keys()
+            bound |= left_over(self._pod, other, self._record).keys()
         need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
         states = {state.uuid: state for state in self._states({})}
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
@@ -118,48 +117,33 @@ class RequestView:
         fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
         return plan if fits and bound <= {*cards} else None
 
-    def limited(self, steps: Sequence[Step], assumptions: Assumptions) -> list[Step]:
-        """Leave out of the kubelet's offer what is planned for another pod."""
-        taken = assumptions.reserved.get(self._resource, {})
-        if not taken:
-            return list(steps)
-        offer = {card: max(free - taken.get(card, 0), 0) for card, free in self._offer.items()}
-        return [replace(steps[0], offer=(self._resource, offer)), *steps[1:]]
-
     def capacities(self, assumptions: Assumptions, *, alone: bool) -> list[Capacity]:
         """Return the cards as the pod finds them.
 
         Args:
-            assumptions: what may be occupied, though the ledger has it free.
+            assumptions: what may be occupied, though the record has it free.
             alone: only the container that is asking is to be placed: of the resource that it
                 asks for, what the kubelet offers is all that counts.
         """
         free: dict[Resource, Mapping[str, int]] = {}
         left: dict[Resource, Mapping[str, int]] = {}
-        withheld: WithheldCounts = assumptions.withheld[0] if assumptions.withheld else {}
+        must = per_card(self._request.must)
         for each in Resource:
-            asked = each is self._resource
-            if asked and alone:
-                free[each] = self._offer
-            else:
-                found = free_places(
-                    self._ledger,
-                    self._table,
-                    each,
-                    hidden=assumptions.hidden,
-                    only_listed=assumptions.only_listed,
-                )
-                taken, missing = assumptions.reserved.get(each, {}), withheld.get(each, {})
+            if each is self._resource:  # the kubelet has said what there is, and what it hands on
+                handed_on = {} if alone else must
                 free[each] = {
-                    card: max(n - taken.get(card, 0) - missing.get(card, 0), 0)
+                    card: max(n - handed_on.get(card, 0), 0) for card, n in self._offer.items()
+                }
+                left[each] = must
+            else:
+                missing = assumptions.withheld.get(each, {})
+                more = assumptions.doubtful.get(each, {})
+                found = free_places(self._record, self._table, each)
+                free[each] = {
+                    card: max(n - missing.get(card, 0) + more.get(card, 0), 0)
                     for card, n in found.items()
                 }
-            # Of what is asked for the kubelet has said what it hands on.
-            left[each] = (
-                per_card(self._request.must)
-                if asked
-                else left_over(self._pod, each, self._table, self._ledger)
-            )
+                left[each] = left_over(self._pod, each, self._record)
         return [
             Capacity(
                 state,

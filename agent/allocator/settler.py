@@ -1,9 +1,4 @@
-"""Settling a call of the kubelet: who is asking, and what comes of that.
-
-Preferred calls and ``Allocate`` are settled alike: look, resolve, try an answer for whoever is
-asking; where several may be, for the next; where nobody can be, look once more. A refusal ends
-the call, and the pod that it was made for.
-"""
+"""Settling a call of the kubelet: which container is asking, and what comes of that."""
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,22 +6,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.allocator.allocation_publisher import AllocationPublisher
-from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.grant import check_free
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.node_state import NodeState
-from agent.allocator.reservations import ref_of
-from agent.allocator.resolver.call_context import CallContext
-from agent.allocator.resolver.observer import Observer
-from agent.allocator.resolver.resolve import Resolution
-from agent.allocator.resolver.resolver import Resolver
-from agent.errors import Refusal, ResolutionError
+from agent.allocator.observer import Observer
+from agent.allocator.record import Offered
+from agent.allocator.resolver import Ask, Resolution, resolve
+from agent.errors import GrantError, Refusal, ResolutionError
 from contract.allocation import Evidence
 from contract.resource import Resource
 
 _Answer = TypeVar("_Answer")
-Attempt = Callable[[Resolution, PodView | None], _Answer]
-"""Makes the answer for a container that may be asking, and what is known of its pod."""
+Attempt = Callable[[Resolution], _Answer]
+"""Makes the answer for a container that may be asking."""
 
 
 @dataclass(slots=True)
@@ -38,37 +30,30 @@ class Call:
         resource: for what.
         size: for how many places.
         offered: the device IDs to choose from.
-        must: those of them that are to be chosen.
-        chosen: the device IDs that the kubelet has chosen itself.
-        asker: who was found to be asking; ``None`` before.
+        named: the device IDs that the container gets in any case.
+        asker: the container that was found to be asking; ``None`` before.
     """
 
     name: str
     resource: Resource
     size: int
     offered: AbstractSet[str] = frozenset()
-    must: Sequence[str] = ()
-    chosen: Sequence[str] = ()
+    named: Sequence[str] = ()
     asker: Resolution | None = None
+
+    @property
+    def for_anybody(self) -> Offered:
+        """What the kubelet offers, whichever container it is."""
+        return {self.resource: self.offered - frozenset(self.named)} if self.offered else {}
 
 
 class Settler:
     """Finds who is asking, and the answer that holds for it."""
 
-    def __init__(
-        self,
-        *,
-        state: NodeState,
-        resolver: Resolver,
-        observer: Observer,
-        publisher: AllocationPublisher,
-        decision_log: DecisionLog,
-    ) -> None:
+    def __init__(self, *, state: NodeState, observer: Observer, decision_log: DecisionLog) -> None:
         """Settle calls on *state*."""
         self._state = state
-        self._resolver = resolver
         self._observer = observer
-        self._publisher = publisher
         self._decision_log = decision_log
 
     @contextmanager
@@ -80,13 +65,11 @@ class Settler:
         try:
             yield
         except Refusal as error:
-            asker, ref = call.asker, None
-            if asker is not None:
-                certain = asker.evidence is not Evidence.ORDER
-                with self._state:
-                    self._resolver.refuse(ref_of(asker), certain=certain)
-                    self._state.reservations.drop(asker.pod)
-                ref = None if asker.rivals else ref_of(asker)
+            asker = call.asker
+            with self._state as state:
+                state.refuse(asker.pod if asker is not None else None)
+                state.save()
+            ref = asker.ref if asker is not None and not asker.rivals else None
             self._decision_log.refused(call.name, ref, call.resource, call.size, str(error))
             raise
 
@@ -98,39 +81,46 @@ class Settler:
             attempt: makes the answer; called with the lock held.
 
         Raises:
-            Refusal: nobody can be asking this, or no answer holds.
+            Refusal: no container can be asking this, or no answer holds.
         """
-        resource = call.resource
-        with self._state:  # held by the ledger and offered all the same: those were freed
-            freed = (self._state.ledger.held(resource) & call.offered) - frozenset(call.must)
-            ask = self._resolver.ask(resource, call.size, call.must or call.chosen)
-        context = self._observer.look(
-            frozenset((resource, each) for each in freed),
-            named=frozenset((resource, each) for each in call.chosen),
-            ask=ask,
-        )
+        self._observer.look_for(call.for_anybody)
         try:
-            return self._try(call, attempt, context)
+            return self._try(call, attempt, last_resort=False)
         except ResolutionError:
-            self._observer.look_again(context, ask)
-        return self._try(call, attempt, context)
+            self._observer.look_again(call.for_anybody)
+        return self._try(call, attempt, last_resort=True)
 
-    def _try(self, call: Call, attempt: Attempt[_Answer], context: CallContext) -> _Answer:
+    def _try(self, call: Call, attempt: Attempt[_Answer], *, last_resort: bool) -> _Answer:
         """Resolve, and make the answer for the likeliest for which there is one."""
-        with self._publisher.reconciling(self._resolver):
-            asker = self._resolver.resolve(
-                call.resource, call.size, call.must or call.chosen, context
-            )
-            call.asker = asker
-            refusal: Refusal | None = None
+        with self._state as state:
+            record, before = state.record, state.turn
+            asker = call.asker = resolve(self._ask(call), record, before, last_resort=last_resort)
+            refusals: list[Refusal] = []
             for each in (asker, *asker.rivals):
+                guessed = each.evidence is Evidence.ORDER
+                state.take_turn(before.after(record, each.pod, guessed=guessed))
                 try:
-                    answer = attempt(each, self._state.pod_index.view(each.pod))
+                    return attempt(each)
                 except Refusal as error:
-                    refusal = refusal or error
-                else:
-                    if each is not asker:
-                        self._resolver.admissions.settle_instead(each.pod)
-                    return answer
-            assert refusal is not None  # noqa: S101 -- there is one asker at least
-            raise refusal
+                    refusals.append(error)
+            state.take_turn(before.after(record, asker.pod, guessed=True))
+            raise refusals[0]
+
+    def _ask(self, call: Call) -> Ask:
+        """Return what the call reveals.
+
+        Raises:
+            GrantError: it names places of several pods, or such as a container keeps.
+        """
+        record, named = self._state.record, frozenset(call.named)
+        owners = record.owners(call.resource, named)
+        kept: set[str] = set()
+        for each in owners:
+            mine = frozenset[str]().union(
+                *(places.get(call.resource, frozenset()) for places in each.held.values())
+            )
+            kept |= (mine & named) - record.reusable(each.id, call.resource)
+        check_free(call.resource, kept)
+        if len(owners) > 1:
+            raise GrantError(f"places of {call.resource} of several pods were named together")
+        return Ask(call.resource, call.size, owners[0].id if owners else None)

@@ -1,4 +1,4 @@
-"""The agent as a program: put together, run, handed over and ended.
+"""The agent as a program: put together, run and ended.
 
 The only package that knows all others.
 """

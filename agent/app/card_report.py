@@ -2,21 +2,22 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from agent.allocator.holdings import Holdings
+from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.gpu_manager_series import gpu_manager_series
 from agent.observability.http import Page
 from agent.observability.metrics import Metrics, render_series
 from agent.observability.series import card_series
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
 from agent.usage.join import Measured
+from agent.usage.meter import Meter
+from agent.usage.overuse import Overuse
+from agent.usage.owners import Owners
 from placement.cards import Inventory
-
-if TYPE_CHECKING:
-    from agent.usage.meter import Meter
-    from agent.usage.overuse import Overuse
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class CardReport:
         Args:
             settings: whether use is measured, and under which names it is served.
             metrics: the agent's metrics.
-            holdings: tells who holds what; ``None`` while another agent serves.
+            holdings: tells who holds what; ``None`` while that is not known.
             inventory: tells the cards; ``None`` while they are not known.
             tell: takes an Event.
         """
@@ -64,14 +65,7 @@ class CardReport:
     def _measured(self) -> Measured | None:
         return self.meter.measured if self.meter is not None else None
 
-    def _make_meter(self) -> "Meter":
-        # Imported where it is used only: the rest would lengthen every start.
-        from agent.cards.nvml_use import read_use  # noqa: PLC0415
-        from agent.runtime.cgroups import Cgroups  # noqa: PLC0415
-        from agent.runtime.cri import Cri  # noqa: PLC0415
-        from agent.usage.meter import Meter  # noqa: PLC0415
-        from agent.usage.owners import Owners  # noqa: PLC0415
-
+    def _make_meter(self) -> Meter:
         cri = Cri(self._settings.cri_socket)
         return Meter(
             read=read_use,
@@ -82,7 +76,7 @@ class CardReport:
             close=cri.close,
         )
 
-    def _overused(self, overuse: "Overuse") -> None:
+    def _overused(self, overuse: Overuse) -> None:
         """Count a container that takes more than it holds, and tell its author."""
         ref, pod = overuse.ref, overuse.ref.pod
         self._metrics.overuse.inc()

@@ -8,21 +8,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ports import Enforcer
+from agent.driver.folder import DriverFolder
+from agent.driver.host import Host
+from agent.driver.keeper import DriverKeeper
+from agent.enforcement.hami import HamiCore
 from agent.enforcement.none import NoEnforcement
+from agent.enforcement.vcuda.backend import Entitled, Vcuda
+from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import EnforcementError
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from agent.settings import EnforcementMode, Settings
 from placement.cards import Inventory
-
-if TYPE_CHECKING:
-    from agent.driver.keeper import DriverKeeper
-    from agent.enforcement.vcuda.backend import Entitled
 
 log = logging.getLogger(__name__)
 
@@ -86,17 +89,11 @@ class Lifecycle:
         open: starts it; raises :class:`agent.errors.EnforcementError` where it cannot be.
         alive: whether what ``open`` started still runs.
         close: stops it; what containers find stays.
-        pause: leaves to a successor what both could do.
-        resume: takes that back.
-        settle: waits, for so many seconds at most, until what others have begun is done.
     """
 
     open: Callable[[], None] = _nothing
     alive: Callable[[], bool] = lambda: True
     close: Callable[[], None] = _nothing
-    pause: Callable[[], None] = _nothing
-    resume: Callable[[], None] = _nothing
-    settle: Callable[[float], None] = lambda _seconds: None
 
 
 class Upkeep:
@@ -124,24 +121,6 @@ class Upkeep:
         """Whether what was started still runs."""
         return not self._open or self._lifecycle.alive()
 
-    def pause(self) -> None:
-        """Leave to a successor what both could do."""
-        with self._lock:
-            if self._open:
-                self._lifecycle.pause()
-
-    def resume(self) -> None:
-        """Take back what was left to a successor."""
-        with self._lock:
-            if self._open:
-                self._lifecycle.resume()
-
-    def settle(self, within: float) -> None:
-        """Wait until what containers have begun is done, for so many seconds at most."""
-        with self._lock:
-            if self._open:
-                self._lifecycle.settle(within)
-
     def close(self) -> None:
         """Stop what was started."""
         with self._lock:
@@ -161,7 +140,7 @@ class Upkeep:
 
 def driver_keeper(
     settings: Settings, *, idle: Callable[[], bool], on_result: Callable[[bool], None]
-) -> "DriverKeeper":
+) -> DriverKeeper:
     """Make what lays the host's driver files out.
 
     Args:
@@ -169,10 +148,6 @@ def driver_keeper(
         idle: tells whether no container of the node has a GPU.
         on_result: told after each look whether the files are those of the host's driver.
     """
-    from agent.driver.folder import DriverFolder  # noqa: PLC0415
-    from agent.driver.host import Host  # noqa: PLC0415
-    from agent.driver.keeper import DriverKeeper  # noqa: PLC0415
-
     host = Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA)
     folder = DriverFolder(settings.driver_link)
     return DriverKeeper(host, folder, idle=idle, on_result=on_result)
@@ -183,7 +158,7 @@ def set_up_containers(
     inventory: Inventory,
     *,
     driver: Callable[[], str],
-    entitled: "Entitled",
+    entitled: Entitled,
     on_registered: Callable[[str], None] = lambda _result: None,
 ) -> tuple[Enforcer, Lifecycle]:
     """Make the enforcer that the settings name, and what keeps it going.
@@ -195,13 +170,7 @@ def set_up_containers(
         entitled: tells what a container may use.
         on_registered: told how each registration at the virtual manager ended.
     """
-    # Of enforcers only the one that is used is imported: the rest would lengthen every start.
     if settings.enforcement is EnforcementMode.VCUDA:
-        from agent.enforcement.vcuda.backend import Vcuda  # noqa: PLC0415
-        from agent.enforcement.vcuda.ports import Hardware  # noqa: PLC0415
-        from agent.runtime.cgroups import Cgroups  # noqa: PLC0415
-        from agent.runtime.cri import Cri  # noqa: PLC0415
-
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
         cri = Cri(settings.cri_socket)
         vcuda = Vcuda(
@@ -217,17 +186,8 @@ def set_up_containers(
             vcuda.close()
             cri.close()
 
-        return vcuda, Lifecycle(
-            vcuda.open,
-            lambda: vcuda.alive,
-            close,
-            pause=vcuda.pause,
-            resume=vcuda.resume,
-            settle=vcuda.settle,
-        )
+        return vcuda, Lifecycle(vcuda.open, lambda: vcuda.alive, close)
     if settings.enforcement is EnforcementMode.HAMI_CORE:
-        from agent.enforcement.hami import HamiCore  # noqa: PLC0415
-
         hami = HamiCore(
             state_dir=settings.state_dir,
             library_dir=settings.hami_library_dir,

@@ -1,5 +1,8 @@
 """Puts the agent together, runs its threads, and ends them.
 
+An agent's life, in :meth:`Agent._serve`: the cards are known, the host's driver files are ready,
+the record is read, and only then the agent registers, so that every call is answered at once.
+
 What is made of the cards (places, the allocator, what the kubelet talks to) can only be
 made once they are known, which on a node whose driver comes late is long after the start:
 until then the agent lives, says why it is not ready, and keeps looking.
@@ -9,29 +12,30 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.holdings import Holdings
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.card_report import CardReport
 from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
-from agent.app.serving import Serving
+from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
 from agent.cards.health_feed import HealthFeed
 from agent.cards.source import Source, StaticSource, open_source
 from agent.errors import SettingsError
-from agent.handover.succession import Succession
+from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
-from agent.kubelet.call_gate import CallGate
+from agent.host.state_file import StateFile
+from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.device_list import check_size
 from agent.kubelet.endpoints import Endpoint
+from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.refusal_pacing import PacedCalls
 from agent.kubelet.registration import Registrar
@@ -65,7 +69,11 @@ class _Session:
     allocator: Allocator
     registrar: Registrar
     upkeep: Upkeep
-    serving: Serving
+    refresher: Refresher
+
+
+IN_SERVICE = "in-service.json"
+"""The file of the pod in service, beside the sockets that the agent registers."""
 
 
 class Agent:
@@ -83,7 +91,6 @@ class Agent:
         source: Source | None = None,
         pace: Pace | None = None,
         inventory_pace: InventoryPace | None = None,
-        at: Callable[[str], None] = lambda _step: None,
     ) -> None:
         """Read the cards file and the credentials; nothing runs yet.
 
@@ -92,7 +99,6 @@ class Agent:
             source: where cards come from, by default what the settings say.
             pace: how often cards are looked at.
             inventory_pace: how often the node's inventory is written.
-            at: told of every step of a handover before it is made.
 
         Raises:
             SettingsError: a setting cannot be used.
@@ -105,6 +111,8 @@ class Agent:
         self._stop = threading.Event()
         self._opening = threading.Lock()
         self._session: _Session | None = None
+        self._lock = NodeLock(settings.plugin_dir)
+        self._loaded = False  # whether the record is what the kubelet's record says
         self._unusable = ""  # why cards that were found cannot be served
         self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
@@ -115,7 +123,10 @@ class Agent:
                 settings.names.memory: Resource.MEMORY,
             },
         )
-        self._succession = Succession(settings.plugin_dir, on_lead=self._lead, at=at)
+        self._checkpoint = CheckpointFile(
+            settings.kubelet_dir,
+            {settings.names.core: Resource.CORE, settings.names.memory: Resource.MEMORY},
+        )
         self._events = EventQueue(
             api=self._api,
             node=settings.node_name,
@@ -139,7 +150,7 @@ class Agent:
                 node=settings.node_name,
                 health_feed=self._health_feed,
                 metrics=self._metrics,
-                tell=self._tell,
+                tell=self._events.put,
                 poke=self._inventory.poke,
             ),
             pace=pace,
@@ -149,18 +160,21 @@ class Agent:
             metrics=self._metrics,
             holdings=self._holdings,
             inventory=lambda: self._watch.inventory,
-            tell=self._tell,
+            tell=self._events.put,
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
+        self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.pending.set_function(self.pending)
-        self._metrics.standing_by.set_function(lambda: self._succession.standing_by)
         self.threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
             self._thread("pods", lambda: self.pods.run(self._stop)),
-            self._thread("load", self._load),
-            self._thread("succession", lambda: self._succession.run(self._stop)),
+            self._thread("serve", self._serve),
+            self._thread("events", self._events.run),
+            self._thread("inventory", self._inventory.run),
         ]
+        if (meter := self._report.meter) is not None:
+            self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
         self._driver_files = None
         if settings.lays_out_driver:
             self._driver_files = keeper = driver_keeper(
@@ -202,39 +216,28 @@ class Agent:
         for thread in tuple(self.threads):  # one of them adds more, once the cards are known
             thread.start()
 
-    def stop(self) -> bool:
-        """End: hand over to an agent that stands by, else end in order.
-
-        Where nobody stands by calls in flight finish, and what is unwritten is made again later.
-
-        Returns:
-            Whether a successor serves. This process has to exit at once then, closing nothing:
-            the kubelet's connections live on in the other (K26).
-        """
-        if self._succession.hand_over():
-            log.info("handed over")
-            return True
+    def stop(self) -> None:
+        """End: calls in flight finish, and what is unwritten is made again by the next agent."""
         with self._opening:
             self._stop.set()
-        self._succession.wake()
-        self._watch.known.set()  # wakes the registrar where it still waits for the cards,
-        self.pods.synced.set()  # and the refresher where it waits for the first list
+        self._watch.known.set()  # wakes what waits for the cards,
+        self.pods.synced.set()  # for the first list of pods,
         if self._driver_files is not None:
-            self._driver_files.ready.set()
+            self._driver_files.ready.set()  # and for the driver's files
         self._api.close()
         self._events.stop()
         self._inventory.stop()
         if self._session is not None:
+            self._session.registrar.stop()
             self._session.writer.stop()
             self._session.upkeep.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self.threads)):
             thread.join(max(deadline - time.monotonic(), 0))
-        self._succession.close()
+        self._lock.release()
         self._record.close()
         self._http.stop()
         log.info("stopped")
-        return False
 
     def pending(self) -> int:
         """Count the allocations that are not written yet."""
@@ -242,8 +245,8 @@ class Agent:
 
     # --- once the cards are known ------------------------------------------------------
 
-    def _load(self) -> None:
-        """Know the node's cards; then be ready to serve, or to stand by."""
+    def _serve(self) -> None:
+        """Load what the cards allow, register, and keep the record true until the end."""
         self._watch.known.wait()
         inventory = self._watch.inventory
         if inventory is None:
@@ -251,6 +254,8 @@ class Agent:
         if self._driver_files is not None:
             # A container that is answered earlier would find an empty folder.
             self._driver_files.ready.wait()
+        if not self._lock.take(self._stop):
+            return
         try:
             session = self._make_session(inventory)
         except SettingsError as error:
@@ -262,21 +267,13 @@ class Agent:
             if self._stop.is_set():
                 return
             self._session = session
-        with suppress(OSError):  # tried again when it registers
-            session.registrar.listen()
-        self._succession.loaded(session.serving)
-        self._stop.wait()
-
-    def _lead(self, how: str) -> None:
-        """Write to the API server from now on: nobody else does."""
-        if how != "start":
-            self._metrics.handovers.labels(how).inc()
-        log.info("serving this node", extra={"by": how})
+        session.refresher.load()
+        self._loaded = True
+        self._inventory.poke()
         remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
-        self._spawn("events", self._events.run)
-        self._spawn("inventory", self._inventory.run)
-        if (meter := self._report.meter) is not None:
-            self._spawn("use", lambda: meter.run(self._stop))
+        self._spawn("outbox", session.writer.run)
+        self._spawn("registrar", session.registrar.run)
+        session.refresher.run()
 
     def _spawn(self, name: str, target: Callable[[], None]) -> None:
         with self._opening:
@@ -313,6 +310,9 @@ class Agent:
             table=table,
             pods=self.pods,
             record=self._record,
+            checkpoint=self._checkpoint,
+            store=StateFile(settings.plugin_dir / IN_SERVICE),
+            kubelet=KubeletLife(settings.kubelet_dir).current,
             writer=writer,
             decision_log=decision_log,
             answer=injector.answer,
@@ -320,17 +320,14 @@ class Agent:
             unhealthy=self._watch.unhealthy,
             policy=settings.policy,
             strict=settings.strict_predicate,
-            aligned=settings.numa,
         )
-
-        # Inside the gate: a refusal that waits to be answered is a call under way.
-        gate = CallGate(PacedCalls(allocator, wait=self._stop.wait))
+        calls = PacedCalls(allocator, wait=self._stop.wait)
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
                 resource=resource,
                 table=table,
-                calls=gate,
+                calls=calls,
                 health_feed=self._health_feed,
                 numa=settings.numa,
             )
@@ -341,20 +338,14 @@ class Agent:
                 Endpoint(names.core, "vcore", service(Resource.CORE)),
                 Endpoint(names.memory, "vmemory", service(Resource.MEMORY)),
             ),
-            on_new_kubelet=allocator.registered,
             on_gap=self._metrics.unregistered.observe,
         )
         upkeep = Upkeep(lifecycle, injector)
-        serving = Serving(
+        refresher = Refresher(
             allocator=allocator,
-            gate=gate,
-            registrar=registrar,
-            writer=writer,
             upkeep=upkeep,
             synced=self.pods.synced,
             stop=self._stop,
-            spawn=self._spawn,
-            on_loaded=self._inventory.poke,
             on_released=self._inventory.poke,
             on_tick=decision_log.tick,
         )
@@ -367,7 +358,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Session(inventory, writer, allocator, registrar, upkeep, serving)
+        return _Session(inventory, writer, allocator, registrar, upkeep, refresher)
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -388,7 +379,7 @@ class Agent:
     def _idle(self) -> bool:
         """Return whether no container of this node has a GPU; not known, it is not."""
         session = self._session
-        if session is None or not session.serving.begun or not session.serving.loaded:
+        if session is None or not self._loaded:
             return False
         free = session.allocator.free(Resource.CORE)
         return all(each == CORES_PER_CARD for each in free.values())
@@ -401,12 +392,10 @@ class Agent:
         """Return the inventory as it is now; ``None`` while nothing is known."""
         block = self._settings.memory_block
         session = self._session
-        if session is not None and session.serving.paused:
-            return None
         if session is None:
             # What an agent wrote whose driver still worked is true no more.
             return NodeCards(block) if self._unusable or self._watch.status.problem else None
-        if not session.serving.loaded:
+        if not self._loaded:
             return None
         return survey(
             session.inventory,
@@ -415,21 +404,16 @@ class Agent:
             free={resource: session.allocator.free(resource) for resource in Resource},
         )
 
-    def _tell(self, notice: Notice) -> None:
-        """Report the API server, which is for the agent that serves to do."""
-        if not self._succession.another_serves:
-            self._events.put(notice)
-
     def _tell_refusal(self, call: str, ref: ContainerRef, reason: str) -> None:
         pod = ref.pod
         word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
         message = f"container {ref.container}: {reason}"
-        self._tell(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
+        self._events.put(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
 
     def _holdings(self) -> Holdings | None:
-        """Return who holds what; ``None`` while another agent serves."""
+        """Return who holds what; ``None`` while that is not known."""
         session = self._session
-        if session is None or not session.serving.loaded or session.serving.paused:
+        if session is None or not self._loaded:
             return None
         return session.allocator.holdings()
 
@@ -446,17 +430,17 @@ class Agent:
         return "" if live else "a thread of the agent has died"
 
     def _why_not_ready(self) -> str:
-        if self.registered:
-            if self._session is None or not self._session.serving.loaded:
-                return "the node's pods are not known yet"
+        if self._session is not None and self.registered:
             return self._session.upkeep.problem
-        if self._succession.standing_by:
-            return ""
+        if self._lock.waiting:
+            return ""  # ready to serve as soon as the agent before has ended
         if self._unusable:
             return self._unusable
-        if self._watch.inventory is not None:
-            return self._awaits_driver or self._succession.problem or "not registered"
-        return self._watch.status.problem or "the cards are not known yet"
+        if self._watch.inventory is None:
+            return self._watch.status.problem or "the cards are not known yet"
+        if self._session is not None and not self._loaded:
+            return "the node's pods are not known yet"
+        return self._awaits_driver or self._lock.problem or "not registered"
 
     @staticmethod
     def _thread(name: str, target: Callable[[], None]) -> threading.Thread:

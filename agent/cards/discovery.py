@@ -1,10 +1,10 @@
 """Knows the node's cards and keeps their health up: one thread between NVML and the agent.
 
 The set of cards is fixed once the first is found, for the life of the agent: device IDs,
-the ledger and the kubelet's own record all speak of that set, and IDs that a container
+the record and the kubelet's own record all speak of that set, and IDs that a container
 holds must stay known. So a card that goes stays listed, unhealthy; one that comes later is
 told of in log and status, and served after a restart of the agent, which disturbs no
-container: the ledger is built again from the kubelet's record.
+container: the record is built again from the kubelet's record.
 """
 
 import logging

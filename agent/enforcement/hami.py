@@ -52,9 +52,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.errors import EnforcementError

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from agent.allocator.model.answer import Answer
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 
 

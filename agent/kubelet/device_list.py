@@ -4,7 +4,7 @@ from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.errors import SettingsError
-from agent.kubelet.api import deviceplugin_pb2 as api
+from common.kubelet_api import deviceplugin_pb2 as api
 from contract.resource import Resource
 from placement.cards import Card
 

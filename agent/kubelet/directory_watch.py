@@ -1,12 +1,14 @@
-"""The kubelet's plugin directory, watched: a kubelet that restarts makes its socket anew."""
+"""A directory whose changes wake whoever waits for them, by inotify."""
 
 import logging
+import os
+import selectors
 import stat
 import threading
-from collections.abc import Callable
+import time
 from pathlib import Path
 
-import watchfiles
+from inotify_simple import INotify, flags
 
 from common.backoff import Backoff
 
@@ -15,42 +17,94 @@ log = logging.getLogger(__name__)
 # inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
 # such as a directory that was made anew.
 LOOK_AGAIN_SECONDS = 2.0
-# watchfiles wakes up this often to see whether something has changed. A kubelet that has come back
-# admits its pods half a second later; a third of what an idle agent cost were wake-ups each 10 ms.
-_STEP_MS = 30
 _BACKOFF_SECONDS = 0.05, 1.0
+# What files come and go; not what is written into them.
+_EVENTS = (
+    *(flags.CREATE, flags.DELETE, flags.MOVED_FROM, flags.MOVED_TO),
+    *(flags.DELETE_SELF, flags.MOVE_SELF, flags.ONLYDIR),
+)
 
 
-def watch(directory: Path, changed: Callable[[], None], stop: threading.Event) -> None:
-    """Call *changed* at every change in *directory*, and now and then, until *stop*."""
-    retries = Backoff(*_BACKOFF_SECONDS)
-    while not stop.is_set():
-        watched = identity(directory)
-        changed()
-        if watched is None:
-            stop.wait(retries.next())
-            continue
-        changes = watchfiles.watch(
-            directory,
-            watch_filter=None,
-            debounce=50,
-            step=_STEP_MS,
-            stop_event=stop,
-            rust_timeout=round(LOOK_AGAIN_SECONDS * 1000),
-            yield_on_timeout=True,
-            recursive=False,
-            raise_interrupt=False,
-        )
+class DirectoryWatch:
+    """Waits for changes in a directory, which may come later, go, and come again.
+
+    One thread waits; any thread may wake it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Prepare; the directory is not looked at yet."""
+        self._directory = directory
+        self._watched: tuple[int, int, int] | None = None
+        self._inotify: INotify | None = None
+        self._retries = Backoff(*_BACKOFF_SECONDS)
+        self._retry_at = 0.0
+        self._lock = threading.Lock()
+        self._closed = False
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    def wake(self) -> None:
+        """Make ``wait`` return; while nobody waits, the next one returns at once."""
+        with self._lock:
+            if not self._closed:
+                os.eventfd_write(self._woken, 1)
+
+    def wait(self, seconds: float = LOOK_AGAIN_SECONDS) -> None:
+        """Return after a change, after ``wake``, or after so many seconds; at times for nothing.
+
+        A change between two waits ends the second at once.
+        """
+        if self._begin():
+            return  # what changed before is not told of
+        if self._inotify is None:
+            seconds = min(seconds, max(self._retry_at - time.monotonic(), 0))
+        for key, _ in self._selector.select(min(seconds, LOOK_AGAIN_SECONDS)):
+            if key.fd == self._woken:
+                os.eventfd_read(self._woken)
+            elif self._inotify is not None:
+                self._inotify.read(timeout=0)
+
+    def close(self) -> None:
+        """Stop watching; nobody may wait any more."""
+        self._end()
+        self._selector.close()
+        with self._lock:
+            self._closed = True
+            os.close(self._woken)
+
+    def _begin(self) -> bool:
+        """Watch the directory that is there now; tell whether it was not watched before."""
+        there = identity(self._directory)
+        if self._inotify is not None and there == self._watched:
+            return False
+        self._end()
+        if time.monotonic() < self._retry_at:
+            return False
+        if there is None:
+            self._retry_at = time.monotonic() + self._retries.next()
+            return False
         try:
-            for _ in changes:
-                retries.reset()
-                changed()
-                if identity(directory) != watched:
-                    break
+            self._inotify = inotify = INotify()
+            inotify.add_watch(self._directory, sum(_EVENTS))
         except OSError as error:  # the directory went away, or inotify has no watches left
             log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
-            stop.wait(retries.next())
-    changed()
+            self._end()
+            self._retry_at = time.monotonic() + self._retries.next()
+            return False
+        self._selector.register(inotify, selectors.EVENT_READ)
+        self._watched = there
+        self._retries.reset()
+        return True
+
+    def _end(self) -> None:
+        inotify, self._inotify = self._inotify, None
+        if inotify is None:
+            return
+        if self._watched is not None:
+            self._selector.unregister(inotify)
+        self._watched = None
+        inotify.close()
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:

@@ -1,7 +1,7 @@
 """The resources that are served, each by a server on a socket of its own.
 
-Every server has a socket name of its own, so that two agents can be served side by side while
-one hands over to the other (K26).
+Every server has a socket name of its own: gRPC unlinks a socket's path when its server stops, late
+too, and another server may be listening there by then.
 """
 
 import secrets
@@ -45,20 +45,15 @@ class EndpointServers:
         """Prepare; nothing is served yet.
 
         Args:
-            folder: the kubelet's device plugin directory.
+            folder: where their sockets are.
             endpoints: what to serve.
             on_cut: told when the kubelet ends the stream of the newest registration.
         """
         self._dir = folder
         self._endpoints = endpoints
         self._on_cut = on_cut
-        # Servers whose sockets are gone, but to which a living kubelet may still have streams:
-        # were they closed, it would drop the registrations of their successors (K18).
-        self._retired: list[PluginServer] = []
         self.served: tuple[Served, ...] = ()
         """What is served now."""
-        self.sockets: list[Path] = []
-        """Every socket that was listened on."""
 
     @property
     def complete(self) -> bool:
@@ -66,13 +61,12 @@ class EndpointServers:
         return bool(self.served) and all(each.server.socket.exists() for each in self.served)
 
     def serve(self) -> None:
-        """Serve every endpoint on a new socket.
+        """Serve every endpoint on a new socket, and none on an older one any more.
 
         Raises:
             OSError: a socket cannot be made.
         """
-        self._retired += [each.server for each in self.served]
-        self.served = ()
+        self.stop()
         served: list[Served] = []
         for endpoint in self._endpoints:
             service = endpoint.service()
@@ -84,13 +78,11 @@ class EndpointServers:
                 for each in served:
                     each.server.stop(within=0)
                 raise
-            self.sockets.append(socket)
             served.append(Served(endpoint, service, server))
         self.served = tuple(served)
 
     def stop(self) -> None:
-        """Stop all servers, those of sockets that are gone too."""
-        for server in (*(each.server for each in self.served), *self._retired):
-            server.stop()
+        """Stop all servers."""
+        for each in self.served:
+            each.server.stop()
         self.served = ()
-        self._retired = []

@@ -1,5 +1,6 @@
 """The kubelet's PodResources ``List``, as a source of plain snapshots."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,8 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.errors import Unavailable
-from agent.kubelet.api import podresources_pb2
 from common.backoff import spread
+from common.kubelet_api import podresources_pb2
 from contract.resource import Resource
 
 # The kubelet allows 100 calls a second (fact K5): after this long one more is due.
@@ -150,7 +151,7 @@ class PodResources:
         for devices in container.devices:  # one entry per ID, not per resource (fact K16)
             resource = self._resources.get(devices.resource_name)
             if resource is not None:
-                held.setdefault(resource, set()).update(devices.device_ids)
+                held.setdefault(resource, set()).update(map(sys.intern, devices.device_ids))
         return ListedContainer(
             container.name, {resource: frozenset(ids) for resource, ids in held.items()}
         )

@@ -13,13 +13,15 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.tickets import DeviceTable
 from agent.cards.health_feed import HealthFeed
 from agent.errors import Refusal
-from agent.kubelet.api import deviceplugin_pb2 as api
-from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.kubelet.device_list import devices
+from common.kubelet_api import deviceplugin_pb2 as api
+from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
 
+KUBELET_SOCKET = "kubelet.sock"
+"""A kubelet's socket, in its device plugin directory."""
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 # ListAndWatch keeps one thread for as long as the kubelet is connected (two while it
@@ -241,9 +243,6 @@ class PluginServer:
                 ("grpc.max_receive_message_length", _MESSAGE_BYTES),
                 ("grpc.max_send_message_length", _MESSAGE_BYTES),
                 ("grpc.so_reuseport", 0),
-                # Pings that measure the connection: on a unix socket there is nothing to gain,
-                # and the answer to one may come when another agent holds the connection (K26).
-                ("grpc.http2.bdp_probe", 0),
             ),
         )
         rpc.add_DevicePluginServicer_to_server(service, self._server)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from agent.allocator.model.pod_view import PodView, parse_pod
+from agent.allocator.model.pod_view import Key, PodView, parse_pod
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from common.apiserver.follower import Follower
@@ -40,6 +40,9 @@ _ASK_AGAIN_SECONDS = 0.5
 # UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
 # meanwhile must not bring such a pod back.
 _MOST_GONE = 1024
+# After a list, pods of which the watch tells nothing may still be on the node for so long: they
+# were deleted by force before, and the kubelet has not come to that.
+_GAP_SECONDS = 5.0
 
 
 class PodCache:
@@ -80,6 +83,9 @@ class PodCache:
         self._gone: OrderedDict[str, None] = OrderedDict()
         # By name: when it was asked for, and the UID that was found, if any.
         self._asked: dict[tuple[str, str], tuple[float, str]] = {}
+        # UIDs of each name that the watch has told of since the last list, and when that was.
+        self._told: OrderedDict[Key, set[str]] = OrderedDict()
+        self._listed_at = 0.0
         self._synced = threading.Event()
 
     def subscribe(self, on_change: Callable[[PodView], None]) -> None:
@@ -91,9 +97,22 @@ class PodCache:
         """Set once the first list has been read."""
         return self._synced
 
+    def is_synced(self) -> bool:
+        """Return whether the first list has been read."""
+        return self._synced.is_set()
+
     def views(self) -> Sequence[PodView]:
         """Return all known pods; the same object for as long as nothing has changed."""
         return self._tuple
+
+    def is_only_one(self, view: PodView) -> bool:
+        """Return whether no other pod of this name can be on the node, by what the watch has told.
+
+        The watch tells of every pod, in order; what there was before it began is unknown.
+        """
+        with self._lock:
+            gap = self._clock() < self._listed_at + _GAP_SECONDS
+            return not gap and self._told.get(view.id.key) == {view.id.uid}
 
     def fetch(
         self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
@@ -167,6 +186,10 @@ class PodCache:
             self._views = fresh
             self._replaced.clear()
             self._tuple = tuple(fresh.values())
+            self._listed_at = self._clock()
+            self._told.clear()
+            for view in fresh.values():
+                self._told.setdefault(view.id.key, set()).add("")  # and others, perhaps
         self._synced.set()
         for view in changed:
             with _alone({"metadata": {"name": view.id.name, "namespace": view.id.namespace}}):
@@ -183,7 +206,11 @@ class PodCache:
             self._forget(obj)
         else:
             with _alone(obj):
-                self._remember(obj)
+                view = self._remember(obj)
+                with self._lock:
+                    self._told.setdefault(view.id.key, set()).add(view.id.uid)
+                    while len(self._told) > _MOST_GONE:
+                        self._told.popitem(last=False)
 
     def _remember(self, obj: Json, *, alone: bool = False) -> PodView:
         view = self._parse(obj)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.ledger import ContainerRef, Correction
+from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.tickets import summarize
 from agent.observability.folding import Folding
 from agent.observability.metrics import Metrics

@@ -66,6 +66,11 @@ class Metrics:
             "Containers that started without proof of whose devices they hold.",
             registry=self.registry,
         )
+        self.checkpoint_readable = Gauge(
+            f"{prefix}checkpoint_readable",
+            "Whether the kubelet's checkpoint can be read, which proves each start.",
+            registry=self.registry,
+        )
         self.unadvised = Counter(
             f"{prefix}unadvised_choices",
             "Choices of cards made while the wishes of the pod's author were not known.",
@@ -98,24 +103,10 @@ class Metrics:
             "Whether the kubelet knows this agent's resources.",
             registry=self.registry,
         )
-        self.standing_by = Gauge(
-            f"{prefix}standing_by",
-            "Whether another agent serves this node, and this one could at once.",
-            registry=self.registry,
-        )
-        self.handovers = Counter(
-            f"{prefix}handovers",
-            "Times this agent took over from one that it stood by for: handover (that one had "
-            "asked for it) or death.",
-            ["by"],
-            registry=self.registry,
-        )
-        for how in ("handover", "death"):  # increase() sees no first 1 that comes with its series
-            self.handovers.labels(how)
         self.unregistered = Histogram(
             f"{prefix}unregistered_seconds",
-            "How long a kubelet was there and did not know this agent, before each registration; "
-            "0 where another agent was known to it.",
+            "How long a kubelet.sock was there that did not know this agent, before each "
+            "registration.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
             registry=self.registry,
         )

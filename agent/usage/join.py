@@ -1,4 +1,4 @@
-"""Samples of processes, the container of each process, and the ledger, joined. Pure."""
+"""Samples of processes, the container of each process, and the record, joined. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.allocator.holdings import Holder
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
 
 _WHOLE = 100

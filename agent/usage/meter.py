@@ -52,7 +52,7 @@ class Meter:
         Args:
             read: asks the driver.
             owners: finds the containers of processes.
-            holdings: tells who holds what; ``None`` while another agent serves.
+            holdings: tells who holds what; ``None`` while that is not known.
             period: seconds between two looks.
             on_overuse: told of a container that takes more than it holds, once.
             close: closes what *owners* asks.

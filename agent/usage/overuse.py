@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from agent.allocator.holdings import HeldShare, Holder
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.model.containers import ContainerRef
 from agent.usage.join import Use, Used
 
 _MIB = 1 << 20

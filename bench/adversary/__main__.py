@@ -8,7 +8,7 @@ from multiprocessing import get_context
 
 import click
 
-from bench.adversary.run import run
+from bench.adversary.run import Outcome, run
 from bench.adversary.soak import FORMS, one
 
 
@@ -29,7 +29,7 @@ def main(  # noqa: PLR0913 -- one argument per flag
         for active_only in forms.values():
             run(first, active_only=active_only, rounds=rounds, trace=click.echo)
         return
-    kinds: Counter[str] = Counter()
+    total = Outcome()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         tasks = {
             pool.submit(one, seed, active_only, rounds): (seed, name)
@@ -38,9 +38,12 @@ def main(  # noqa: PLR0913 -- one argument per flag
         }
         for task in as_completed(tasks):
             seed, name = tasks[task]
+            total += task.result()
             for each in task.result().findings:
-                kinds[each.kind] += 1
                 click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")
+    kinds = Counter(each.kind for each in total.findings)
+    click.echo(f"verdicts: {dict(total.verdicts)}")
+    click.echo(f"excused: {dict(total.excused)}")
     click.echo(f"{len(tasks)} nodes: {dict(kinds) or 'no findings'}")
     sys.exit(bool(kinds))
 

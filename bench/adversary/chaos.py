@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from bench.adversary.devices import CallFailed
 from bench.adversary.faults import Faults
 from bench.adversary.judge import Call
 from bench.adversary.kubelet import KubeletDied
@@ -13,6 +12,10 @@ Choices = Sequence[tuple[int, Callable[[], None]]]
 
 _EAGER = 0.25
 """How likely something happens at a point where it may."""
+
+
+_LOST = 0.01
+"""How likely an answer is lost."""
 
 
 class Chaos:
@@ -43,11 +46,11 @@ class Chaos:
             (2, faults.come_back),
             (2, faults.fail_a_get),
             (1, faults.refresh),
+            (1, faults.tell_devices),
         )
         self._rare: Choices = (
-            (4, faults.hand_over),
+            (6, faults.kill_agent),
             (3, faults.api),
-            (2, faults.kill_agent),
             (2, faults.list),
             (1, faults.health),
             (1, faults.static_pod),
@@ -63,7 +66,6 @@ class Chaos:
             call: which call it is.
 
         Raises:
-            CallFailed: the agent is gone when the call comes.
             KubeletDied: the kubelet is.
         """
         if self._deep or self.paused:
@@ -92,8 +94,14 @@ class Chaos:
             self._faults.note("kubelet died in the middle of a pod")
             raise KubeletDied
         if where == "call" and random.random() < 0.006:
-            self._faults.kill_agent()
-            raise CallFailed("connection reset by peer")
+            self._faults.kill_agent()  # the device plugin proxy asks the next one
+
+    def loses(self) -> bool:
+        """Let the agent die after it has answered and before the proxy has the answer, or not."""
+        if self._deep or self.paused or self._random.random() > _LOST:
+            return False
+        self._faults.lose_answer()
+        return True
 
     def _one_of(self, choices: Choices) -> None:
         [what] = self._random.choices(

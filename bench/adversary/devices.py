@@ -12,6 +12,9 @@ from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
+_OVERTAKEN = 0.3
+"""How likely a message of ``ListAndWatch`` is overtaken by the write that comes next."""
+
 PodDevices: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
 """``podDevices``: UID -> container -> resource -> device IDs."""
 
@@ -73,8 +76,10 @@ class Devices:
         self.sources_ready = False
         self.running_before: frozenset[tuple[str, str]] = frozenset()
         self.pod_devices: PodDevices = {}
-        self.saved: PodDevices = {}
+        self.saved: PodDevices = {}  # the checkpoint
+        self._late: PodDevices | None = None  # gathered by a writer that has been overtaken (K33)
         self.allocated: dict[Resource, set[str]] = {each: set() for each in Resource}
+        self.life = 0
         self.pending = ""
         self._reusable_of = ""
         self.reusable: dict[Resource, set[str]] = {each: set() for each in Resource}
@@ -83,7 +88,8 @@ class Devices:
 
     def restart(self, running: Iterable[tuple[str, str]]) -> None:
         """Begin a new life with what the checkpoint says."""
-        self.pod_devices = _copied(self.saved)
+        self.life += 1
+        self.pod_devices, self._late = _copied(self.saved), None
         self.allocated = self._derived()
         self.running_before = frozenset(running)
         self.sources_ready = False
@@ -166,7 +172,31 @@ class Devices:
             held = self.pod_devices.setdefault(pod.uid, {}).setdefault(container.name, {})
             held[resource] = frozenset(ids)
         if changed:
-            self.saved = _copied(self.pod_devices)
+            self.write()
+
+    # --- the checkpoint -----------------------------------------------------------------
+
+    def write(self) -> None:
+        """``writeCheckpoint``; a writer that this one overtakes writes after it (K33)."""
+        self.saved = _copied(self.pod_devices)
+        if self._late is not None:
+            self.saved, self._late = self._late, None
+
+    def listed(self) -> None:
+        """Take a message of ``ListAndWatch``: it writes (K28, K30), or is overtaken (K33)."""
+        if self._late is None and self._random.random() < _OVERTAKEN:
+            self._late = _copied(self.pod_devices)
+        else:
+            self.write()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the checkpoint lacks what a container has got."""
+        return any(
+            self.saved.get(uid, {}).get(name) != held
+            for uid, containers in self.pod_devices.items()
+            for name, held in containers.items()
+        )
 
     def _choose(
         self, pod: Pod, container: Container, resource: Resource, port: Port

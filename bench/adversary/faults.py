@@ -17,12 +17,15 @@ FAULTS = (
     "GET away",
     "GET failed",
     "List away",
-    "agent handed over",
+    "agent and kubelet died together",
     "agent killed",
     "agent started while the API is away",
+    "answer lost",
     "called while a deleted pod's container without GPUs is listed",
     "called while the watch is behind",
     "card fell ill",
+    "checkpoint in mid-admission (K30)",
+    "checkpoint overtaken (K33)",
     "deleted by force",
     "kubelet died",
     "kubelet died in the middle of a pod",
@@ -224,6 +227,15 @@ class Faults:
         self.world.kubelet.blind = True
         self.note("List away")
 
+    def tell_devices(self) -> None:
+        """Let the plugin send its list of devices once more, in mid-admission too (K30)."""
+        world = self.world
+        if world.devices.connected:
+            half = world.devices.behind
+            world.devices.listed()
+            if half and not world.devices.behind:
+                self.note("checkpoint in mid-admission (K30)")
+
     def may_see_again(self) -> None:
         """Let ``List`` come back, sooner or later."""
         if self._random.random() < 0.2:
@@ -254,6 +266,7 @@ class Faults:
             card = world.ill.pop()
             for resource in Resource:
                 world.devices.healthy[resource] |= world.table.by_card(resource)[card]
+                world.devices.listed()
         else:
             card = self._random.choice(world.cards)
             self.note("card fell ill")
@@ -261,22 +274,24 @@ class Faults:
             world.could.clear()
             for resource in Resource:
                 world.devices.healthy[resource] -= world.table.by_card(resource)[card]
+                world.devices.listed()
+        if world.devices.behind:
+            self.note("checkpoint overtaken (K33)")
 
     # --- agents and kubelets --------------------------------------------------------------
-
-    def hand_over(self) -> None:
-        """Replace the agent by a successor that is ready at once."""
-        if self.world.call is None:
-            self.note("agent handed over")
-            self._restart_agent()
 
     def kill_agent(self) -> None:
         """Kill the agent and start another."""
         if self.world.call is None:
             self.note("agent killed")
-            self._restart_agent()
+            self._next_agent()
 
-    def _restart_agent(self) -> None:
+    def lose_answer(self) -> None:
+        """Kill the agent after it has answered a call; the answer never arrives."""
+        self.note("answer lost")
+        self._next_agent()
+
+    def _next_agent(self) -> None:
         if self.world.api.away:
             self.note("agent started while the API is away")
         self.world.start_agent()
@@ -287,7 +302,10 @@ class Faults:
         self.world.kubelet.restart()
         self.world.could.clear()
         self.world.passed.clear()
-        if self._random.random() < 0.9:
+        if self._random.random() < 0.2:
+            self.note("agent and kubelet died together")
+            self._next_agent()
+        elif self._random.random() < 0.9:
             self.world.register()
 
 

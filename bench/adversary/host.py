@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
+from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import DecisionLog, RecordSource
 from agent.allocator.model.tickets import DeviceTable
@@ -17,6 +18,7 @@ from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
 from agent.kubernetes_api.pods import PodCache
 from bench.adversary.api import Api
+from bench.adversary.devices import Devices
 from bench.adversary.pods import NAMES, NODE, Json
 
 _PATIENCE_S = 60.0
@@ -124,6 +126,39 @@ class Watch:
         raise Unavailable("API server: connection reset")
 
 
+class CheckpointReader:
+    """The kubelet's checkpoint, as it was written last (``agent.allocator.model.ports``)."""
+
+    def __init__(self, devices: Devices) -> None:
+        """Read what *devices* writes."""
+        self._devices = devices
+
+    def read(self) -> Checkpoint:
+        """Return what it says."""
+        return Checkpoint(
+            {
+                uid: {name: dict(held) for name, held in containers.items()}
+                for uid, containers in self._devices.saved.items()
+            }
+        )
+
+
+class StateFolder:
+    """The agent's state folder: what an agent wrote, the next one finds."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._text = ""
+
+    def load(self) -> str:
+        """Return what was written last."""
+        return self._text
+
+    def save(self, text: str) -> None:
+        """Replace what was written before."""
+        self._text = text
+
+
 class Host:
     """The agent of one node."""
 
@@ -133,6 +168,8 @@ class Host:
         table: DeviceTable,
         api: Api,
         record: RecordSource,
+        devices: Devices,
+        kubelet: Callable[[], str],
         decision_log: DecisionLog,
         unhealthy: Callable[[str], str],
         clock: Callable[[], float],
@@ -143,6 +180,9 @@ class Host:
         self._table = table
         self._api = api
         self._record = record
+        self._checkpoint = CheckpointReader(devices)
+        self._kubelet = kubelet
+        self._folder = StateFolder()
         self._decision_log = decision_log
         self._unhealthy = unhealthy
         self._clock = clock
@@ -161,10 +201,14 @@ class Host:
             table=self._table,
             pods=watch.cache,
             record=self._record,
+            checkpoint=self._checkpoint,
+            store=self._folder,
+            kubelet=self._kubelet,
             writer=self._api,
             decision_log=self._decision_log,
             answer=lambda _grant: Answer(),
             unhealthy=self._unhealthy,
+            pause=lambda _seconds: None,
         )
         self.allocator = allocator
         watch.start()  # before there is a session nothing is assigned, and nobody is told
@@ -175,7 +219,7 @@ class Host:
             self._guarded("catch up", lambda: allocator.catch_up(view))
 
         watch.cache.subscribe(changed)
-        allocator.rebuild()
+        allocator.refresh()
 
     def stop(self) -> None:
         """End it."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from agent.allocator.model.ledger import ContainerRef, Correction
+from agent.allocator.model.containers import ContainerRef, Correction
 from contract.allocation import Evidence
 from contract.resource import Resource
 

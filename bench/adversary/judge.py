@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import card_of
 from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
@@ -39,7 +39,6 @@ class Call:
         seen: ``List`` could be had in this call.
         reachable: the API server had the pod throughout this call, and could be had.
         alike: containers of the pod that hold exactly the same places (K7).
-        halves: nobody can know how far the pod's ordinary init containers are (K4).
         ended: pods of which nobody can know that they are not asking (K8): rejected, listed for
             the first time, and the API server has not been told.
         said: what the agent said in it.
@@ -52,7 +51,6 @@ class Call:
     seen: bool = True
     reachable: bool = True
     alike: set[str] = field(default_factory=set)
-    halves: bool = False
     ended: set[str] = field(default_factory=set)
     said: list[Said] = field(default_factory=list)
 
@@ -75,9 +73,10 @@ class Judge:
     Kinds: ``wrong`` another container was named, ``bystander`` one that never asked for GPUs was
     named, ``witness`` a guess was called more, ``twice`` a place was given twice, ``refused``
     a pod was refused that could have run, ``failed`` the agent failed instead of answering,
-    ``veto`` a start was vetoed without reason, ``wish`` a container started on a card that its
-    author had ruled out, ``record`` a pod carries what is not so, ``free`` what is free is told
-    wrongly, ``unknown`` a running container is not known.
+    ``veto`` a start was vetoed without reason, ``unproven`` one was let through without proof,
+    ``wish`` a container started on a card that its author had ruled out, ``record`` a pod carries
+    what is not so, ``free`` what is free is told wrongly, ``unknown`` a running container is not
+    known.
     """
 
     def __init__(self) -> None:
@@ -110,8 +109,8 @@ class Judge:
         """Judge whom the agent named in one call; return whether it named another."""
         another = False
         for each in call.said:
-            if each.word == "corrected":
-                self.verdicts["corrected"] += 1
+            if each.word in ("corrected", "unproven"):
+                self.verdicts[each.word] += 1
             if each.word not in ("decided", "refused", "replaced") or each.ref is None:
                 continue
             if each.evidence is not None:
@@ -134,7 +133,8 @@ class Judge:
                 self._guesses[call.place] = each.ref
             if not right:
                 another = True
-                self._bystander(call, each)
+                if not self._carries_out(call, each):
+                    self._bystander(call, each)
             sure = call.seen and call.known and (right or not self._a_guess(call, each))
             if each.evidence is Evidence.WITNESS and not sure:
                 self.find("witness", f"{call}: {each}")
@@ -146,7 +146,8 @@ class Judge:
         Nothing has come to be known between the two: the kubelet asks for the places at once.
         """
         return (
-            said.evidence is Evidence.TICKET
+            said.evidence in (Evidence.TICKET, Evidence.ORDER)
+            and said.text.startswith("allocate")
             and said.ref is not None
             and said.ref == self._guesses.get(call.place)
         )
@@ -175,7 +176,7 @@ class Judge:
         if said.ref is None or said.word == "refused":
             return False
         pod = said.ref.pod
-        return pod.uid in call.ended or (call.halves and pod.uid in call.pod.uids)
+        return pod.uid in call.ended
 
     @staticmethod
     def right(call: Call, said: Said) -> bool:
@@ -185,12 +186,17 @@ class Judge:
             return False
         # The agent knows no UID of a pod that only the kubelet has left.
         uids = {*call.pod.uids, ""}
-        return ref.pod.key == call.pod.key and ref.pod.uid in uids
+        # Nor a pod's name, where the checkpoint alone has its UID.
+        named = ref.pod.name or ref.pod.uid not in call.pod.uids
+        return (ref.pod.key == call.pod.key or not named) and ref.pod.uid in uids
 
     def _bystander(self, call: Call, said: Said) -> None:
         ref = said.ref
         pod = self._pods.get(ref.pod.uid) if ref is not None else None
         if ref is None or pod is None:
+            return
+        if not (call.known or call.reachable):
+            self.excused["a container of a pod whose spec nobody could tell"] += 1
             return
         if not any(each.name == ref.container and each.asks for each in pod.containers):
             self.find("bystander", f"{call}: {said}")
@@ -215,6 +221,13 @@ class Judge:
             self.find("split", f"{call}: a share on {count} cards")
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
+
+    def unproven(self, call: Call, said: Said, *, overtaken: bool) -> None:
+        """Judge a start without proof: the checkpoint could be read."""
+        if overtaken:
+            self.excused["unproven: the checkpoint is one container old (K33)"] += 1
+        else:
+            self.find("unproven", f"{call}: {said}")
 
     def started(self, pod: Pod, container: Container, cards: set[str], *, known: bool) -> None:
         """Judge a container that starts on these cards."""

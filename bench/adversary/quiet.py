@@ -6,7 +6,6 @@ from collections.abc import Collection
 from agent.allocator.model.tickets import card_of
 from bench.adversary.kubelet import State
 from bench.adversary.pods import NAMES
-from bench.adversary.refusals import hidden
 from bench.adversary.world import World
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind
@@ -40,9 +39,6 @@ def check(world: World) -> None:
 
 def _check_free(world: World) -> None:
     world.kubelet.look()
-    # What ordinary init containers of these have left over nobody can tell (K4).
-    if hidden(world):
-        return
     # What a rejected or deleted pod got is free as soon as another comes, at the latest; until
     # then List may show it (K20, K21).
     over = world.devices.pod_devices.keys() - set(world.kubelet.active())

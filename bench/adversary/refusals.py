@@ -10,7 +10,6 @@ from bench.adversary.devices import Devices, Offer
 from bench.adversary.journal import Memory
 from bench.adversary.judge import Call, Judge
 from bench.adversary.oracle import Task, fits
-from bench.adversary.pods import NAMES
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
@@ -23,7 +22,6 @@ class World(Protocol):
         ill: those of them that are ill.
         could: the UIDs of pods that could be placed when they were first asked for.
         confused: the UIDs of pods in whose calls another was named.
-        lost: the UIDs of pods that were there before the agent started.
         devices: what the kubelet knows of devices.
         api: the API server.
         memory: what the agent has said.
@@ -34,7 +32,6 @@ class World(Protocol):
     ill: set[str]
     could: set[str]
     confused: set[str]
-    lost: set[str]
     devices: Devices
     api: Api
     memory: Memory
@@ -58,8 +55,6 @@ def refused(world: World, call: Call, error: Refusal, *, fit: bool) -> None:
     excuse = _excuse(world, call)
     if not excuse and not call.seen and isinstance(error, PlacementError):
         excuse = "without List nobody can tell who was rejected"
-    if not excuse and cornered and hidden(world):
-        excuse = "an init container that an agent before served and did not record (K4)"
     if excuse:
         world.judge.excused[excuse] += 1
     else:
@@ -85,20 +80,6 @@ def _in_another_name(world: World, call: Call) -> bool:
         each.word == "refused" and each.ref is not None and not world.judge.right(call, each)
         for each in world.memory.said
     )
-
-
-def hidden(world: World) -> bool:
-    """Return whether pods hold what no agent can know of that has started since (K4)."""
-    for uid in (world.lost | world.confused) & world.devices.pod_devices.keys():
-        pod = world.judge.pod(uid)
-        for name, held in world.devices.pod_devices[uid].items():
-            if pod is None or not held or pod.container(name).kind is not ContainerKind.INIT:
-                continue
-            if not world.api.has(pod) or uid in world.confused:
-                return True
-            if f'"{name}"' not in pod.annotations.get(NAMES.gpu_allocation, ""):
-                return True
-    return False
 
 
 def could_run(world: World, call: Call, offer: Offer) -> bool:

@@ -67,7 +67,7 @@ def run(
     world.trace = world.judge.trace = trace
     faults = Faults(world, random)
     chaos = Chaos(faults, random)
-    world.strike = chaos.strike
+    world.strike, world.loses = chaos.strike, chaos.loses
     try:
         for _ in range(rounds):
             faults.bind_a_burst()

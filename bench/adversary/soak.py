@@ -24,6 +24,7 @@ KINDS = (
     ("cornered", "refused though it fitted when it was first asked for"),
     ("failed", "calls and threads ended by an exception"),
     ("veto", "starts vetoed without reason"),
+    ("unproven", "started without proof"),
     ("wish", "started against its author's wish"),
     ("record", "records that differ"),
     ("free", "free places told wrongly on a quiet node"),
@@ -68,7 +69,7 @@ def one(seed: int, active_only: bool, rounds: int) -> Outcome:  # noqa: FBT001 -
 
 def tables(totals: Mapping[str, Outcome], seeds: int) -> list[Table]:
     """Write what became of the nodes."""
-    words = ("calls", "right", "wrong", "guessed wrongly", "corrected", "refused")
+    words = ("calls", "right", "wrong", "guessed wrongly", "corrected", "unproven", "refused")
     rows: list[tuple[Cell, ...]] = [
         (
             form,

@@ -53,8 +53,11 @@ def _lets_start(
         return False
     finally:
         call.said = world.memory.take()
+        written = world.devices.saved.get(pod.uid, {}).get(container.name, {})
         for each in call.said:
             world.trace(f"   {each}")
+            if each.word == "unproven":
+                world.judge.unproven(call, each, overtaken=written.get(resource) != ids)
         world.judge.named(call)
         world.memory.said, world.proving = before, False
     return True

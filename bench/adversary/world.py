@@ -37,6 +37,7 @@ class World:
         self.random = random
         self.faults: Counter[str] = Counter()
         self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None
+        self.loses: Callable[[], bool] = lambda: False
         self.trace: Callable[[str], None] = lambda _line: None
         self.judge = Judge()
         self.table = _table()
@@ -56,6 +57,8 @@ class World:
             table=self.table,
             api=self.api,
             record=self.kubelet,
+            devices=self.devices,
+            kubelet=lambda: f"life {self.devices.life}",
             decision_log=self.memory,
             unhealthy=lambda uuid: "xid" if uuid in self.ill else "",
             clock=lambda: self.now,
@@ -65,7 +68,6 @@ class World:
         self.proving = False  # a start is being proved
         self.passed: set[str] = set()  # pods listed while others were served, and refused ones
         self.could: set[str] = set()  # pods that could be placed when they were first asked for
-        self.lost: set[str] = set()  # pods that were there before the agent started
         self.misled = False  # the last call was settled without List
         self.confused: set[str] = set()  # pods in whose calls another was named
         self.devices.sources_ready = True
@@ -74,17 +76,18 @@ class World:
     # --- the agent ------------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        """Replace the agent by one that knows nothing yet, and register it."""
+        """Replace the agent by one that knows nothing yet, and that has registered."""
         self.trace("agent starts")
         self.guarded("start", self.host.start)
-        self.lost = set(self.devices.pod_devices) | set(self.kubelet.known)
         self.passed.clear()
-        self.register()
+        self.devices.connected = True
+        self.devices.listed()
 
     def register(self) -> None:
-        """Let the agent register with the kubelet."""
+        """Let the agent register with another kubelet than before, and see that it is another."""
         self.devices.connected = True
-        self.guarded("registered", self.host.allocator.registered)
+        self.devices.listed()
+        self.guarded("registered", self.host.allocator.refresh)
 
     def refresh(self) -> None:
         """Let the agent look after what has ended and what it owes."""
@@ -125,7 +128,7 @@ class World:
     def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
         """Ask the agent which places it prefers."""
         call = self._begin(pod, container, offer.resource)
-        if could_run(self, call, offer):
+        if (call.known or call.reachable) and could_run(self, call, offer):
             self.could.add(pod.uid)
         available, must = list(offer.available), list(offer.must)
         return self._settle(
@@ -145,12 +148,7 @@ class World:
             lambda: not held.intersection(ids),
         )
         other = self.devices.of(pod.uid, container.name).get(resource.other, frozenset())
-        if held.intersection(ids) <= self.unknowable(resource):
-            self.judge.excused[
-                "given twice: forgotten (K15) and served by an agent before (K4)"
-            ] += not held.isdisjoint(ids)
-        else:
-            self.judge.twice(call, ids, held)
+        self.judge.twice(call, ids, held)
         if pod.uid not in self.confused and (call.known or call.reachable):
             self.judge.cards(call, ids, other)
 
@@ -160,7 +158,6 @@ class World:
         self.now += 0.02
         self.memory.take()
         call.seen = not self.kubelet.blind
-        call.halves = pod.with_init and pod.uid in self.lost
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.host.knows(pod.uids)
         if self.host.behind and not call.known:
@@ -176,7 +173,12 @@ class World:
         self.trace(f"-> {call}" + ("" if call.known else ", not shown to the agent"))
         self.judge.verdicts["calls"] += 1
         try:
-            return ask()
+            answer = ask()
+            while self.loses():  # the proxy asks the next agent
+                self.memory.take()  # nobody heard it
+                call.known = False
+                answer = ask()
+            return answer
         except Refusal as error:
             self.trace(f"   refused: {error}")
             self.judge.verdicts["refused"] += 1
@@ -201,17 +203,6 @@ class World:
             if self.judge.named(call):
                 self.confused.add(call.pod.uid)
             self.call = None
-
-    def unknowable(self, resource: Resource) -> set[str]:
-        """Return what ordinary init containers hold that another agent served (K4)."""
-        return {
-            each
-            for uid in (self.lost | self.confused) & self.devices.pod_devices.keys()
-            for name, held in self.devices.pod_devices[uid].items()
-            if (pod := self.judge.pod(uid)) is not None
-            and pod.container(name).kind is ContainerKind.INIT
-            for each in held.get(resource, ())
-        }
 
     def held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
         """Return the places that others hold, this pod's ordinary init containers not counted."""

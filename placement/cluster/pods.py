@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from contract.allocation import Allocation
 from contract.demand import (
+    NO_ROOM,
     ContainerKind,
     Demand,
     PodDemand,
+    find_misfits,
     read_pod_demand,
 )
 from contract.names import Names
@@ -182,6 +184,9 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
                 per_card[Resource.MEMORY],
             )
         )
+    for container, misfit in find_misfits(demand):
+        if misfit.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
+            return Shape((), wishes, f"container {container.name}: {misfit.detail}")
     kept = [need.demand for need in needs if need.kind is not ContainerKind.INIT]
     inits = [need.demand for need in needs if need.kind is ContainerKind.INIT]
     shares = [(need.cores, need.blocks) for need in needs if need.demand.is_share]

@@ -6,6 +6,6 @@ no I/O, no clock, no randomness of their own. Sockets, files, threads and the AP
 server belong to the others, one outside thing each; ``node`` ties them together.
 
 Nothing here may know how gpu-turnstile works: no name of its resources, no place on
-a card. A fact about kubelets is named by its number (K1 to K26);
+a card. A fact about kubelets is named by its number (K1 to K35);
 docs/kubelet-facts.md maps each to the code and to the tests that hold it.
 """

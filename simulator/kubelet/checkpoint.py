@@ -1,22 +1,21 @@
 """The device manager's checkpoint: who has which devices, over a restart (K11, K12).
 
-The file has the name and the shape of the kubelet's own (``Data`` and ``Checksum``), so
-that what reads the one can read the other. The checksum is ours: the kubelet hashes Go
-structures.
+Name, form and checksum of the file are the kubelet's own, so that whatever reads the one can read
+the other.
 """
 
 import base64
 import binascii
 import json
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from agent.kubelet.api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2 as pb
 from simulator.client import Json
+from simulator.kubelet.checksum import checksum
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.files import write_atomically
@@ -41,24 +40,31 @@ class Checkpoint:
 
 def encode(checkpoint: Checkpoint) -> str:
     """Write the file's text; equal checkpoints are equal text."""
-    entries = [
-        {
-            "PodUID": uid,
-            "ContainerName": container,
-            "ResourceName": resource,
-            "DeviceIDs": {str(node): list(ids) for node, ids in sorted(holding.nodes.items())},
-            "AllocResp": base64.b64encode(
-                write_answer(holding.answer).SerializeToString(deterministic=True)
-            ).decode(),
-        }
-        for uid, containers in sorted(checkpoint.pods.items())
-        for container, resources in sorted(containers.items())
-        for resource, holding in sorted(resources.items())
-    ]
+    entries: list[Json] = []
+    answers: list[bytes] = []
+    for uid, container, resource, holding in _walk(checkpoint.pods):
+        answer = write_answer(holding.answer).SerializeToString(deterministic=True)
+        answers.append(answer)
+        entries.append(
+            {
+                "PodUID": uid,
+                "ContainerName": container,
+                "ResourceName": resource,
+                "DeviceIDs": {str(node): list(ids) for node, ids in sorted(holding.nodes.items())},
+                "AllocResp": base64.b64encode(answer).decode(),
+            }
+        )
     registered = {resource: list(ids) for resource, ids in sorted(checkpoint.registered.items())}
-    data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
-    written = json.dumps(data)
-    return f'{{"Data": {written}, "Checksum": {_checksum(written)}}}'
+    data = {"PodDeviceEntries": entries or None, "RegisteredDevices": registered}
+    document = {"Data": data, "Checksum": checksum(data, answers)}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _walk(pods: Mapping[str, PodHoldings]) -> Iterator[tuple[str, str, str, Holding]]:
+    for uid, containers in sorted(pods.items()):
+        for container, resources in sorted(containers.items()):
+            for resource, holding in sorted(resources.items()):
+                yield uid, container, resource, holding
 
 
 def decode(text: str) -> Checkpoint:
@@ -69,34 +75,50 @@ def decode(text: str) -> Checkpoint:
     """
     try:
         decoded = json.loads(text)
-        data, checksum = decoded["Data"], decoded["Checksum"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptCheckpoint(f"checkpoint: not JSON with Data and Checksum: {error}") from error
-    if checksum != _checksum(json.dumps(data)):
-        raise CorruptCheckpoint(f"checkpoint: Checksum: {checksum} does not fit the data")
-    pods: dict[str, PodHoldings] = {}
-    try:
-        for entry in data["PodDeviceEntries"]:
+        data, told = decoded["Data"], decoded["Checksum"]
+        entries = data["PodDeviceEntries"] or []
+        answers = [_answer(entry) for entry in entries]
+        found = checksum(data, answers)
+        registered = {str(r): tuple(ids) for r, ids in data["RegisteredDevices"].items()}
+        pods: dict[str, PodHoldings] = {}
+        for entry, answer in zip(entries, answers, strict=True):
             containers = pods.setdefault(entry["PodUID"], {})
-            containers.setdefault(entry["ContainerName"], {})[entry["ResourceName"]] = _holding(
-                entry
-            )
-        return Checkpoint(
-            pods, {str(r): tuple(ids) for r, ids in data["RegisteredDevices"].items()}
-        )
+            resources = containers.setdefault(entry["ContainerName"], {})
+            resources[entry["ResourceName"]] = _holding(entry, answer)
     except (ValueError, TypeError, KeyError, AttributeError, DecodeError) as error:
-        raise CorruptCheckpoint(f"checkpoint: an entry cannot be read: {error}") from error
+        raise CorruptCheckpoint(f"checkpoint: not as a kubelet writes it: {error}") from error
+    if told != found:
+        raise CorruptCheckpoint(f"checkpoint: Checksum: {told} does not fit the data")
+    return Checkpoint(pods, registered)
 
 
 class CheckpointFile:
-    """The file in the device plugin directory."""
+    """The file in the device plugin directory.
+
+    The kubelet takes what it writes under one lock and writes it under another, so one of two
+    writers can overtake the other: the older state is written last, and stays until the next
+    write (K33).
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
+        self._late: Checkpoint | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write it, whole or not at all."""
+        """Write it, whole or not at all; then a writer that it has overtaken writes, too."""
         write_atomically(self._path, encode(checkpoint))
+        late, self._late = self._late, None
+        if late is not None:
+            write_atomically(self._path, encode(late))
+
+    def save_late(self, checkpoint: Checkpoint) -> None:
+        """Let the next :meth:`save` overtake this one."""
+        self._late = checkpoint
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether the next write overtakes one."""
+        return self._late is not None
 
     def load(self) -> Checkpoint | None:
         """Read it; ``None`` when there is none.
@@ -112,16 +134,15 @@ class CheckpointFile:
             raise CorruptCheckpoint(f"checkpoint: {error}") from error
 
 
-def _holding(entry: Json) -> Holding:
-    nodes = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
+def _answer(entry: Json) -> bytes:
     try:
-        blob = base64.b64decode(entry["AllocResp"], validate=True)
+        return base64.b64decode(entry["AllocResp"], validate=True)
     except binascii.Error as error:
         raise CorruptCheckpoint(f"checkpoint: AllocResp: {error}") from error
-    message = pb.ContainerAllocateResponse.FromString(blob)
+
+
+def _holding(entry: Json, answer: bytes) -> Holding:
+    nodes = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
+    message = pb.ContainerAllocateResponse.FromString(answer)
     ids = tuple(dict.fromkeys(id_ for of_node in nodes.values() for id_ in of_node))
     return Holding(ids, read_answer(message), nodes)
-
-
-def _checksum(data: str) -> int:
-    return zlib.crc32(data.encode())

@@ -155,22 +155,26 @@ class Devices:
         self.unhealthy[resource] = {**self.unhealthy.get(resource, {}), **lost}
         self.endpoints[resource] = Endpoint(endpoint.options, now)
 
-    def counts(self, now: float, grace: float) -> tuple[dict[str, int], dict[str, int]]:
-        """Return (capacity, allocatable) per resource; forget plugins gone for longer than *grace*.
-
-        A forgotten resource is left out; the caller reports it as gone.
-        """
-        capacity: dict[str, int] = {}
-        allocatable: dict[str, int] = {}
-        for resource in sorted({*self.healthy, *self.unhealthy}):
+    def forget_gone(self, now: float, grace: float) -> bool:
+        """Forget plugins gone for longer than *grace*; return whether there were any."""
+        gone = []
+        for resource in {*self.healthy, *self.unhealthy}:
             endpoint = self.endpoints.get(resource)
             stopped = None if endpoint is None else endpoint.stopped_at
             if endpoint is None or (stopped is not None and now - stopped > grace):
-                for each in (self.endpoints, self.healthy, self.unhealthy):
-                    each.pop(resource, None)
-                continue
-            allocatable[resource] = len(self.healthy.get(resource, {}))
-            capacity[resource] = allocatable[resource] + len(self.unhealthy.get(resource, {}))
+                gone.append(resource)
+        for resource in gone:
+            for each in (self.endpoints, self.healthy, self.unhealthy):
+                each.pop(resource, None)
+        return bool(gone)
+
+    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return (capacity, allocatable) of each resource that is not forgotten."""
+        resources = sorted({*self.healthy, *self.unhealthy})
+        allocatable = {each: len(self.healthy.get(each, {})) for each in resources}
+        capacity = {
+            each: allocatable[each] + len(self.unhealthy.get(each, {})) for each in resources
+        }
         return capacity, allocatable
 
     def manages(self, resource: str) -> bool:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -72,6 +72,7 @@ class DeviceManager:
         self._changed = threading.Condition(self._lock)
         self._saving = threading.Lock()
         self._file = CheckpointFile(settings.plugin_dir)
+        self._overtaking = dice(settings.seed, "overtaken")
         self.plugins = Plugins(settings.plugin_dir, self)
         self._devices = Devices(
             random=random,
@@ -116,11 +117,18 @@ class DeviceManager:
         with self._changed:
             self._devices.advertised(resource, devices)
             self._changed.notify_all()
+            overtaken = self._overtaking.random() < self._settings.overtaken_writes
         try:
-            self._save()
+            self._save(late=overtaken)
         except Stopping:
             return
         self._on_change()
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether the next write of the checkpoint overtakes one (K33)."""
+        with self._saving:
+            return self._file.overtaken
 
     def disconnected(self, resource: str) -> None:
         """Record that the stream of a plugin broke."""
@@ -138,7 +146,12 @@ class DeviceManager:
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return (capacity, allocatable) of each resource."""
         with self._lock:
-            return self._devices.counts(time.monotonic(), self._settings.endpoint_grace_s)
+            gone = self._devices.forget_gone(time.monotonic(), self._settings.endpoint_grace_s)
+            counts = self._devices.counts()
+        if gone:
+            with suppress(Stopping):
+                self._save()
+        return counts
 
     # Pods
 
@@ -306,10 +319,12 @@ class DeviceManager:
         if self._stopping.is_set():
             raise Stopping
 
-    def _save(self) -> None:
+    def _save(self, *, late: bool = False) -> None:
+        """Write the checkpoint, or let the next one that is written overtake it (K33)."""
         with self._saving:
             with self._lock:
                 self._check()
                 pods = {uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods}
                 registered = {r: tuple(ids) for r, ids in self._devices.healthy.items()}
-            self._file.save(Checkpoint(pods, registered))
+            save = self._file.save_late if late else self._file.save
+            save(Checkpoint(pods, registered))

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import grpc
 
-from agent.kubelet.api import deviceplugin_pb2 as pb
-from agent.kubelet.api import deviceplugin_pb2_grpc as pb_grpc
+from common.kubelet_api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import Options
 from simulator.kubelet.errors import CallFailed
@@ -224,9 +224,10 @@ class Plugins(pb_grpc.RegistrationServicer):
         thread = threading.Thread(
             target=self._watch, args=(client,), name=f"watch-{client.resource}", daemon=True
         )
-        with self._lock:
-            self._threads.add(thread)
-        thread.start()
+        with self._lock:  # stop() joins what it finds here: never a thread not started yet
+            if not self._stopped:
+                self._threads.add(thread)
+                thread.start()
         return pb.Empty()
 
     def _watch(self, client: PluginClient) -> None:

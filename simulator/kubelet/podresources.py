@@ -7,8 +7,8 @@ from pathlib import Path
 
 import grpc
 
-from agent.kubelet.api import podresources_pb2 as pb
-from agent.kubelet.api import podresources_pb2_grpc as pb_grpc
+from common.kubelet_api import podresources_pb2 as pb
+from common.kubelet_api import podresources_pb2_grpc as pb_grpc
 from contract.demand import ContainerKind
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.pods import Pod
@@ -73,7 +73,6 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         self._denying = False
         self._limiting = False
         self._outdated = False
-        self._late = False
 
     def start(self) -> None:
         """Listen; a stale socket is replaced."""
@@ -109,10 +108,6 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         """Answer as a kubelet that serves ``v1alpha1`` only."""
         self._outdated = on
 
-    def omit_waiting(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """List a pod only once it holds something, not while it is waiting for its first."""
-        self._late = on
-
     def List(  # noqa: N802 - the name is the protocol's
         self,
         request: pb.ListPodResourcesRequest,  # noqa: ARG002 - empty
@@ -131,10 +126,7 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
             allowed = not self._limiting and self._bucket.allow()
         if not allowed:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        listed = self._lister()
-        if self._late:
-            listed = [(pod, holdings) for pod, holdings in listed if holdings]
-        return pb.ListPodResourcesResponse(pod_resources=describe(listed))
+        return pb.ListPodResourcesResponse(pod_resources=describe(self._lister()))
 
 
 def snapshot(holdings: Mapping[str, PodHoldings], uid: str) -> PodHoldings:

@@ -11,6 +11,7 @@ from simulator.client import Json
 from simulator.kubelet.errors import InvalidPod
 
 MIRROR = "kubernetes.io/config.mirror"
+CONFIG_HASH = "kubernetes.io/config.hash"
 """Marks the API server's shadow of a static pod."""
 
 REJECT = "simulator/reject"

@@ -59,6 +59,8 @@ class Settings:
         preferred_when_exact: see ``devices``.
         numa_hint: what a topology manager would say.
         topology: its policy, where it concludes that from the devices itself (K23).
+        overtaken_writes: how likely a write of the checkpoint for a plugin's list is overtaken by
+            the next one, and comes after it (K33).
         endpoint_grace_s: how long a plugin that went away is remembered.
         plugin_wait_s: after a restart, how long the first pods wait for the plugins of the
             checkpoint; the real one waits only as long as its node informer takes.
@@ -85,6 +87,7 @@ class Settings:
     preferred_when_exact: bool = True
     numa_hint: NumaHint = no_hint
     topology: TopologyPolicy = "none"
+    overtaken_writes: float = 0.0
     endpoint_grace_s: float = 300.0
     plugin_wait_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import logging
 
 from simulator.client import ApiError, Json
 from simulator.kubelet.api import NodeApi
-from simulator.kubelet.pods import MIRROR, Pod, parse_pod
+from simulator.kubelet.pods import CONFIG_HASH, MIRROR, Pod, parse_pod
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,11 @@ def mirror_of(pod: Pod) -> Json:
     metadata = obj["metadata"]
     for field in ("uid", "resourceVersion", "creationTimestamp"):
         metadata.pop(field, None)
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), MIRROR: pod.uid}
+    metadata["annotations"] = {
+        **(metadata.get("annotations") or {}),
+        MIRROR: pod.uid,
+        CONFIG_HASH: pod.uid,
+    }
     return {"apiVersion": "v1", "kind": "Pod", **obj}
 
 

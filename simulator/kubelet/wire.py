@@ -1,6 +1,6 @@
 """Between the device plugin API's messages and what this package keeps of them."""
 
-from agent.kubelet.api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2 as pb
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
 from simulator.kubelet.devices import Options
 from simulator.kubelet.numa import Device

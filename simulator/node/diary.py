@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.ledger import ContainerRef, Correction
+from agent.allocator.model.containers import ContainerRef, Correction
 from contract.allocation import Evidence
 from contract.resource import Resource
 

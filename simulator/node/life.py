@@ -24,17 +24,15 @@ class AgentLife:
     thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read the ledger off the kubelet's record, then let the kubelet in."""
-        self.allocator.rebuild()
+        """Read the record off the kubelet's record, then let the kubelet in."""
+        self.allocator.refresh()
         self.works.open()
-        self.thread = threading.Thread(
-            target=self.registrar.run, args=(self.death.stop,), daemon=True
-        )
+        self.thread = threading.Thread(target=self.registrar.run, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
         """Stop."""
-        self.death.stop.set()
+        self.registrar.stop()
         if self.thread is not None:
             self.thread.join(5)
         self.works.close()

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import grpc
 
-from agent.allocator.model.ledger import ContainerRef, Correction
+from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import AnnotationWriter, DecisionLog
 from agent.allocator.model.tickets import DeviceTable
-from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubelet.server import Calls, DevicePluginService
+from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 
@@ -65,12 +65,10 @@ class Death:
     def __init__(self, hook: AgentHook) -> None:
         self._hook = hook
         self.dead = threading.Event()
-        self.stop = threading.Event()
 
     def come(self) -> None:
         """Die: what is under way from now on is not heard."""
         self.dead.set()
-        self.stop.set()
 
     def cut(self, context: grpc.ServicerContext) -> None:
         """Fail a call of a dead agent, whatever it was about to answer."""

@@ -16,11 +16,14 @@ from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
+from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
+from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.endpoints import Endpoint
+from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import DevicePluginService
+from agent.kubelet.server import Calls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from contract.demand import parse_pod_demand
@@ -61,6 +64,7 @@ class Node:
         manifests: the pods that the API server has for it, by UID.
         pods: the same as its agent is told of them.
         plugin_dir: the folder of the plugins' sockets.
+        kubelet_dir: where the agent looks for the kubelet's checkpoint.
         record_socket: the socket of PodResources.
         state: the agent's folder on disk.
         diary: what has been seen of its pods.
@@ -81,6 +85,7 @@ class Node:
         self._folder = tempfile.TemporaryDirectory(prefix="gt-node-", dir="/tmp")
         root = Path(self._folder.name)
         self.plugin_dir = root / "p"
+        self.kubelet_dir = self.plugin_dir if options.checkpoint else root / "elsewhere"
         self.record_socket = root / "r.sock"
         self.state = root / "s"
         self.kubelet = Kubelet(
@@ -202,7 +207,7 @@ class Node:
                 self.manifests[uid]["status"] = {"phase": "Failed"}
 
     def restart_agent(self) -> None:
-        """End the agent and start another that remembers nothing."""
+        """End the agent and start another, which finds its one file."""
         self.end_agent()
         # What the kubelet offers must be the new agent's, not yet the old one's.
         self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
@@ -341,12 +346,14 @@ class Node:
             table=self._table,
             pods=self.pods,
             record=self._options.record(record),
+            checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
+            store=StateFile(self.plugin_dir / "in-service.json"),
+            kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
             decision_log=MortalJournal(self._options.decision_log(self.diary), death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
-            aligned=self._options.numa,
         )
         self.pods.subscribe(allocator.catch_up)
         registrar = Registrar(
@@ -355,7 +362,6 @@ class Node:
                 Endpoint(name, f"v{resource}", self._service(allocator, resource, death))
                 for name, resource in self._resources.items()
             ],
-            on_new_kubelet=allocator.registered,
         )
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
@@ -387,7 +393,7 @@ class Node:
     def look_for_ended(self) -> None:
         """Let the agent look for pods that have ended, as the real one does twice a second."""
         if self.agent is not None:
-            self.agent.allocator.refresh(unpublished=False)
+            self.agent.allocator.refresh(thorough=False)
 
     def sweep_limits(self) -> None:
         """Let the agent remove what it made for pods that are gone."""
@@ -419,12 +425,12 @@ class Node:
             time.sleep(_POLL_S)
 
     def _service(
-        self, allocator: Allocator, resource: Resource, death: Death
+        self, calls: Calls, resource: Resource, death: Death
     ) -> Callable[[], DevicePluginService]:
         return lambda: MortalService(
             resource=resource,
             table=self._table,
-            calls=allocator,
+            calls=calls,
             death=death,
             numa=self._options.numa,
         )

@@ -32,6 +32,7 @@ class NodeOptions:
         document: a decoded cards file instead of *cards*.
         policy: which card a share prefers.
         witness: whether the agent can ask ``List``.
+        checkpoint: whether the agent can read the kubelet's checkpoint.
         record: puts a fault between the agent and ``List``.
         list_rate, list_burst: the kubelet's limit on ``List`` (fact K5).
         decision_log: puts something between the agent and the diary.
@@ -51,6 +52,7 @@ class NodeOptions:
     document: Mapping[str, Any] | None = None
     policy: Policy = Policy.BINPACK
     witness: bool = True
+    checkpoint: bool = True
     record: Rewire = as_it_is
     list_rate: float = 100.0
     list_burst: int = 10

@@ -105,6 +105,16 @@ class PodsInMemory:
         for view in changed:
             self._on_change(view)
 
+    def is_only_one(self, view: PodView) -> bool:
+        """Return whether no other pod of this name can be on the node, by what the watch told."""
+        with self._lock:
+            told = [each for each in self._told.values() if each.id.key == view.id.key]
+            return told == [view]
+
+    def is_synced(self) -> bool:
+        """Return whether all pods are known."""
+        return True
+
     def views(self) -> Sequence[PodView]:
         """Return what the watch has told."""
         with self._lock:

@@ -4,11 +4,14 @@ from collections.abc import Iterable, Mapping
 
 from hypothesis import settings
 
-from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
+from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod, MatchedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.tickets import DeviceTable
-from contract.allocation import Allocation, Evidence
+from agent.allocator.pods import Pods, kubelet_uid
+from agent.allocator.record import Record, RecordedPod
+from contract.allocation import Allocation
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Card, Inventory
@@ -98,16 +101,38 @@ def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None)
     )
 
 
+def pods_of(*views: PodView, departed: Iterable[PodView] = ()) -> Pods:
+    """What the API shows of pods, and what it showed of those that have left it."""
+    pods = Pods()
+    pods.update([*views, *departed])
+    pods.update(list(views))
+    return pods
+
+
+def written(**pods: Mapping[str, Places]) -> Checkpoint:
+    """The kubelet's checkpoint: name of a pod (its UID is ``u-<name>``) -> what it shows."""
+    return Checkpoint({f"u-{name}": containers for name, containers in pods.items()})
+
+
+def recorded(pod: PodView, /, **held: Places) -> RecordedPod:
+    """A listed pod of the record: container name -> what it holds."""
+    shown = {
+        each.name: held.get(each.name, {})
+        for each in pod.demand.containers
+        if each.kind is not ContainerKind.INIT  # fact K4
+    }
+    entry = listed(pod.id.name, **shown)
+    return RecordedPod(pod.id, kubelet_uid(pod), pod, entry, held)
+
+
+def record_of(*pods: RecordedPod) -> Record:
+    """A record of these pods, ``List`` at hand."""
+    return Record(pods, listing=True)
+
+
 def snapshot(*pods: ListedPod) -> Snapshot:
     """One answer of ``List``."""
     return Snapshot(pods)
-
-
-def identified(pod: PodView | PodId, entry: ListedPod) -> MatchedPod:
-    """A listed entry, identified; only the kubelet knows a pod given by its identity alone."""
-    if isinstance(pod, PodView):
-        return MatchedPod(pod.id, entry, pod)
-    return MatchedPod(pod, entry, None)
 
 
 def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
@@ -134,19 +159,3 @@ def device_table(cards: int = 2, *, blocks: int = 10) -> DeviceTable:
 def every_id(node: DeviceTable, resource: Resource) -> list[str]:
     """Every device ID of one resource, as a kubelet with nothing allocated offers them."""
     return list(node.tickets(resource))
-
-
-def hold(
-    ledger: Ledger,
-    pod: PodId,
-    name: str,
-    resource: Resource,
-    held: frozenset[str],
-    *,
-    kind: ContainerKind = MAIN,
-    evidence: Evidence = Evidence.WITNESS,
-) -> ContainerRef:
-    """Assign *held* to a container; return the container."""
-    ref = ContainerRef(pod, name)
-    ledger.assign(ref, kind, resource, Holding(held, evidence))
-    return ref

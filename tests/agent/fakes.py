@@ -18,19 +18,22 @@ import grpc
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.checkpoint import Checkpoint, Owner
+from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
-from agent.errors import Unavailable
+from agent.allocator.pods import kubelet_uid
+from agent.errors import CheckpointError, Unavailable
 from agent.injection.inject import Injection
-from agent.kubelet.api import deviceplugin_pb2, deviceplugin_pb2_grpc
-from agent.kubelet.api import podresources_pb2 as lister_pb
-from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
+from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
 from agent.settings import Settings
+from common.kubelet_api import deviceplugin_pb2, deviceplugin_pb2_grpc
+from common.kubelet_api import podresources_pb2 as lister_pb
+from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
 from contract.names import Names
@@ -83,6 +86,7 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
     given: dict[str, Any] = {
         "node_name": "n1",
         "kubeconfig": None,
+        "kubelet_dir": folder / "p",
         "plugin_dir": folder / "p",
         "pod_resources_socket": folder / "r.sock",
         "cards": None,
@@ -162,6 +166,12 @@ class FakePods:
         self.cached.pop(view.id, None)
         self.on_server.pop(view.id.key, None)
 
+    def is_only_one(self, view: PodView) -> bool:
+        return False  # only the watch of a real API server tells that
+
+    def is_synced(self) -> bool:
+        return True
+
     def views(self) -> Sequence[PodView]:
         views = tuple(self.cached.values())
         if views != self._views:
@@ -192,6 +202,79 @@ class FakePods:
 
 
 Held = dict[Resource, frozenset[str]]
+
+
+class FakeCheckpoint:
+    """A ``CheckpointSource``: the kubelet's memory, and its file, which shows it when written.
+
+    Attributes:
+        memory: what containers have by the kubelet.
+        file: what the file shows; entries of pods that have ended stay until it is written (K29).
+        late: the next write is overtaken by the one before (K33).
+        away: why the file cannot be read.
+        asked: how often it was read.
+        meanwhile: called with every reading, before it is answered.
+    """
+
+    def __init__(self) -> None:
+        self.memory: dict[Owner, Held] = {}
+        self.file: Mapping[Owner, Held] = {}
+        self._read = Checkpoint()
+        self.late = False
+        self.away = ""
+        self.asked = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def give(self, view: PodView, container: str, resource: Resource, held: Iterable[str]) -> None:
+        """Have the kubelet remember what a container got; the file does not show it yet."""
+        owner = Owner(kubelet_uid(view), container)
+        self.memory.setdefault(owner, {})[resource] = frozenset(held)
+
+    def forget(self, view: PodView) -> None:
+        """Have the kubelet forget a pod; the file shows it until it is written again (K29)."""
+        uid = kubelet_uid(view)
+        self.memory = {owner: held for owner, held in self.memory.items() if owner.pod_uid != uid}
+
+    def write(self) -> None:
+        """Write the file, unless this write is the late one.
+
+        The kubelet does so once a container has all it asks for (K28), and with every device list,
+        in mid-admission too (K30).
+        """
+        if not self.late:
+            self.file = {owner: dict(held) for owner, held in self.memory.items()}
+        self.late = False
+
+    def restore(self) -> None:
+        """Have a new kubelet take all entries back (K31)."""
+        self.memory = {owner: dict(held) for owner, held in self.file.items()}
+
+    def read(self) -> Checkpoint:
+        self.asked += 1
+        self.meanwhile()
+        if self.away:
+            raise CheckpointError(self.away)
+        pods: dict[str, dict[str, Held]] = {}
+        for owner, held in self.file.items():
+            pods.setdefault(owner.pod_uid, {})[owner.container] = dict(held)
+        if pods != self._read.pods:
+            self._read = Checkpoint(pods)
+        return self._read  # the same object while nothing has changed, as of the real one
+
+
+class FakeStore:
+    """A ``Store``: the agent's file, which outlives the agent."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.saved = 0
+
+    def load(self) -> str:
+        return self.text
+
+    def save(self, text: str) -> None:
+        self.text = text
+        self.saved += 1
 
 
 class FakeRecord:
@@ -347,9 +430,16 @@ class FakeDecisionLog:
 
 
 class Node:
-    """An allocator with fakes around it, and the device counts of a kubelet that calls it.
+    """An allocator with fakes around it, and a kubelet that calls it.
 
-    What the kubelet does is facts K2 to K4 and K7, spelled out in :meth:`serve`.
+    What the kubelet does is facts K2 to K4, K7, K11 and K28 to K31.
+
+    Attributes:
+        free: what the kubelet offers, by resource.
+        got: what each container has by it.
+        reusable: what a pod's ordinary init containers have left over (K7).
+        forced: the last choice was the kubelet's: nothing else was left.
+        paused: how often the agent waited.
     """
 
     def __init__(
@@ -367,22 +457,29 @@ class Node:
         self.table = make_table(cards, blocks=blocks)
         self.policy = policy
         self.pods, self.record = FakePods(), FakeRecord()
+        self.checkpoint, self.store = FakeCheckpoint(), FakeStore()
+        self.lives = 1  # of the kubelet
         self.free: dict[Resource, list[str]] = {
             resource: list(self.table.tickets(resource)) for resource in Resource
         }
         self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
         self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
-        self.forced = False  # the last choice was the kubelet's: nothing else was left
+        self.forced = False
+        self.paused = 0
+        self._uids: dict[PodId, str] = {}
         self.restart_agent()
 
     def restart_agent(self) -> None:
-        """Replace the agent by a new one; pods and the kubelet's record stay."""
+        """Replace the agent by a new one; pods, the kubelet and the agent's file stay."""
         self.writer, self.decision_log = FakeAnnotationWriter(), FakeDecisionLog()
         self.grants: list[Grant] = []
         self.allocator = Allocator(
             table=self.table,
             pods=self.pods,
             record=self.record,
+            checkpoint=self.checkpoint,
+            store=self.store,
+            kubelet=lambda: f"life {self.lives}",
             writer=self.writer,
             decision_log=self.decides_to(),
             answer=self._answer,
@@ -390,6 +487,7 @@ class Node:
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
             strict=self.strict,
+            pause=self._pause,
         )
 
     def decides_to(self) -> DecisionLog:
@@ -399,6 +497,23 @@ class Node:
     def _answer(self, grant: Grant) -> Answer:
         self.grants.append(grant)
         return Answer({"CARDS": ",".join(grant.cards)})
+
+    def _pause(self, _seconds: float) -> None:
+        self.paused += 1
+
+    def restart_kubelet(self) -> None:
+        """Replace the kubelet: it knows what its file shows, and has come to no pod yet (K11)."""
+        self.lives += 1
+        self.checkpoint.restore()
+        self.record.entries.clear()
+        self.reusable.clear()
+        known = self.checkpoint.memory
+        self.got = {
+            (pod, name, resource): held
+            for (pod, name, resource), held in self.got.items()
+            if resource in known.get(Owner(self._uids[pod], name), {})
+        }
+        self._free()
 
     def bind(self, *views: PodView) -> None:
         """Have pods bound here: the watch knows them, the kubelet does not list them yet."""
@@ -424,19 +539,19 @@ class Node:
         self.give_back(view)
 
     def give_back(self, view: PodView) -> None:
-        """Free the devices of a pod."""
-        for resource in Resource:
-            freed = {
-                each
-                for (pod, _, kind), held in self.got.items()
-                if pod == view.id and kind is resource
-                for each in held
-            }
-            known = list(self.table.tickets(resource))
-            self.free[resource] = [
-                each for each in known if each in freed or each in self.free[resource]
-            ]
+        """Free the devices of a pod; the checkpoint shows them until its next write (K29)."""
+        self.checkpoint.forget(view)
         self.got = {key: held for key, held in self.got.items() if key[0] != view.id}
+        for resource in Resource:
+            self.reusable.pop((view.id, resource), None)
+        self._free()
+
+    def _free(self) -> None:
+        """Offer all that no container has."""
+        for resource in Resource:
+            used = {each for key, held in self.got.items() if key[2] is resource for each in held}
+            known = self.table.tickets(resource)
+            self.free[resource] = [each for each in known if each not in used]
 
     def prefer(
         self, resource: Resource, size: int, must: Sequence[str] = (), among: Sequence[str] = ()
@@ -445,17 +560,24 @@ class Node:
         available = [*(among or self.free[resource]), *must]
         return self.allocator.prefer(resource, available, must, size)
 
-    def serve(self, view: PodView, container: ContainerDemand, resource: Resource) -> list[str]:
-        """Make the calls for one resource of one container, and take note of what was answered."""
+    def choose(
+        self, view: PodView, container: ContainerDemand, resource: Resource
+    ) -> tuple[list[str], bool]:
+        """Choose devices as the kubelet does; return whether it asks for no preference (K2, K7)."""
         size = count_of(container.demand, resource)
         reusable = self.reusable.get((view.id, resource), [])
         self.forced = len(reusable) + len(self.free[resource]) == size > len(reusable)
         if len(reusable) >= size:
-            chosen = reusable[:size]  # silently (K2, K7)
-        elif self.forced:
-            chosen = [*reusable, *self.free[resource]]
-        else:
-            chosen = self.prefer(resource, size, reusable)
+            return reusable[:size], True
+        if self.forced:
+            return [*reusable, *self.free[resource]], True
+        return reusable, False
+
+    def serve(self, view: PodView, container: ContainerDemand, resource: Resource) -> list[str]:
+        """Make the calls for one resource of one container, and take note of what was answered."""
+        chosen, settled = self.choose(view, container, resource)
+        if not settled:
+            chosen = self.prefer(resource, count_of(container.demand, resource), chosen)
         self.allocator.allocate(resource, chosen)
         self.took(view, container, resource, chosen)
         return chosen
@@ -465,21 +587,48 @@ class Node:
     ) -> None:
         """Note that a container got devices, as the kubelet does after ``Allocate``."""
         self.free[resource] = [each for each in self.free[resource] if each not in chosen]
-        left = [each for each in self.reusable.get((view.id, resource), []) if each not in chosen]
-        if container.kind is ContainerKind.INIT:
-            left += chosen
-        else:
-            self.record.give(view, container.name, resource, chosen)
-        self.reusable[view.id, resource] = left
         self.got[view.id, container.name, resource] = list(chosen)
+        self._uids[view.id] = kubelet_uid(view)
+        self.checkpoint.give(view, container.name, resource, chosen)
+        self._hand_on(view, container, resource, chosen)
+        if container.kind is not ContainerKind.INIT:
+            self.record.give(view, container.name, resource, chosen)
+        if all(self._has(view, container, each) for each in Resource):
+            self.checkpoint.write()
+
+    def _has(self, view: PodView, container: ContainerDemand, resource: Resource) -> bool:
+        asked = count_of(container.demand, resource)
+        return not asked or (view.id, container.name, resource) in self.got
+
+    def _hand_on(
+        self, view: PodView, container: ContainerDemand, resource: Resource, held: Sequence[str]
+    ) -> None:
+        left = [each for each in self.reusable.get((view.id, resource), []) if each not in held]
+        left += held if container.kind is ContainerKind.INIT else ()
+        self.reusable[view.id, resource] = left
 
     def admit(self, view: PodView, order: Sequence[Resource] = CORE_FIRST) -> None:
-        """Admit a pod: list it, then serve its containers in order."""
-        self.record.show(view)
+        """Admit a pod: list it, then serve its containers in order, but for what they have."""
+        self.show(view)
         for container in view.demand.containers:
             for resource in order:
-                if count_of(container.demand, resource):
+                if not self._has(view, container, resource):
                     self.serve(view, container, resource)
+                elif held := self.got.get((view.id, container.name, resource)):
+                    self._hand_on(view, container, resource, held)
+
+    def show(self, view: PodView) -> None:
+        """List a pod with what its containers have."""
+        self.record.show(view)
+        for (pod, name, resource), held in self.got.items():
+            if pod == view.id and name in self.record.entries[pod]:
+                self.record.give(view, name, resource, held)
+
+    def refuse(self, view: PodView) -> None:
+        """Reject a pod after a refusal: it leaves ``List`` and has nothing (K8)."""
+        self.pods.add(replace(view, terminal=True))
+        self.record.hide(view)
+        self.give_back(view)
 
     def start(self, view: PodView, container: str = "main") -> None:
         """Start a container: PreStartContainer once per resource (fact K10)."""
@@ -570,6 +719,7 @@ class FakeKubelet(
         self.hang = threading.Event()
         self.hang.set()
         self.pods: dict[str, dict[str, list[tuple[str, list[str]]]]] = {}
+        self.uids: dict[str, str] = {}
         self.streams: dict[str, grpc.Channel] = {}
         self._servers: list[grpc.Server] = []
 
@@ -612,6 +762,23 @@ class FakeKubelet(
                 if not each.is_dir():
                     each.unlink(missing_ok=True)
         self.start()
+
+    def write_checkpoint(self) -> None:
+        """Write down what the pods hold, as of UIDs that a test has told."""
+        entries = [
+            {
+                "PodUID": self.uids.get(pod, f"uid-{pod}"),
+                "ContainerName": container,
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": ids},
+            }
+            for pod, containers in self.pods.items()
+            for container, devices in containers.items()
+            for resource, ids in devices
+        ]
+        text = json.dumps({"Data": {"PodDeviceEntries": entries or None}})
+        (self.plugin_dir / ".new").write_text(text)
+        (self.plugin_dir / ".new").replace(self.plugin_dir / CHECKPOINT)
 
     @staticmethod
     def _unlinked(path: Path) -> str:

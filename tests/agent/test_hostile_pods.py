@@ -229,8 +229,7 @@ def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
         node.live(parse_pod(_pod(number, each), NAMES))
     if restarted:
         node.restart_agent()
-        node.allocator.rebuild()
-        node.allocator.registered()
+        node.allocator.refresh()
         for view in node.pods.views():
             node.allocator.catch_up(view)
         node.live(parse_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))

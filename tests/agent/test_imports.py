@@ -1,8 +1,6 @@
-"""What the agent has imported when it registers: nothing that it does not need for that.
+"""What an agent that serves has not imported: the parts of a library that it has no use for.
 
-An agent that was killed leaves its node without a plugin until its successor has registered,
-and every GPU pod that is admitted meanwhile fails for good (fact K19). Half of that time
-went into imports once.
+They would be a quarter of its memory on every node.
 """
 
 import json
@@ -18,31 +16,30 @@ from tests.agent.fakes import FakeKubelet, eventually, short_dir, write_cards
 
 pytestmark = pytest.mark.slow
 
-# The agent's own command line in a pod, with a service account; it tells what has run, a
-# deferred module has not, at the moment at which the kubelet knows both resources, and which
-# modules were deferred before it began.
+# The agent's own command line in a pod, with a service account; it tells what has run, which a
+# deferred module has not, once it serves.
 _PROGRAM = """
 import json, sys
 import agent.__main__ as program
+from agent.app import refresher
 from common.deferred import _Deferred
-from agent.allocator.allocator import Allocator
 from kubernetes.config import incluster_config
 
-waiting = [name for name, module in sys.modules.items() if type(module) is _Deferred]
 incluster_config.SERVICE_TOKEN_FILENAME, incluster_config.SERVICE_CERT_FILENAME = sys.argv[1:3]
 
-def registered(self):
+def serves(self):
     ran = [name for name, module in sys.modules.items() if type(module) is not _Deferred]
-    print(json.dumps([sorted(ran), waiting]), flush=True)
+    print(json.dumps(sorted(ran)), flush=True)
 
-Allocator.registered = registered
+refresher.Refresher.run = serves
+refresher._SYNC_SECONDS = 1.0  # nobody answers
 program.main(sys.argv[3:])
 """
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    """The modules that have run when a real agent has registered, and those that waited first."""
+def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """The modules that have run when a real agent serves."""
     made = tmp_path_factory.mktemp("pod")
     (made / "token").write_text("token")
     trustme.CA().cert_pem.write_to_path(made / "ca.crt")
@@ -52,11 +49,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
         command = [
             *(sys.executable, "-c", _PROGRAM, str(made / "token"), str(made / "ca.crt")),
             *("--node-name", "n1", "--cards", str(cards)),
-            *("--plugin-dir", str(kubelet.plugin_dir)),
+            *("--kubelet-dir", str(kubelet.plugin_dir), "--plugin-dir", str(kubelet.plugin_dir)),
             *("--pod-resources-socket", str(kubelet.pod_resources)),
             *("--http-host", "127.0.0.1", "--http-port", "0"),
         ]
-        # Nobody is there: the API server is not needed to register.
         away = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
         with (
             (made / "out").open("wb") as out,
@@ -67,18 +63,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
             try:
                 eventually(
                     lambda: (made / "out").read_bytes().endswith(b"\n") or process.poll(),
-                    "the agent registers",
+                    "the agent serves",
                     within=60,
                 )
             finally:
                 process.kill()
-    found: list[list[str]] = json.loads((made / "out").read_text())
-    return found
-
-
-@pytest.fixture
-def imported(told: list[list[str]]) -> frozenset[str]:
-    return frozenset(told[0])
+    return frozenset(json.loads((made / "out").read_text()))
 
 
 ABSENT = {
@@ -86,42 +76,17 @@ ABSENT = {
     "kubernetes.client": ("models", "api_client", "api.core_v1_api"),
     # Parts of the client that the agent never uses.
     "kubernetes": ("dynamic", "informer", "leaderelection", "stream", "watch"),
-    # Kubeconfigs alone need these, or the API's types do, or other programs.
+    # Kubeconfigs alone need these, or the API's types do.
     "kubernetes.config": ("kube_config",),
-    "oauthlib": ("",),
-    "requests": ("",),
-    "requests_oauthlib": ("",),
-    "pydantic": ("",),
-    **dict.fromkeys(("cryptography", "flask", "gunicorn", "rich"), ("",)),
-    # The half of gRPC that the agent never uses.
-    "asyncio": ("", "base_events"),
-    "grpc.aio": ("", "_channel"),
-    # For after the first registration.
-    "watchfiles": ("", "main"),
-    "anyio": ("",),
-    # For an enforcer that is not the one chosen.
-    "agent.runtime": ("cgroups", "cri", "api.runtime_pb2"),
-    "agent.enforcement": ("hami", "vcuda.backend", "vcuda.manager", "vcuda.api.vcuda_pb2"),
+    **dict.fromkeys(("oauthlib", "requests", "requests_oauthlib", "pydantic"), ("",)),
 }
 
 
-def test_the_agent_registers_without_having_imported_more(imported: frozenset[str]) -> None:
+def test_of_the_kubernetes_client_only_what_sends_requests_is_imported(
+    imported: frozenset[str],
+) -> None:
     absent = {f"{package}.{name}".strip(".") for package in ABSENT for name in ABSENT[package]}
-    assert len(absent) == 31
+    assert len(absent) == 13
     assert not imported & absent
-
-
-def test_what_it_needs_is_there(imported: frozenset[str]) -> None:
-    """Else the names above would be absent for another reason."""
-    assert {
-        "agent.app.supervisor",
-        "grpc",
-        "kubernetes.client.rest",
-        "kubernetes.config.incluster_config",
-        "pynvml",
-        "yaml",  # reads the cards file here
-    } <= imported
-
-
-def test_without_a_cards_file_no_yaml_would_have_been_read(told: list[list[str]]) -> None:
-    assert "yaml" in told[1]
+    # Else the names above would be absent for another reason.
+    assert {"kubernetes.client.rest", "kubernetes.config.incluster_config"} <= imported

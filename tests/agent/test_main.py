@@ -39,6 +39,7 @@ def flags(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> dict[str, s
     return {
         "--node-name": "n1",
         "--kubeconfig": str(kubeconfig),
+        "--kubelet-dir": str(kubelet.plugin_dir),
         "--plugin-dir": str(kubelet.plugin_dir),
         "--pod-resources-socket": str(kubelet.pod_resources),
         "--cards": str(write_cards(tmp_path / "cards.yaml")),
@@ -69,7 +70,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 27
+    assert len(flags) == 28
     for flag in flags:
         assert re.search(rf"{flag} .*?\[env var: {variable_of(flag)}[;,\]]", text), flag
 
@@ -140,7 +141,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         raise SettingsError("enough")
 
     monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, _which: None)
-    monkeypatch.setattr("agent.__main__.configure", lambda _level, **_more: None)
+    monkeypatch.setattr("agent.__main__.configure", lambda _level: None)
     monkeypatch.setattr("agent.__main__.Agent", refuse)
     return settings
 

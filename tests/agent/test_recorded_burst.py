@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
+from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodView, parse_pod
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
-from agent.allocator.resolver.resolve import Ask, resolve
+from agent.allocator.model.podresources import ListedContainer, ListedPod
+from agent.allocator.pods import Pods
+from agent.allocator.record import Seen, read_record
+from agent.allocator.resolver import Ask, Resolution, Turn, resolve
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.names import Names
 from contract.resource import Resource, count_of
 from contract.stamps import OrderStamp
-from simulator.node.identify import identify
 
 RECORDING = Path(__file__).parent.parent / "data" / "kubelet-1.36-burst80.json.gz"
 NAMES = Names()
@@ -94,8 +96,19 @@ def _truth(call: Call, pods: Mapping[str, PodView]) -> tuple[PodView, ContainerD
     return pod, container
 
 
-def _snapshot(lacking: Lacking) -> Snapshot:
-    return Snapshot(tuple(_listed(name, containers) for name, containers in lacking.items()))
+def _resolve(call: Call, views: Mapping[str, PodView]) -> Resolution:
+    """Settle a call as the first of an agent; the API shows all pods all the time."""
+    pods = Pods()
+    pods.update(list(views.values()))
+    lacking = call.lacking
+    record = read_record(
+        written=Checkpoint(),
+        listed=None if lacking is None else [_listed(*each) for each in lacking.items()],
+        services=(),
+        pods=pods,
+        seen=Seen(confirmed={each.id.uid for each in views.values()}),
+    )
+    return resolve(call.ask, record, Turn())
 
 
 def _listed(pod: str, containers: Mapping[str, list[str]]) -> ListedPod:
@@ -137,12 +150,10 @@ def test_the_recorded_sizes_are_those_of_the_container_the_recording_shows(
 def test_every_call_with_a_witness_is_resolved_to_the_container_the_kubelet_was_admitting(
     calls: list[Call], pods: dict[str, PodView]
 ) -> None:
-    views = list(pods.values())  # the API shows all of them all the time: the hardest case
     for call in calls:
         if call.lacking is None:
             continue
-        listed = identify(_snapshot(call.lacking), views, {})
-        found = resolve(call.ask, views=views, served=lambda *_: False, listed=listed)
+        found = _resolve(call, pods)
         pod, container = _truth(call, pods)
         assert (found.pod, found.container) == (pod.id, container)
         assert found.evidence is Evidence.WITNESS
@@ -154,5 +165,4 @@ def test_a_call_without_a_witness_is_never_called_witnessed(
     blind = [call for call in calls if call.lacking is None]
     assert blind
     for call in blind:
-        found = resolve(call.ask, views=list(pods.values()), served=lambda *_: False, listed=None)
-        assert found.evidence is Evidence.ORDER
+        assert _resolve(call, pods).evidence is Evidence.ORDER

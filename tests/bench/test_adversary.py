@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import PlacementError
 from bench.adversary.api import Api
@@ -80,7 +80,10 @@ def admit(kubelet: Kubelet, name: str, *containers: Container) -> Known:
 
 def listed(kubelet: Kubelet) -> dict[str, int]:
     """Pod name -> places that ``List`` shows."""
-    return {each.name: len(each.all_held()) for each in kubelet.look().pods}
+    return {
+        each.name: sum(len(ids) for one in each.containers for ids in one.held.values())
+        for each in kubelet.look().pods
+    }
 
 
 def a_share(name: str = "c", kind: ContainerKind = MAIN) -> Container:
@@ -201,8 +204,8 @@ def test_the_ticket_of_an_excused_guess_is_no_finding_and_that_of_another_is() -
     judge, call = a_call()
     call.ended = {"u-q"}
     ref = ContainerRef(PodId("default", "q", "u-q"), "c")
-    for word in (Evidence.ORDER, Evidence.TICKET):
-        call.said = [Said("decided", ref, word)]
+    for word, text in ((Evidence.ORDER, "prefer"), (Evidence.TICKET, "allocate")):
+        call.said = [Said("decided", ref, word, text)]
         assert judge.named(call)
     assert judge.findings == []
     assert judge.excused.total() == 1

@@ -57,7 +57,7 @@ def test_a_call_whose_list_was_turned_away_is_told_by_its_neighbours() -> None:
     assert core == Recorded(request, None)
     assert memory.request.pod == "default/a"
     assert memory.observe is not None
-    assert memory.observe.lacking[0].held("c0", Resource.CORE)
+    assert [one.held.keys() for one in memory.observe.lacking[0].containers] == [{Resource.CORE}]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ PROGRAMS = ("agent", "certs", "simulator", "webhook")
 @pytest.fixture(autouse=True)
 def libraries_as_before() -> Iterator[None]:
     yield
-    logging.getLogger("watchfiles").setLevel(logging.NOTSET)
+    logging.getLogger("urllib3").setLevel(logging.NOTSET)
 
 
 def test_a_line_carries_the_message_and_its_fields() -> None:
@@ -93,9 +93,9 @@ def test_a_field_of_a_record_does_not_replace_one_of_every_line() -> None:
 def test_the_level_is_kept_to_and_a_chatty_library_is_quiet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    configure("info", quiet=("watchfiles",))
+    configure("info", quiet=("urllib3",))
     logging.getLogger("agent").debug("too fine")
-    logging.getLogger("watchfiles.main").info("1 change detected")
+    logging.getLogger("urllib3.connectionpool").info("Starting new HTTPS connection")
     logging.getLogger("agent").info("told", extra={"n": 1})
     (line,) = capsys.readouterr().err.splitlines()
     found = json.loads(line)

@@ -198,6 +198,11 @@ CREATIONS = [
     ),
     Creation("one card is left over", [("50", "1")], [("100", "")]),
     Creation(
+        "no room beside what is left over: only the webhook sees it",
+        [("60", "1"), ("60", "1")],
+        [("100", "")],
+    ),
+    Creation(
         "a sidecar takes what is left over", [("50", "1")], [("200", ""), ("200", "", "Always")]
     ),
     *(

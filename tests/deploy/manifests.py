@@ -15,6 +15,10 @@ CUSTOM = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonit
 """Kinds that operators bring, whose schemas are not Kubernetes'."""
 
 
+NOT_OURS = ("MALLOC_", "NVIDIA_", "PYTHON")
+"""How variables begin that are not options of ours."""
+
+
 def read_yaml(path: Path) -> list[Json]:
     """Read every document of a file."""
     return [each for each in yaml.load_all(path.read_bytes(), Loader=LOADER) if each]

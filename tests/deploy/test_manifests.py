@@ -9,13 +9,14 @@ import click
 import pytest
 
 from agent.__main__ import main as agent
-from agent.app import serving, supervisor
-from agent.handover import predecessor
+from agent.app import supervisor
 from certs.__main__ import cli as certs
 from contract.names import DEFAULT_DOMAIN
+from proxy.__main__ import main as proxy
 from scheduler.__main__ import cli as scheduler
 from tests.deploy.manifests import (
     DEPLOY,
+    NOT_OURS,
     Json,
     base,
     containers,
@@ -34,6 +35,7 @@ SPECS = pod_specs(OBJECTS)
 PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
     "certs": certs,
+    "proxy": proxy,
     "scheduler": scheduler,
     "view": view,
     "webhook": webhook,
@@ -50,6 +52,7 @@ JOB = f"gpu-turnstile-certs-{VERSION.replace('.', '-')}"
 """Named by the version: a Job that was applied before cannot be changed."""
 WEBHOOK = SPECS["Deployment/gpu-turnstile-webhook"]
 AGENT = SPECS["DaemonSet/gpu-turnstile-agent"]
+PROXY = SPECS["DaemonSet/gpu-turnstile-proxy"]
 CERTS = SPECS[f"Job/{JOB}"]
 
 
@@ -57,7 +60,7 @@ def program(container: Json) -> click.Command:
     """Find the command that a container runs."""
     python, dash_m, name, *subcommands = container["command"]
     assert (python, dash_m) == ("python", "-m")
-    found = PROGRAMS[name]
+    found = PROGRAMS[name.removesuffix(".keeper")]  # which passes on what it is told
     for each in subcommands:
         assert isinstance(found, click.Group)
         found = found.commands[each]
@@ -93,13 +96,14 @@ def test_a_container_fits_its_program_and_may_do_no_more_than_it_needs(
 ) -> None:
     known = variables(program(container))
     names = {each["name"] for each in container.get("env", ())}
-    assert {each for each in names if not each.startswith("NVIDIA_")} <= known.keys()
+    assert {each for each in names if not each.startswith(NOT_OURS)} <= known.keys()
     assert {name for name, option in known.items() if option.required} <= names
     assert container["name"] != "agent" or "NODE_NAME" in names
     for name, value in environment(container).items():
         if name in known:
             known[name].type.convert(value, known[name], None)
-    assert container["image"] == f"ghcr.io/gpu-turnstile/gpu-turnstile:{VERSION}"
+    name = "gpu-turnstile-proxy" if container["name"] == "proxy" else "gpu-turnstile"
+    assert container["image"] == f"ghcr.io/gpu-turnstile/{name}:{VERSION}"
     assert container["imagePullPolicy"] == "IfNotPresent"
     mounts = {each["name"] for each in container.get("volumeMounts", ())}
     assert mounts == {each["name"] for each in spec.get("volumes", ())}
@@ -135,17 +139,40 @@ def test_beside_the_keys_nothing_is_root_and_nothing_is_mounted_from_hosts(spec:
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_the_agent_mounts_the_kubelets_two_directories_and_nothing_else() -> None:
-    assert {each["name"]: each["hostPath"]["path"] for each in AGENT["volumes"]} == {
-        "device-plugins": str(default(agent, "GPU_TURNSTILE_PLUGIN_DIR")),
-        "pod-resources": str(Path(default(agent, "GPU_TURNSTILE_POD_RESOURCES_SOCKET")).parent),
+def test_the_agent_registers_where_the_proxy_listens_and_writes_nowhere_else() -> None:
+    plugins = str(default(proxy, "GPU_TURNSTILE_PROXY_PLUGIN_DIR"))
+    record = Path(default(agent, "GPU_TURNSTILE_POD_RESOURCES_SOCKET")).parent
+    assert environment(containers(AGENT)[0])["GPU_TURNSTILE_PLUGIN_DIR"] == plugins
+    assert _mounts(AGENT) == {
+        "plugins": (plugins, "rw"),
+        "device-plugins": (str(default(proxy, "GPU_TURNSTILE_PROXY_KUBELET_DIR")), "ro"),
+        "pod-resources": (str(record), "ro"),
     }
 
 
-def test_the_webhook_has_no_token() -> None:
-    account = find(OBJECTS, "ServiceAccount", WEBHOOK["serviceAccountName"])
+def test_the_proxy_mounts_the_two_directories_where_it_listens_and_nothing_else() -> None:
+    assert _mounts(PROXY) == {
+        "plugins": (str(default(proxy, "GPU_TURNSTILE_PROXY_PLUGIN_DIR")), "rw"),
+        "device-plugins": (str(default(proxy, "GPU_TURNSTILE_PROXY_KUBELET_DIR")), "rw"),
+    }
+
+
+def _mounts(spec: Json) -> dict[str, tuple[str, str]]:
+    """Give the path of each volume, the same on both sides, and how it is mounted."""
+    inside = {each["name"]: each for each in containers(spec)[0]["volumeMounts"]}
+    outside = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
+    assert {name: each["mountPath"] for name, each in inside.items()} == outside
+    return {
+        name: (path, "ro" if inside[name].get("readOnly") else "rw")
+        for name, path in outside.items()
+    }
+
+
+@pytest.mark.parametrize("spec", [WEBHOOK, PROXY], ids=["webhook", "proxy"])
+def test_what_asks_the_api_server_nothing_has_no_token(spec: Json) -> None:
+    account = find(OBJECTS, "ServiceAccount", spec["serviceAccountName"])
     assert account["automountServiceAccountToken"] is False
-    assert WEBHOOK["automountServiceAccountToken"] is False
+    assert spec["automountServiceAccountToken"] is False
 
 
 def test_the_key_of_the_authority_is_mounted_nowhere() -> None:
@@ -199,8 +226,10 @@ def test_a_job_is_given_as_long_as_the_program_takes() -> None:
 def test_ports_are_those_that_the_programs_listen_on() -> None:
     (of_webhook,) = containers(WEBHOOK)[0]["ports"]
     (of_agent,) = containers(AGENT)[0]["ports"]
+    (of_proxy,) = containers(PROXY)[0]["ports"]
     assert of_webhook["containerPort"] == default(webhook, "GPU_TURNSTILE_WEBHOOK_PORT")
     assert of_agent["containerPort"] == default(agent, "GPU_TURNSTILE_HTTP_PORT")
+    assert of_proxy["containerPort"] == default(proxy, "GPU_TURNSTILE_PROXY_HTTP_PORT")
     opened = {
         each["metadata"]["name"]: [
             p["port"] for rule in each["spec"].get("ingress", ()) for p in rule["ports"]
@@ -212,6 +241,7 @@ def test_ports_are_those_that_the_programs_listen_on() -> None:
         "default-deny": [],
         "gpu-turnstile-agent": [of_agent["containerPort"]],
         "gpu-turnstile-certs": [],
+        "gpu-turnstile-proxy": [of_proxy["containerPort"]],
         "gpu-turnstile-webhook": [of_webhook["containerPort"]],
     }
 
@@ -282,33 +312,36 @@ def test_the_webhook_has_time_to_drain() -> None:
     assert WEBHOOK["terminationGracePeriodSeconds"] > delay + 16 + 2 + 5
 
 
-def test_a_node_has_its_next_agent_before_it_loses_one() -> None:
-    strategy = find(OBJECTS, "DaemonSet", "gpu-turnstile-agent")["spec"]["updateStrategy"]
-    assert strategy == {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-    }
-    # Two agents on a node at once: neither may take something of the host that there is one of.
-    (container,) = containers(AGENT)
-    assert not any("hostPort" in each for each in container["ports"])
-
-
-def test_the_agent_has_time_to_hand_over() -> None:
-    """Every step as long as it may take, and the orderly end where it fails at the last."""
-    steps = (
-        predecessor._HEAR_SECONDS,
-        serving._SETTLE_SECONDS,  # pause
-        predecessor._WORD_SECONDS,  # take, told
-        predecessor._WORD_SECONDS,  # noted
-        predecessor._REGISTER_SECONDS,
-        predecessor._QUIET_WITHIN,
-        serving._WRITE_SECONDS,  # finish
-        serving._SETTLE_SECONDS,  # connections
-        predecessor._WORD_SECONDS,  # the files
-        predecessor._WORD_SECONDS,  # taken
-        supervisor._JOIN_SECONDS,
+def test_agents_are_replaced_node_by_node_and_no_rollout_ends_a_proxy() -> None:
+    agents, proxies = (
+        find(OBJECTS, "DaemonSet", f"gpu-turnstile-{name}")["spec"]["updateStrategy"]
+        for name in ("agent", "proxy")
     )
-    assert AGENT["terminationGracePeriodSeconds"] > sum(steps) + 10
+    surge = {"maxSurge": 1, "maxUnavailable": 0}
+    assert agents == {"type": "RollingUpdate", "rollingUpdate": surge}
+    assert proxies == {"type": "OnDelete"}
+
+
+def test_nothing_over_the_network_has_a_proxy_killed() -> None:
+    (container,) = containers(PROXY)
+    assert {each for each in container if each.endswith("Probe")} == {"readinessProbe"}
+
+
+def test_a_proxy_calls_nobody_over_the_network() -> None:
+    spec = find(OBJECTS, "NetworkPolicy", "gpu-turnstile-proxy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in spec
+
+
+def test_all_of_the_proxy_can_be_applied_by_its_label() -> None:
+    """docs/upgrade.md applies it before the agents."""
+    for path in (DEPLOY / "base/proxy").glob("[!k]*.yaml"):
+        for each in read_yaml(path):
+            assert each["metadata"]["labels"] == {"app.kubernetes.io/name": "gpu-turnstile-proxy"}
+
+
+def test_the_agent_has_time_to_end() -> None:
+    assert AGENT["terminationGracePeriodSeconds"] > supervisor._JOIN_SECONDS + 10
 
 
 def test_the_webhooks_memory_holds_its_workers() -> None:

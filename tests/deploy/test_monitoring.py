@@ -43,7 +43,19 @@ def _exported() -> dict[str, str]:
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             for suffix in suffixes.get(family.type, ("",)):
                 found[f"{family.name}{suffix}"] = family.type
-    return found
+    return found | {f"gpu_turnstile_proxy_{name}": kind for name, kind in _PROXY.items()}
+
+
+# Those that the proxy is to export.
+_PROXY = {
+    "asked_again_calls_total": "counter",
+    "connected_plugins": "gauge",
+    "given_up": "gauge",
+    "kubelet_registered": "gauge",
+    "longest_wait_seconds": "gauge",
+    "refused_registrations_total": "counter",
+    "waiting_calls": "gauge",
+}
 
 
 @pytest.mark.parametrize("expression", sorted(set(_expressions())))
@@ -55,8 +67,8 @@ def test_every_metric_that_is_asked_for_is_exported(expression: str) -> None:
         assert name in exported
 
 
-# An agent takes over once, and soon after its start: a rate would begin after it.
-_ONCE = {"gpu_turnstile_agent_handovers_total", "gpu_turnstile_agent_unregistered_seconds_sum"}
+# An agent registers soon after its start: a rate would begin after it.
+_ONCE = {"gpu_turnstile_agent_unregistered_seconds_sum"}
 
 
 @pytest.mark.parametrize("expression", sorted(set(_expressions())))
@@ -89,13 +101,17 @@ def test_what_is_scraped_is_there() -> None:
     assert endpoint["port"] in [each["name"] for each in service["spec"]["ports"]]
     name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
     assert endpoint["tlsConfig"]["serverName"] == f"{name}.{namespace}.svc"
-    agent = find(objects, "DaemonSet", "gpu-turnstile-agent")["spec"]["template"]
-    pods = find(scrapes, "PodMonitor", "gpu-turnstile-agent")["spec"]
-    assert selects(pods["selector"], agent["metadata"]["labels"])
-    ports = [each["name"] for each in agent["spec"]["containers"][0]["ports"]]
-    (scrape,) = pods["podMetricsEndpoints"]
-    assert scrape["port"] in ports
-    assert scrape["honorLabels"]  # gauges of containers have labels that Prometheus sets as well
+    for program in ("agent", "proxy"):
+        pod = find(objects, "DaemonSet", f"gpu-turnstile-{program}")["spec"]["template"]
+        pods = find(scrapes, "PodMonitor", f"gpu-turnstile-{program}")["spec"]
+        assert selects(pods["selector"], pod["metadata"]["labels"])
+        ports = [each["name"] for each in pod["spec"]["containers"][0]["ports"]]
+        (scrape,) = pods["podMetricsEndpoints"]
+        assert scrape["port"] in ports
+        (label,) = scrape["relabelings"]
+        assert label["targetLabel"] == "node"
+        # Gauges of containers have labels that Prometheus sets as well.
+        assert scrape.get("honorLabels", False) == (program == "agent")
 
 
 def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_by() -> None:
@@ -105,30 +121,9 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
     place, name = monitor["metadata"]["namespace"], monitor["metadata"]["name"]
     assert f'{{job="{place}/{name}"}}' in rules["GPUTurnstileAgentDown"]
-    place, name = agents["metadata"]["namespace"], agents["metadata"]["name"]
-    counted = f'{{namespace="{place}",daemonset=~"{name}(-standby)?"}}'
+    place = agents["metadata"]["namespace"]
+    counted = f'{{namespace="{place}",daemonset=~"gpu-turnstile-(agent|proxy)"}}'
     assert counted in rules["GPUTurnstileAgentMissing"]
-
-
-def test_two_agents_of_a_node_are_told_as_one_node() -> None:
-    """One that stands by is not registered, and sees the same cards as the one that serves."""
-    of_the_node = "up{|agent_registered|agent_cards?_|agent_cards\\b|agent_card_"
-    found = {each for each in _expressions() if re.search(of_the_node, each)}
-    assert len(found) > 8
-    for each in found - {
-        'absent(up{job="gpu-turnstile-webhook"} == 1)',
-        # Both are meant: how many there are, and how many of them the kubelet knows.
-        "sum(gpu_turnstile_agent_registered)",
-        "count(gpu_turnstile_agent_registered)",
-    }:
-        assert re.search(r"(min|max) by \(node\b", each), each
-
-
-def test_a_takeover_is_counted_from_none_on() -> None:
-    """A counter that appears with its first takeover has no increase."""
-    text = AgentMetrics().render().decode()
-    for how in ("handover", "death"):
-        assert f'gpu_turnstile_agent_handovers_total{{by="{how}"}} 0.0' in text
 
 
 def test_the_dashboard_shows_the_cards_of_which_the_alert_tells() -> None:

@@ -15,6 +15,7 @@ from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
 from tests.deploy.manifests import (
     CUSTOM,
     DEPLOY,
+    NOT_OURS,
     Json,
     base,
     containers,
@@ -22,7 +23,6 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
     read_yaml,
-    selects,
 )
 from tests.deploy.policies import denials
 from tests.deploy.policy_examples import PODS
@@ -30,6 +30,9 @@ from tests.deploy.schemas import OLDEST, check, newest
 from tests.deploy.test_manifests import program, variables
 
 COMPONENTS = sorted(each.name for each in (DEPLOY / "components").iterdir())
+
+
+_PROXY = "DaemonSet/gpu-turnstile-proxy"
 
 
 def _agent(overlay: str) -> Json:
@@ -69,7 +72,10 @@ _CERTS = _identities(
     [each for path in (DEPLOY / "base" / "certs").glob("[!k]*.yaml") for each in read_yaml(path)]
 )
 """Without the kustomization itself."""
-_KUBELET = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+_ALWAYS = {
+    *("/run/gpu-turnstile/device-plugins", "/var/lib/kubelet/device-plugins"),
+    "/var/lib/kubelet/pod-resources",
+}
 _NVML = {"/dev", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"}
 _VCUDA = {"/var/lib/gpu-turnstile", "/sys/fs/cgroup", "/run/containerd"}
 
@@ -106,7 +112,6 @@ EXPECTED = {
     "overlays/gpu-manager": Overlay(frozenset(_NVML | _VCUDA), privileged=True, host_pid=True),
     "overlays/hami-core": Overlay(frozenset({"/var/lib/gpu-turnstile", "/usr/local/vgpu"})),
     "overlays/host-driver": Overlay(frozenset(_NVML), privileged=True),
-    "overlays/hot-standby": Overlay(),
     "overlays/monitoring": Overlay(operators=True),
     "overlays/nvidia-runtime": Overlay(runtime_class="nvidia"),
     "overlays/scheduler-extender": Overlay(),
@@ -136,9 +141,10 @@ def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay
         _check_settings(spec)
         mounts = {m["name"] for each in containers(spec) for m in each.get("volumeMounts", ())}
         assert mounts == {each["name"] for each in spec.get("volumes", ())}
-    agent = _agent(overlay)
+    agent, proxy = _agent(overlay), pod_specs(built)[_PROXY]
+    plain_proxy = pod_specs(base())[_PROXY]
     security = containers(agent)[0]["securityContext"]
-    assert _paths(agent) == _KUBELET | expected.paths
+    assert _paths(agent) == _ALWAYS | expected.paths
     assert security["privileged"] is expected.privileged
     assert security["allowPrivilegeEscalation"] is expected.privileged
     assert security["readOnlyRootFilesystem"] is True
@@ -146,9 +152,15 @@ def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay
     assert agent.get("hostPID", False) is expected.host_pid
     assert "hostNetwork" not in agent
     assert agent.get("runtimeClassName") == expected.runtime_class
-    # Wherever GPU pods run, the agent does.
+    # Wherever GPU pods run, the agent does, and the proxy before it.
     assert agent["tolerations"] == [{"operator": "Exists"}]
     assert agent["priorityClassName"] == "system-node-critical"
+    for key in ("affinity", "nodeSelector", "tolerations", "priorityClassName"):
+        assert proxy.get(key) == agent.get(key), key
+    # Nothing that is chosen for the agent reaches the proxy.
+    assert proxy["containers"] == plain_proxy["containers"]
+    assert proxy["volumes"] == plain_proxy["volumes"]
+    assert not {"hostPID", "hostNetwork", "runtimeClassName"} & proxy.keys()
 
 
 def _check_settings(spec: Json) -> None:
@@ -158,7 +170,7 @@ def _check_settings(spec: Json) -> None:
             continue
         known = variables(program(container))
         for name, value in environment(container).items():
-            if not name.startswith("NVIDIA_"):
+            if not name.startswith(NOT_OURS):
                 known[name].type.convert(value, known[name], None)
 
 
@@ -230,107 +242,51 @@ def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
     assert DEFAULT_DOMAIN not in str(build_folder(folder))
 
 
-_PATTERN = "gpu-turnstile-agent(-standby)?"
-"""By which deploy/README.md, and every component, patches agent and standby."""
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_patches_the_agent_and_its_standby(component: str) -> None:
-    """It may be added before the standby is, or after it."""
-    (found,) = read_yaml(DEPLOY / "components" / component / "kustomization.yaml")
-    for each in found.get("patches", ()):
-        wanted = each.get("target") or yaml.safe_load(each["patch"])
-        assert wanted["kind"] != "DaemonSet" or wanted.get("name") == _PATTERN
-
-
-def test_the_standby_is_the_agent_with_all_components_in_any_order(tmp_path: Path) -> None:
-    others = [each for each in COMPONENTS if each not in ("domain", "hot-standby")]
-    found = []
-    for chosen in (["hot-standby", *others], [*others, "hot-standby"]):
-        specs = pod_specs(build_folder(write_overlay(tmp_path / chosen[0], chosen)))
-        standby = specs.pop("DaemonSet/gpu-turnstile-agent-standby")
-        assert standby == specs["DaemonSet/gpu-turnstile-agent"]
-        assert {"state", "cards", "cdi"} <= {each["name"] for each in standby["volumes"]}
-        found.append(specs)
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
-def test_any_overlay_can_have_a_standby_and_another_image(overlay: str, tmp_path: Path) -> None:
-    """One line sets the image."""
-    image = "ghcr.io/gpu-turnstile/gpu-turnstile"
-    folder = write_overlay(
-        tmp_path / "mine",
-        [] if overlay == "overlays/hot-standby" else ["hot-standby"],
-        resources=[os.path.relpath(DEPLOY / (overlay or "base"), (tmp_path / "mine").resolve())],
-        images=[{"name": image, "newName": "registry.example.com/gpu", "newTag": "9.9.9"}],
-    )
-    more, plain = pod_specs(build_folder(folder)), pod_specs(build(overlay))
+def test_two_lines_set_every_image_and_the_proxys_is_set_alone(
+    overlay: str, tmp_path: Path
+) -> None:
+    published = "ghcr.io/gpu-turnstile/gpu-turnstile"
+    plain = pod_specs(build(overlay))
     for spec in plain.values():
         for each in containers(spec):
-            assert each["image"].startswith((f"{image}:", "registry.k8s.io/kube-scheduler:"))
-    assert (
-        more.pop("DaemonSet/gpu-turnstile-agent-standby") == more["DaemonSet/gpu-turnstile-agent"]
-    )
-    plain.pop("DaemonSet/gpu-turnstile-agent-standby", None)
-    images = re.compile(f"{image}:[0-9.]+")
-    assert str(more) == images.sub("registry.example.com/gpu:9.9.9", str(plain))
-
-
-def test_a_patch_of_settings_reaches_the_standby(tmp_path: Path) -> None:
-    """By the target that deploy/README.md shows."""
-    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    assert f'- target: {{kind: DaemonSet, name: "{_PATTERN}"}}' in readme
+            assert each["image"].startswith(
+                (f"{published}:", f"{published}-proxy:", "registry.k8s.io/kube-scheduler:")
+            )
     folder = write_overlay(
         tmp_path / "mine",
-        ["hot-standby"],
+        resources=[os.path.relpath(DEPLOY / (overlay or "base"), (tmp_path / "mine").resolve())],
+        images=[
+            {"name": published, "newName": "registry.example.com/gpu", "newTag": "9.9.9"},
+            {
+                "name": f"{published}-proxy",
+                "newName": "registry.example.com/gpu",
+                "newTag": "9.9.8",
+            },
+        ],
+    )
+    text = re.sub(f"{published}-proxy:[0-9.]+", "registry.example.com/gpu:9.9.8", str(plain))
+    text = re.sub(f"{published}:[0-9.]+", "registry.example.com/gpu:9.9.9", text)
+    assert str(pod_specs(build_folder(folder))) == text
+
+
+def test_a_patch_of_settings_reaches_the_agent_alone(tmp_path: Path) -> None:
+    """By the target that deploy/README.md shows."""
+    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    assert "- target: {kind: DaemonSet, name: gpu-turnstile-agent}" in readme
+    folder = write_overlay(
+        tmp_path / "mine",
         patches=[
             {
-                "target": {"kind": "DaemonSet", "name": _PATTERN},
+                "target": {"kind": "DaemonSet", "name": "gpu-turnstile-agent"},
                 "patch": _settings_patch("GPU_TURNSTILE_POLICY", "spread"),
             }
         ],
     )
-    for name, spec in pod_specs(build_folder(folder)).items():
-        if name.startswith("DaemonSet/"):
-            assert environment(containers(spec)[0])["GPU_TURNSTILE_POLICY"] == "spread", name
-
-
-def test_no_daemon_set_takes_the_pods_of_the_other() -> None:
-    sets = [each for each in build("overlays/hot-standby") if each["kind"] == "DaemonSet"]
-    assert len(sets) == 2
-    for each in sets:
-        selector = each["spec"]["selector"]["matchLabels"]
-        selected = [
-            one["metadata"]["name"]
-            for one in sets
-            if selector.items() <= one["spec"]["template"]["metadata"]["labels"].items()
-        ]
-        assert selected == [each["metadata"]["name"]]
-
-
-def test_the_standby_is_replaced_as_the_agent_is() -> None:
-    built = build("overlays/hot-standby")
-    agent, standby = (
-        find(built, "DaemonSet", f"gpu-turnstile-agent{suffix}")["spec"]
-        for suffix in ("", "-standby")
-    )
-    assert standby["updateStrategy"] == agent["updateStrategy"]
-
-
-def test_whatever_finds_the_agent_finds_the_standby() -> None:
-    """The NetworkPolicy, and the PodMonitor of the monitoring component."""
-    monitor = find(
-        read_yaml(DEPLOY / "components" / "monitoring" / "scrape.yaml"),
-        "PodMonitor",
-        "gpu-turnstile-agent",
-    )
-    policy = find(build("overlays/hot-standby"), "NetworkPolicy", "gpu-turnstile-agent")
-    for selector in (monitor["spec"]["selector"], policy["spec"]["podSelector"]):
-        for each in build("overlays/hot-standby"):
-            if each["kind"] == "DaemonSet":
-                labels = each["spec"]["template"]["metadata"]["labels"]
-                assert selects(selector, labels), each["metadata"]["name"]
+    found = pod_specs(build_folder(folder))
+    given = environment(containers(found["DaemonSet/gpu-turnstile-agent"])[0])
+    assert given["GPU_TURNSTILE_POLICY"] == "spread"
+    assert found[_PROXY] == pod_specs(build(""))[_PROXY]
 
 
 def test_a_scheduler_that_is_listed_may_choose_cards() -> None:

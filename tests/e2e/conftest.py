@@ -105,9 +105,8 @@ def stage(whole_stage: Stage) -> Iterator[Stage]:
     whole_stage.agent.mark()
     yield whole_stage
     failed = whole_stage.agent.events("call failed")
-    if whole_stage.spare is not None:
-        whole_stage.spare.stop()
-        whole_stage.spare = None
+    if not whole_stage.proxy.alive:
+        whole_stage.proxy.start()
     if not whole_stage.agent.alive:
         whole_stage.agent.start()
     if not whole_stage.webhook.alive:

@@ -16,7 +16,7 @@ from tests.e2e.audit import Seen, findings
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.manifests import Maker, limits, visible
 from tests.e2e.settings import Settings
-from tests.e2e.stream import Stream
+from tests.e2e.stream import MOST, Stream
 
 SETTLE_SECONDS = 150.0
 _CLIENTS = 16
@@ -135,9 +135,11 @@ class Ground:
         pool.shutdown(wait=False)
         return created
 
-    def stream(self) -> Stream:
+    def stream(self, *, most: int = MOST) -> Stream:
         """Five pods a second, each of which lives for a second."""
-        return Stream(lambda name: self.cluster.create(self.make.short(name)), self.cluster.pods)
+        return Stream(
+            lambda name: self.cluster.create(self.make.short(name)), self.cluster.pods, most=most
+        )
 
     def run(self, *pods: Json) -> dict[str, Json]:
         """Create pods and wait until each runs or was refused."""

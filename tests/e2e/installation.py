@@ -22,7 +22,6 @@ from tests.e2e.kubectl import Kubectl, KubectlError
 OVERLAY = DEPLOY / "overlays" / "try-out"
 NAMESPACE, AGENTS = "gpu-turnstile", "gpu-turnstile-node"
 WEBHOOK, AGENT = "deployment/gpu-turnstile-webhook", "daemonset/gpu-turnstile-agent"
-STANDBY = f"{AGENT}-standby"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 OURS = "app.kubernetes.io/part-of=gpu-turnstile"
@@ -38,7 +37,7 @@ class Installation:
     Args:
         kubectl: as an administrator.
         folder: for the kustomization that puts *image* in place of the published one.
-        image: of our programs; the cluster has it, or can pull it.
+        image: of our programs, the proxy too; the cluster has it, or can pull it.
         components: what is added to the overlay.
         images: of other programs, by the name that they have in manifests.
     """
@@ -56,14 +55,16 @@ class Installation:
         self._folder = folder
         self._components = components
         (self._first_job,) = (each["metadata"]["name"] for each in base() if each["kind"] == "Job")
-        (published,) = {
-            each["image"] for spec in pod_specs(base()).values() for each in spec["containers"]
+        published = {
+            each["image"].rpartition(":")[0]
+            for spec in pod_specs(base()).values()
+            for each in spec["containers"]
         }
-        wanted = {published.rpartition(":")[0]: image, **(images or {})}
+        wanted = {**dict.fromkeys(sorted(published), image), **(images or {})}
         self._images = [{"name": name, **image_parts(each)} for name, each in wanted.items()]
         self._write()
 
-    def _write(self, *components: str) -> None:
+    def _write(self) -> None:
         """Write what is to be applied."""
 
         def relative(path: Path) -> str:
@@ -73,9 +74,7 @@ class Installation:
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [relative(OVERLAY)],
-            "components": [
-                relative(DEPLOY / "components" / each) for each in (*self._components, *components)
-            ],
+            "components": [relative(DEPLOY / "components" / each) for each in self._components],
             "images": self._images,
         }
         text = yaml.safe_dump(written)
@@ -86,12 +85,6 @@ class Installation:
     def apply(self) -> None:
         """Apply it, for the first time or again."""
         self._kubectl.run("apply", f"--kustomize={self._folder}")
-
-    def add_standby(self) -> None:
-        """Apply it with a second agent on every node, and wait until they stand by."""
-        self._write("hot-standby")
-        self.apply()
-        self.rolled_out(AGENTS, STANDBY)
 
     def compare(self) -> None:
         """Compare what there is with what was applied.
@@ -147,14 +140,13 @@ class Installation:
         self._kubectl.run("--namespace", namespace, "rollout", "restart", workload)
         self.rolled_out(namespace, workload)
 
-    def roll_agents(self, workload: str = AGENT) -> None:
-        """Replace all agents of a workload, and wait until the old ones have gone."""
-        name = workload.partition("/")[2]
-        before = {each["metadata"]["uid"] for each in self._agents(name)}
-        self.roll(AGENTS, workload)
+    def roll_agents(self) -> None:
+        """Replace all agents, and wait until the old ones have gone."""
+        before = {each["metadata"]["uid"] for each in self._agents()}
+        self.roll(AGENTS, AGENT)
 
         def gone() -> bool:
-            return not before & {each["metadata"]["uid"] for each in self._agents(name)}
+            return not before & {each["metadata"]["uid"] for each in self._agents()}
 
         wait("the end of the old agents", gone, within=_GONE_SECONDS)
 
@@ -245,25 +237,25 @@ class Installation:
         return {each["metadata"]["name"]: each["status"].get("podIP", "") for each in found}
 
     def agents(self) -> dict[str, str]:
-        """Give the node of each agent, without those of the standby."""
-        found = self._agents("gpu-turnstile-agent")
-        return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in found}
+        """Give the node of each agent."""
+        return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in self._agents()}
 
-    def _agents(self, *names: str) -> list[Json]:
-        selector = f"--selector=app.kubernetes.io/name in ({','.join(names)})"
+    def _agents(self) -> list[Json]:
+        selector = "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
         return self._kubectl.items("pods", f"--namespace={AGENTS}", selector)
 
-    def roles(self, node: str) -> dict[str, tuple[str, ...]]:
-        """Give the UIDs of a node's agents that answer: those that serve, those that stand by."""
-        found: dict[str, tuple[str, ...]] = {"registered": (), "standing_by": ()}
-        for each in self._agents("gpu-turnstile-agent", "gpu-turnstile-agent-standby"):
-            if each["spec"].get("nodeName") != node:
-                continue
-            text = _metrics(each["status"].get("podIP", ""))
-            for role in found:
-                if f"\ngpu_turnstile_agent_{role} 1.0\n" in text:
-                    found[role] += (each["metadata"]["uid"],)
-        return found
+    def kill_agent(self, node: str) -> None:
+        """Kill the agent of this host, as the kernel does when memory is short."""
+        (pod,) = (each for each in self._agents() if each["spec"].get("nodeName") == node)
+        (process,) = processes_of("agent", pod["metadata"]["uid"])
+        os.kill(process, signal.SIGKILL)
+        wait("the end of the agent", lambda: not Path(f"/proc/{process}").exists())
+
+    def serves(self, node: str) -> bool:
+        """Tell whether the agent of a node runs and the kubelet knows it."""
+        (pod,) = (each for each in self._agents() if each["spec"].get("nodeName") == node)
+        text = _metrics(pod["status"].get("podIP", ""))
+        return "\ngpu_turnstile_agent_registered 1.0\n" in text
 
     def trusted(self) -> set[str]:
         """Give the different bundles that API servers trust webhooks by."""
@@ -310,12 +302,6 @@ def _metrics(address: str) -> str:
             return str(answer.read().decode())
     except (urllib.error.URLError, OSError):  # it begins, or ends
         return ""
-
-
-def kill_agent_of(uid: str) -> None:
-    """Kill the agent of a pod on this host, as the kernel does when memory is short."""
-    (ours,) = processes_of("agent", uid)
-    os.kill(ours, signal.SIGKILL)
 
 
 def processes_of(program: str, uid: str) -> list[int]:

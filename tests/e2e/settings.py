@@ -25,6 +25,8 @@ class Settings:
         pod_resources_socket: the kubelet's PodResources socket.
         cri_socket: the container runtime's socket.
         restart_kubelet: a command that restarts the kubelet; empty when there is none.
+        kill_kubelet: a command that kills the kubelet with SIGKILL and starts it again; empty when
+            there is none.
         webhook_host: the IP address at which the API server reaches this host.
         kubectl: the program; empty takes the one beside Python or on the path.
         deploy_image: an image of our programs that the cluster has, or can pull; empty when
@@ -42,6 +44,7 @@ class Settings:
     pod_resources_socket: Path
     cri_socket: Path
     restart_kubelet: tuple[str, ...]
+    kill_kubelet: tuple[str, ...]
     webhook_host: str
     kubectl: str
     deploy_image: str
@@ -80,6 +83,7 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         ),
         cri_socket=Path(get("CRI_SOCKET", "/run/containerd/containerd.sock")),
         restart_kubelet=tuple(shlex.split(get("RESTART_KUBELET"))),
+        kill_kubelet=tuple(shlex.split(get("KILL_KUBELET"))),
         webhook_host=get("WEBHOOK_HOST", "127.0.0.1"),
         kubectl=get("KUBECTL"),
         deploy_image=get("DEPLOY_IMAGE"),

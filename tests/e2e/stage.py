@@ -1,13 +1,14 @@
-"""Webhook and agent as processes, on a node of the cluster."""
+"""Webhook, proxy and agent as processes, on a node of the cluster."""
 
 import shlex
 import signal
 import socket
 import ssl
 import subprocess
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simulator.manifests import write_yaml
@@ -18,6 +19,8 @@ from tests.e2e.programs import Program, issue_certificates
 from tests.e2e.settings import Settings
 
 _RESTART_SECONDS = 180.0
+PATIENCE = 20.0
+"""Seconds for which calls of the kubelet wait for the agent."""
 
 
 class Stage(Ground):
@@ -44,7 +47,8 @@ class Stage(Ground):
         self.cards = [each["uuid"] for each in cards_file()["cards"]]
         self.no_webhook: str | None = None
         self._folder = folder
-        self._ports = {"agent": _free_port(), "webhook": _free_port()}
+        self.plugins = folder / "plugins"
+        self._ports = {each: _free_port() for each in ("agent", "proxy", "webhook")}
         host, port = settings.webhook_host, self._ports["webhook"]
         self._webhook_url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self.webhook = Program(
@@ -54,18 +58,25 @@ class Stage(Ground):
             ),
             folder / "webhook.log",
         )
-        self.agent = Program(self._agent_options("agent"), folder / "agent.log")
-        self.spare: Program | None = None
+        self.proxy = Program(
+            shlex.split(
+                f"proxy --kubelet-dir {settings.plugin_dir} --plugin-dir {self.plugins} "
+                f"--patience {PATIENCE:g} --http-host 127.0.0.1 --http-port {self._ports['proxy']}"
+            ),
+            folder / "proxy.log",
+        )
+        self.agent = Program(self._agent_options(), folder / "agent.log")
 
-    def _agent_options(self, port: str) -> list[str]:
+    def _agent_options(self) -> list[str]:
         settings, folder = self.settings, self._folder
         return shlex.split(
             f"agent --node-name {self.node} --kubeconfig {settings.kubeconfig} "
-            f"--cards {folder}/cards.yaml --plugin-dir {settings.plugin_dir} "
+            f"--cards {folder}/cards.yaml --kubelet-dir {settings.plugin_dir} "
+            f"--plugin-dir {self.plugins} "
             f"--pod-resources-socket {settings.pod_resources_socket} "
             f"--enforcement vcuda --state-dir {folder}/state "
             f"--cri-socket {settings.cri_socket} "
-            f"--http-host 127.0.0.1 --http-port {self._ports[port]}"
+            f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
         )
 
     # --- start and end ---------------------------------------------------------------
@@ -82,6 +93,7 @@ class Stage(Ground):
         self.no_webhook = self._try_webhook()
         if self.no_webhook is not None:
             self.cluster.delete_webhooks(name)
+        self.proxy.start()
         self.agent.start()
         self.wait_for_cards()
 
@@ -91,9 +103,8 @@ class Stage(Ground):
             self.cluster.delete_webhooks(self.cluster.namespace)
             self.leave()
         finally:
-            if self.spare is not None:
-                self.spare.stop()
             self.agent.stop()
+            self.proxy.stop()
             self.webhook.stop()
             self.disconnect()
 
@@ -112,38 +123,35 @@ class Stage(Ground):
 
         wait("the webhook", ready)
 
-    def stand_by(self) -> None:
-        """Start a second agent, and wait until it stands by, ready."""
-        self._ports["spare"] = _free_port()
-        self.spare = self.agent.beside(self._agent_options("spare"))
-        before = len(self.agent.events("another agent stands by"))
-        self.spare.start()
-        wait("the second agent is ready", lambda: self._ready("spare"))
-        heard = self.agent.events
-        wait("the first has heard it", lambda: len(heard("another agent stands by")) > before)
+    def kill_agent(self, *, gap: float = 0.0) -> None:
+        """Kill the agent, start it again after a gap in seconds, and await it."""
+        self.agent.stop(signal.SIGKILL)
+        time.sleep(gap)
+        self.agent.start()
+        wait("the agent is registered", self.registered)
 
-    def hand_over(self) -> None:
-        """Ask the agent to end while another stands by, and wait until that one serves alone."""
-        before = len(self.agent.events("handed over"))
-        self._succeed(signal.SIGTERM)
-        assert len(self.agent.events("handed over")) == before + 1, self.agent.tail()
-
-    def kill_agent(self) -> None:
-        """Kill the agent while another stands by, and wait until that one serves."""
-        before = len(self.agent.events("registered"))
-        self._succeed(signal.SIGKILL)
-        wait("it registers", lambda: len(self.agent.events("registered")) > before)
-
-    def _succeed(self, number: int) -> None:
-        assert self.spare is not None, "nobody stands by"
-        self.agent.stop(number)
-        self.agent, self.spare = self.spare, None
-        self._ports["agent"] = self._ports.pop("spare")
-        wait("the node's agent is registered", self.registered)
+    def upgrade_agent(self) -> None:
+        """Start the next agent beside this one, and end this one, as a rolling update does."""
+        waits = "another agent serves this node: waiting for its end"
+        before = len(self.agent.events(waits))
+        self._ports["agent"] = _free_port()
+        old, self.agent = self.agent, self.agent.beside(self._agent_options())
+        self.agent.start()
+        wait("the next agent is ready", lambda: len(self.agent.events(waits)) > before)
+        assert self.registered(), "ready beside the old one"
+        old.stop()
+        wait("the agent is registered", self.registered)
 
     def restart_kubelet(self) -> None:
+        self._command(self.settings.restart_kubelet)
+
+    def kill_kubelet(self) -> None:
+        """Kill the kubelet with SIGKILL, and start it again."""
+        self._command(self.settings.kill_kubelet)
+
+    def _command(self, command: Sequence[str]) -> None:
         done = subprocess.run(
-            self.settings.restart_kubelet,
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -151,18 +159,15 @@ class Stage(Ground):
             check=False,
             text=True,
         )
-        assert done.returncode == 0, f"the command that restarts the kubelet: {done.stdout}"
+        assert done.returncode == 0, f"{command}: {done.stdout}"
 
     # --- looking ---------------------------------------------------------------------
 
     def registered(self) -> bool:
         """Tell whether the agent says that the kubelet knows it."""
         assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
-        return self._ready("agent")
-
-    def _ready(self, port: str) -> bool:
         try:
-            url = f"http://127.0.0.1:{self._ports[port]}/readyz"
+            url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):

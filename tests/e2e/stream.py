@@ -24,6 +24,7 @@ class Stream:
         create: creates the pod of this name.
         look: lists all pods by name.
         per_second: how many are created, unless the node is behind.
+        most: how many may not have ended before more come.
         within: seconds in which the last have to end.
     """
 
@@ -33,11 +34,13 @@ class Stream:
         look: Callable[[], Mapping[str, Json]],
         *,
         per_second: float = 5.0,
+        most: int = MOST,
         within: float = _END_SECONDS,
     ) -> None:
         self._create = create
         self._look = look
         self._every = 1 / per_second
+        self._most = most
         self._within = within
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
@@ -78,7 +81,7 @@ class Stream:
     def failed(self) -> dict[str, str]:
         """The pods that failed, with the kubelet's words."""
         return {
-            name: f"{pod['status'].get('reason')}: {pod['status'].get('message')}"
+            name: f"{pod['status'].get('reason')}: {_words(pod['status'])}"
             for name, pod in self.pods.items()
             if pod["status"]["phase"] == "Failed"
         }
@@ -100,10 +103,10 @@ class Stream:
         with ThreadPoolExecutor(_CLIENTS) as pool:
             while not self._over.wait(max(0.0, began - time.monotonic())):
                 began = max(began + self._every, time.monotonic() - 1)
-                if count % _LOOK_EVERY == 0 or under_way >= MOST:
+                if count % _LOOK_EVERY == 0 or under_way >= self._most:
                     # A node that is slow is to be asked for what it can start, or it gets slower.
                     under_way = len(self._not_ended())
-                if under_way < MOST:
+                if under_way < self._most:
                     name = f"stream-{count}"
                     self._creating[name] = pool.submit(self._create, name)
                     count += 1
@@ -118,3 +121,14 @@ class Stream:
             if name not in found
             or found[name].get("status", {}).get("phase") not in ("Succeeded", "Failed")
         ]
+
+
+def _words(status: Json) -> str:
+    """Return why a pod failed: the kubelet's words on the pod, or on its container."""
+    ended = [
+        each["state"]["terminated"]
+        for each in status.get("containerStatuses", ())
+        if "terminated" in each.get("state", {})
+    ]
+    words = [f"{each.get('reason')} {each.get('exitCode')} {each.get('message')}" for each in ended]
+    return str(status.get("message") or "; ".join(words))

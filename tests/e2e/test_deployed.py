@@ -11,13 +11,10 @@ from tests.e2e.cluster import ApiError, Cluster, Json
 from tests.e2e.deployed import Deployed, installing, occupied, ready
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import (
-    AGENT,
     AGENTS,
     NAMESPACE,
-    STANDBY,
     WEBHOOK,
     Installation,
-    kill_agent_of,
 )
 from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.settings import Settings
@@ -289,50 +286,20 @@ def test_applied_again_it_goes_on_as_it_was(deployed: Deployed) -> None:
     assert deployed.installation.trusted() == trusted
 
 
-def test_with_a_standby_each_agent_may_be_replaced(deployed: Deployed) -> None:
-    """Here the component hot-standby is added; it stays until all is deleted."""
-    ground, installation = deployed.ground, deployed.installation
-    installation.add_standby()
-    _wait_for_standby(deployed)
-    with ground.stream() as stream:
-        wait("pods", stream.more(10))
-        for workload in (AGENT, STANDBY):
-            installation.roll_agents(workload)
-            _wait_for_standby(deployed)
-        wait("more pods", stream.more(10))
-
-    ground.report(f"rolling updates of agent and standby: {stream}")
-    assert stream.failed == {}
-
-
-def test_the_standby_serves_once_the_agent_is_killed(deployed: Deployed) -> None:
-    """What is refused before it has registered is the kubelet's doing, and is reported."""
+def test_no_pod_is_lost_when_the_agent_is_killed(deployed: Deployed) -> None:
+    """The kubelet's calls wait at the proxy until the container runs again."""
     ground, kills = deployed.ground, 2
     staying = ground.run(*ground.make.burst(PODS // 3, seed=4))
     with ground.stream() as stream:
         for _ in range(kills):
             wait("pods", stream.more(10))
-            _wait_for_standby(deployed)
-            roles = deployed.installation.roles(ground.node)
-            kill_agent_of(*roles["registered"])
-            wait("the standby serves", partial(_serves, deployed, roles["standing_by"]))
+            deployed.installation.kill_agent(ground.node)
+            wait("the agent serves", partial(deployed.installation.serves, ground.node), within=60)
         wait("more pods", stream.more(10))
 
-    ground.report(f"agent killed {kills} times beside its standby: {stream}")
-    assert [each for each in stream.failed.values() if "gpu-turnstile: " in each] == []
+    ground.report(f"agent killed {kills} times: {stream}")
+    assert stream.failed == {}
     ground.audit("after the agent was killed", staying)
-
-
-def _serves(deployed: Deployed, agents: tuple[str, ...]) -> bool:
-    return deployed.installation.roles(deployed.ground.node)["registered"] == agents
-
-
-def _wait_for_standby(deployed: Deployed) -> None:
-    def look() -> bool:
-        roles = deployed.installation.roles(deployed.ground.node)
-        return [len(roles[each]) for each in ("registered", "standing_by")] == [1, 1]
-
-    wait("one agent serves and one stands by", look, within=90)
 
 
 def test_deleted_it_leaves_nothing_and_gpu_pods_stay(deployed: Deployed) -> None:

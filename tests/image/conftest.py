@@ -18,7 +18,10 @@ import pytest
 from tests.image.dockerfile import Instruction, Stage, context, covered, parse
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (*("agent", "certs", "common", "contract", "placement", "scheduler", "view", "webhook"),)
+PACKAGES = (
+    *("agent", "certs", "common", "contract", "placement", "proxy", "scheduler", "view"),
+    "webhook",
+)
 
 # Where the commands of the build stage work; in the test these are below a folder of its own.
 _PLACES = "opt|src|dist"

@@ -49,7 +49,7 @@ TERMINAL = (ROOT / "view/terminal", ROOT / "view/kubectl.py")
 SCRIPTS = ["kubectl-gpu", "kubectl_complete-gpu"]
 
 
-@pytest.mark.parametrize("program", ["agent", "certs", "scheduler", "view", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "certs", "proxy", "scheduler", "view", "webhook"])
 def test_each_program_starts(tree: Path, stages: list[Stage], program: str) -> None:
     done = run(tree, stages, "-m", program, "--help")
     assert (done.returncode, done.stderr) == (0, "")

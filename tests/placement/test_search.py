@@ -3,10 +3,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from contract.demand import ContainerDemand, ContainerKind
+from contract.demand import (
+    NO_ROOM,
+    SPLIT,
+    ContainerDemand,
+    ContainerKind,
+    PodDemand,
+    find_misfits,
+)
 from contract.resource import Resource
 from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
@@ -355,6 +362,35 @@ def test_a_share_that_is_alone_is_placed_as_the_search_places_it(
     if found is not None:
         kept: Any = {"links": LINKS, "policy": policy, "guaranteed": True, "tries": 1}
         assert _Search([step], given_rooms, **kept).run() == {"c0": found}
+
+
+@settings(max_examples=share(150))
+@given(_containers, st.booleans())
+def test_a_pod_finds_no_place_on_empty_cards_if_and_only_if_the_webhook_refuses_it(
+    containers: list[tuple[Any, ...]], guaranteed: bool
+) -> None:
+    steps = pod(*containers)
+    rules = {
+        rule for _, (rule, _) in find_misfits(PodDemand(tuple(each.container for each in steps)))
+    }
+    assume(SPLIT not in rules)
+    empty = [
+        room(index, memory=10**6) for index in range(sum(each.need.demand.cards for each in steps))
+    ]
+    try:
+        plan = make_plan(
+            steps,
+            empty,
+            links=LINKS,
+            policy=Policy.BINPACK,
+            guaranteed=guaranteed,
+            most_tries=10**6,
+        )
+    except NoPlacement:
+        assert NO_ROOM in rules
+    else:
+        assert plan is not None
+        assert not rules
 
 
 def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:

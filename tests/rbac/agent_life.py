@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 
 from agent.app.supervisor import Agent
-from agent.kubelet.api import deviceplugin_pb2 as pb
-from agent.kubelet.api import podresources_pb2 as lister
 from agent.kubernetes_api.inventory import InventoryPace
+from common.kubelet_api import deviceplugin_pb2 as pb
+from common.kubelet_api import podresources_pb2 as lister
 from simulator.api.resources import PODS
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import (
@@ -82,6 +82,7 @@ class AgentLife:
             self._folder,
             node_name=self._node,
             kubeconfig=path,
+            kubelet_dir=kubelet.plugin_dir,
             plugin_dir=kubelet.plugin_dir,
             pod_resources_socket=kubelet.pod_resources,
             cards=write_cards(self._folder / "cards.yaml"),

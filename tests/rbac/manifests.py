@@ -207,4 +207,5 @@ def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
 def _program(container: dict[str, Any]) -> str:
     """Give the word after ``-m``, else the first."""
     said = words(container)
-    return said[said.index("-m") + 1] if "-m" in said[:-1] else (said or [""])[0]
+    run = said[said.index("-m") + 1] if "-m" in said[:-1] else (said or [""])[0]
+    return run.removesuffix(".keeper")

@@ -1,4 +1,4 @@
-"""What ``make release`` makes, the parts that need no kubectl and build no wheel."""
+"""What ``make release`` makes, but for the wheel."""
 
 import subprocess
 import sys
@@ -10,8 +10,10 @@ import yaml
 
 from release.archives import sha256, write_tar
 from release.krew import manifest
-from release.manifests import folders
+from release.manifests import folders, render
 from release.onefile import write_onefile
+from tests.deploy.kustomize import kubectl
+from tests.deploy.test_manifests import VERSION
 
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000
@@ -55,3 +57,24 @@ def test_every_overlay_has_a_file_of_its_own() -> None:
     assert found["gpu-turnstile"] == ROOT / "deploy"
     assert all((each / "kustomization.yaml").exists() for each in found.values())
     assert len(found) == 1 + len(list((ROOT / "deploy/overlays").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("proxy_image", "of_the_proxy"),
+    [("", "registry.example/gpu:1"), ("registry.example/gpu:0", "registry.example/gpu:0")],
+)
+def test_one_image_is_that_of_every_container_and_the_proxy_may_have_another(
+    proxy_image: str, of_the_proxy: str
+) -> None:
+    kubectl()
+    image = "registry.example/gpu:1"
+    text = render(ROOT / "deploy", version=VERSION, image=image, proxy_image=proxy_image)
+    found = {
+        each["metadata"]["name"]: container["image"]
+        for each in yaml.safe_load_all(text)
+        if each["kind"] in ("DaemonSet", "Deployment")
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
+    assert found.pop("gpu-turnstile-proxy") == of_the_proxy
+    assert set(found.values()) == {image}
+    assert "ghcr.io" not in text

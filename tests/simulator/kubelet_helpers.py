@@ -15,10 +15,10 @@ from typing import Any
 
 import grpc
 
-from agent.kubelet.api import deviceplugin_pb2 as pb
-from agent.kubelet.api import deviceplugin_pb2_grpc as pb_grpc
-from agent.kubelet.api import podresources_pb2 as lister_pb
-from agent.kubelet.api import podresources_pb2_grpc as lister_grpc
+from common.kubelet_api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
+from common.kubelet_api import podresources_pb2 as lister_pb
+from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from simulator.client import ApiError, Json, PatchKind, WatchEvent
 from simulator.kubelet.api import NodeApi
 from simulator.kubelet.node import Kubelet
@@ -72,6 +72,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         self.on_allocate: Callable[[Call], None] = lambda call: None
         self.on_pre_start: Callable[[Call], None] = lambda call: None
         self.empty_answer = False
+        self.told = 0
         self._push: queue.Queue[bool] = queue.Queue()
         self._server: grpc.Server | None = None
 
@@ -98,6 +99,10 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
             self._server.stop(grace=None).wait(5)
             self._server = None
 
+    def tell(self) -> None:
+        """Send the list of devices once more."""
+        self._push.put(True)
+
     def of(self, rpc: str) -> list[Call]:
         return [call for call in self.calls if call.rpc == rpc]
 
@@ -114,6 +119,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         self, request: Any, context: Any
     ) -> Iterator[pb.ListAndWatchResponse]:
         while True:
+            self.told += 1
             yield pb.ListAndWatchResponse(
                 devices=[
                     pb.Device(

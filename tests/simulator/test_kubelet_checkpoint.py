@@ -1,17 +1,32 @@
-"""The checkpoint file."""
+"""The checkpoint file: its form, and when the simulated kubelet writes it (K27 to K34)."""
 
 import json
+from collections.abc import Callable
+from functools import reduce
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
-from simulator.kubelet.checkpoint import Checkpoint, decode, encode
+from simulator.kubelet.checkpoint import FILE_NAME, Checkpoint, decode, encode
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.staticpods import mirror_of
 from tests.examples import share
+from tests.simulator.kubelet_helpers import (
+    CORE,
+    MEMORY,
+    Call,
+    FakePlugin,
+    Node,
+    Refuse,
+    container,
+    node,
+    pod,
+    wait_for,
+)
 
 HOLDING = Holding(
     ("a", "b"),
@@ -38,6 +53,28 @@ def test_the_file_has_the_shape_of_the_kubelets_own() -> None:
         "example.com/r",
     )
     assert entry["DeviceIDs"] == {"-1": ["a"], "1": ["b"]}
+
+
+def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> None:
+    """So computed it was that of every file of a real kubelet of 1.36.2, the empty one too."""
+    holding = Holding(("b", "a"), Answer(cdi=("x",)), {1: ("b",), -1: ("a",)})
+    found = encode(Checkpoint({"u": {"c": {"example.com/r": holding}}}, {"example.com/r": ("a",)}))
+    printed = (
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)["
+        "{PodUID:(string)u ContainerName:(string)c ResourceName:(string)example.com/r "
+        "DeviceIDs:(checkpoint.DevicesPerNUMA)map[-1:[a] 1:[b]] "
+        "AllocResp:([]uint8)[42 3 10 1 120]}] "
+        "RegisteredDevices:(map[string][]string)map[example.com/r:[a]]}"
+    )
+    assert json.loads(found)["Checksum"] == fnv1a(printed)
+    assert json.loads(encode(Checkpoint({}, {})))["Checksum"] == fnv1a(
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)<nil> "
+        "RegisteredDevices:(map[string][]string)map[]}"
+    )
+
+
+def fnv1a(text: str) -> int:
+    return reduce(lambda found, byte: (found ^ byte) * 16777619 % 2**32, text.encode(), 2166136261)
 
 
 texts = st.text(max_size=8)
@@ -83,3 +120,214 @@ def test_any_books_survive_the_file(pods: dict[str, PodHoldings]) -> None:
 def test_what_was_not_written_so_is_refused(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=r"^checkpoint: "):
         decode(text)
+
+
+# --- when it is written ---------------------------------------------------------------
+
+
+def read(n: Node) -> Checkpoint | None:
+    """The file, as it is now."""
+    path = n.settings.plugin_dir / FILE_NAME
+    return decode(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def written(n: Node) -> dict[str, dict[str, set[str]]]:
+    """Pod UID -> container -> the resources that the file has for it."""
+    found = read(n)
+    assert found is not None
+    return {
+        uid: {name: set(resources) for name, resources in containers.items()}
+        for uid, containers in found.pods.items()
+    }
+
+
+def uid_of(obj: dict[str, dict[str, str]]) -> str:
+    return obj["metadata"]["uid"]
+
+
+def identity(n: Node) -> tuple[int, int]:
+    """Changes with every write: the file is another one each time."""
+    status = (n.settings.plugin_dir / FILE_NAME).stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def during(plugin: FakePlugin, do: Callable[[], None]) -> None:
+    """Do something in the middle of the plugin's next ``Allocate``."""
+
+    def once(call: Call) -> None:
+        plugin.on_allocate = lambda call: None
+        do()
+
+    plugin.on_allocate = once
+
+
+def test_k27_the_file_comes_with_the_first_list_of_devices_and_is_empty_as_null() -> None:
+    with node() as n:
+        assert read(n) is None
+        n.plug()
+        path = n.settings.plugin_dir / FILE_NAME
+        wait_for(path.exists)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert json.loads(path.read_text())["Data"]["PodDeviceEntries"] is None
+
+
+def test_k27_each_write_is_a_new_file_and_leaves_nothing_beside_it() -> None:
+    with node() as n:
+        n.plug()
+        n.admit(pod("p", container("c", 1)))
+        before = identity(n)
+        with (n.settings.plugin_dir / FILE_NAME).open(encoding="utf-8") as old:
+            n.admit(pod("q", container("c", 1)))
+            assert identity(n) != before
+            assert len(decode(old.read()).pods) == 1
+        assert {each.name for each in n.settings.plugin_dir.iterdir() if each.is_file()} == {
+            FILE_NAME
+        }
+
+
+def test_k28_it_is_written_once_after_each_container_init_containers_too() -> None:
+    with node() as n:
+        core, memory = n.plug(), n.plug(MEMORY)
+        seen: list[dict[str, dict[str, set[str]]]] = []
+        for plugin in (core, memory):
+            plugin.on_allocate = lambda call: seen.append(written(n))
+        p = pod("p", container("c", 1, 1), init=(container("i", 1, 1),))
+        n.admit(p)
+        both = {CORE, MEMORY}
+        assert seen == [{}, {}] + [{uid_of(p): {"i": both}}] * len(seen[2:])
+        assert written(n) == {uid_of(p): {"i": both, "c": both}}
+
+
+def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod() -> None:
+    with node() as n:
+        plugin = n.plug()
+        p = pod("p", container("c", 1))
+        wait_for(lambda: read(n) is not None)
+        before = identity(n)
+        writes = {before}
+        plugin.on_pre_start = lambda call: writes.add(identity(n))
+        n.admit(p)
+        n.wait_running(p)
+        assert len(writes) == 2  # once, before the start
+        after = identity(n)
+
+        def refuse(call: Call) -> None:
+            raise Refuse
+
+        plugin.on_allocate = refuse
+        n.admit(pod("refused", container("c", 1)))
+        p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        n.kubelet.update_pods(p)
+        wait_for(lambda: not n.list())
+        assert identity(n) == after
+
+
+def test_k28_a_plugin_that_has_been_gone_for_long_is_written_down() -> None:
+    with node(endpoint_grace_s=0.2) as n:
+        n.plug().stop()
+        wait_for(lambda: n.kubelet.capacity() == ({}, {}))
+        found = read(n)
+        assert found is not None
+        assert found.registered == {}
+
+
+def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets() -> None:
+    with node() as n:
+        plugin = n.plug(count=1)
+        p, q = pod("p", container("c", 1)), pod("q", container("c", 1))
+        n.admit(p)
+        n.wait_running(p)
+        p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        n.kubelet.update_pods(p)
+        wait_for(lambda: not n.list())
+        seen: list[set[str]] = []
+        during(plugin, lambda: seen.append(set(written(n))))
+        n.admit(q)
+        assert seen == [{uid_of(p)}]
+        assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids
+        assert set(written(n)) == {uid_of(q)}
+
+
+def test_k30_a_list_of_devices_in_mid_admission_writes_what_the_container_has_so_far() -> None:
+    with node() as n:
+        plugins = {CORE: n.plug(), MEMORY: n.plug(MEMORY)}
+        p = pod("p", container("c", 1, 1))
+        seen: list[set[str]] = []
+
+        def tell_again(plugin: FakePlugin) -> Callable[[Call], None]:
+            def call_of(call: Call) -> None:
+                before = identity(n)
+                plugin.tell()
+                wait_for(lambda: identity(n) != before)
+                seen.append(written(n).get(uid_of(p), {}).get("c", set()))
+
+            return call_of
+
+        for plugin in plugins.values():
+            plugin.on_allocate = tell_again(plugin)
+        n.admit(p)
+        assert [len(each) for each in seen] == [0, 1]
+        assert written(n) == {uid_of(p): {"c": {CORE, MEMORY}}}
+
+
+def test_k31_a_restarted_kubelet_counts_all_entries_as_used_until_its_sources_are_ready() -> None:
+    with node() as n:
+        plugin = n.plug(count=2)
+        ended, p = pod("ended", container("c", 1)), pod("p", container("c", 1))
+        n.admit(ended)
+        n.wait_running(ended)
+        ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        n.kubelet.update_pods(ended)
+        wait_for(lambda: not n.list())
+        n.kubelet.restart()
+        n.replug()
+        assert set(written(n)) == {uid_of(ended)}
+        n.admit(p)  # the first batch
+        assert set(written(n)) == {uid_of(ended), uid_of(p)}
+        assert set(n.held(p, "c")).isdisjoint(plugin.of("Allocate")[0].ids)
+        n.admit(pod("q", container("c", 1)))
+        assert uid_of(ended) not in written(n)
+
+
+def test_k32_device_ids_stand_by_numa_node() -> None:
+    with node() as n:
+        n.plug(count=2, numa=lambda index: (index,))
+        n.plug(MEMORY, count=1)
+        p = pod("p", container("c", 2, 1))
+        n.admit(p)
+        data = json.loads((n.settings.plugin_dir / FILE_NAME).read_text())["Data"]
+        assert {each["ResourceName"]: each["DeviceIDs"] for each in data["PodDeviceEntries"]} == {
+            CORE: {"0": ["core-00000"], "1": ["core-00001"]},
+            MEMORY: {"-1": ["memory-00000"]},
+        }
+
+
+def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next() -> None:
+    with node(overtaken_writes=1.0) as n:
+        plugin = n.plug()
+        first, p, q = (pod(name, container("c", 1)) for name in ("first", "p", "q"))
+        n.admit(first)  # its write overtakes that of the plugin's list
+        assert written(n) == {}
+        n.admit(p)
+        assert set(written(n)) == {uid_of(first), uid_of(p)}
+        plugin.tell()
+        wait_for(lambda: n.kubelet.life.manager.overtaken)
+        n.admit(q)
+        assert uid_of(q) not in written(n)
+        n.admit(pod("r", container("c", 1)))
+        assert uid_of(q) in written(n)
+
+
+def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror() -> None:
+    with node() as n:
+        n.plug()
+        manifest = pod("static", container("c", 1))
+        del manifest["metadata"]["uid"]
+        uid = n.kubelet.add_static_pod(manifest, mirror="never")
+        n.wait_idle()
+        assert len(uid) == 32  # a hash of its configuration, no UUID
+        assert set(written(n)) == {uid}
+        [static] = n.kubelet.life.pods()
+        shown = mirror_of(static)["metadata"]
+        assert "uid" not in shown  # the API server gives it one
+        assert shown["annotations"]["kubernetes.io/config.hash"] == uid

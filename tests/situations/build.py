@@ -106,6 +106,14 @@ def evidence_of(node: Node, uid: str) -> Counter[Evidence]:
     return Counter(each.evidence for each in node.pods.recorded(uid).values())
 
 
+def assert_no_guess(node: Node, *uids: str) -> None:
+    """What is written on these pods was seen, or proven when they started."""
+    for uid in uids:
+        found = evidence_of(node, uid)
+        assert found, uid
+        assert Evidence.ORDER not in found, uid
+
+
 def preferred_for(node: Node, uid: str) -> list[TraceEvent]:
     """Every preferred call made for one pod."""
     rpcs = node.kubelet.trace.rpcs("GetPreferredAllocation")
@@ -130,7 +138,7 @@ def assert_right(node: Node, *uids: str) -> None:
 
 
 def assert_sound(node: Node) -> None:
-    """What holds whatever happened: nobody named wrongly, no place given twice, equal ledgers."""
+    """What holds whatever happened: nobody named wrongly, no place given twice, equal records."""
     wrong = [each for each in node.admissions() if each.verdict is Verdict.WRONG]
     assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
     assert node.double_grants() == 0

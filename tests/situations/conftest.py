@@ -2,7 +2,7 @@
 
 import pytest
 
-import agent.allocator.resolver.observer
+import agent.allocator.observer
 import agent.kubelet.podresources
 import agent.kubelet.registration
 
@@ -10,7 +10,7 @@ import agent.kubelet.registration
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls wait longer for the record: an agent that is starved guesses, and rightly so."""
-    monkeypatch.setattr(agent.allocator.resolver.observer, "WITNESS_WITHIN", 10.0)
+    monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 10.0)
 
 
 @pytest.fixture

@@ -71,14 +71,14 @@ def read_uses(
     with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool:
         answers = list(pool.map(lambda pod: _ask(api, namespace, pod), running))
     by_node: dict[str, NodeUse] = {}
-    for answer in filter(None, answers):  # of two, one stands by, or is ending
+    for answer in answers:  # of two, one is ending, or waits for that
         before = by_node.get(answer.node)
         if before is None or before.problem:
             by_node[answer.node] = answer
     return tuple(use for _, use in sorted(by_node.items()))
 
 
-def _ask(api: Api, namespace: str, pod: Json) -> NodeUse | None:
+def _ask(api: Api, namespace: str, pod: Json) -> NodeUse:
     node = pod["spec"]["nodeName"]
     target = quoted(f"{pod['metadata']['name']}:{_port(pod)}")
     path = f"/api/v1/namespaces/{quoted(namespace)}/pods/{target}/proxy/metrics"

@@ -7,7 +7,7 @@ first, by how much of it is given up; then those of nodes, cards and other pods.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, splits_cards
+from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, find_misfits
 from contract.names import Names
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
@@ -98,7 +98,7 @@ class _Search:
 
     def _fits(self, pod: Pod) -> bool:
         shape = pod.shape
-        return not (shape.problem or splits_cards(pod.demand)) and any(
+        return not (shape.problem or any(find_misfits(pod.demand))) and any(
             isinstance(check(shape, each.view), Fit) for each in self.open
         )
 

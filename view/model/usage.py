@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PREFIX = "gpu_turnstile_agent_"
-STANDING_BY = f"{PREFIX}standing_by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,11 @@ class Sample:
     value: float
 
 
-def read_use(node: str, samples: Iterable[Sample]) -> NodeUse | None:
-    """Read an agent's gauges; ``None`` for an agent that stands by while another serves.
+def read_use(node: str, samples: Iterable[Sample]) -> NodeUse:
+    """Read an agent's gauges.
+
+    One that tells of no card does not serve: it reads who holds what, or waits for the end of the
+    agent before it. Nothing is known by it, which is not the same as nothing held.
 
     Args:
         node: where it runs.
@@ -93,8 +95,6 @@ def read_use(node: str, samples: Iterable[Sample]) -> NodeUse | None:
     cards: dict[str, dict[str, float]] = {}
     containers: dict[tuple[str, str, str], dict[str, dict[str, float]]] = {}
     for sample in samples:
-        if sample.name == STANDING_BY and sample.value:
-            return None
         what, _, field = sample.name.removeprefix(PREFIX).partition("_")
         labels, card = sample.labels, sample.labels.get("card", "")
         if field not in _FIELDS or not sample.name.startswith(PREFIX):
@@ -106,9 +106,13 @@ def read_use(node: str, samples: Iterable[Sample]) -> NodeUse | None:
             containers.setdefault(key, {}).setdefault(card, {})[field] = sample.value
     found = tuple(_container(key, each) for key, each in sorted(containers.items()))
     on = tuple(_card(uuid, fields) for uuid, fields in sorted(cards.items()))
+    if not on and not found:
+        return NodeUse(node, _NOT_YET)
     measured = any(each.cores_used is not None or each.memory_used is not None for each in on)
     return NodeUse(node, "", measured or any(each.measured for each in found), on, found)
 
+
+_NOT_YET = "its agent does not serve yet"
 
 _FIELDS = frozenset(
     {

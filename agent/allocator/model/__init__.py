@@ -1,4 +1,4 @@
-"""What the allocator knows: pods, device IDs, the kubelet's record, and the ledger.
+"""Plain values of the allocator: pods, tickets, and what checkpoint and ``List`` show.
 
-Plain values and the ledger; pure.
+Parsed at the border and frozen. No I/O.
 """

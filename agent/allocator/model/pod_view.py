@@ -73,8 +73,8 @@ class PodView:
         running: the kubelet has said that it runs.
         assigned: the agent has written its allocation annotation, and that is complete.
         annotated: what its allocation annotation says, by container name; of containers that ask
-            for just that. Whether the cards exist :mod:`agent.allocator.resolver.validated_pods`
-            checks.
+            for just that. Compared with what is to be written, never read as knowledge of who
+            holds what.
         wishes: what its author wishes of the cards.
         chosen: card indices that a scheduler chose, by index in ``spec.containers``; what the
             agent itself wrote there, with the allocation, is no choice.

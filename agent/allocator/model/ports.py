@@ -4,9 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from agent.allocator.model.answer import Answer
+from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import Snapshot
 from contract.allocation import Allocation, Evidence
@@ -18,6 +19,14 @@ class PodSource(Protocol):
 
     def views(self) -> Sequence[PodView]:
         """Return all known pods, without asking anybody."""
+        ...
+
+    def is_synced(self) -> bool:
+        """Return whether the API has told all pods of the node once."""
+        ...
+
+    def is_only_one(self, view: PodView) -> bool:
+        """Return whether no other pod of this name can be on the node, by what the watch told."""
         ...
 
     def fetch(
@@ -41,6 +50,18 @@ class PodSource(Protocol):
 
         Raises:
             Unavailable: no answer in time.
+        """
+        ...
+
+
+class CheckpointSource(Protocol):
+    """The kubelet's checkpoint file."""
+
+    def read(self) -> Checkpoint:
+        """Read it, unless it has not changed since.
+
+        Raises:
+            Unavailable: it cannot be read, or is of another form than is known.
         """
         ...
 

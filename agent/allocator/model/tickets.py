@@ -1,6 +1,7 @@
 """Device IDs as tickets: ``<card uuid>::<place>`` names one place on one card."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -77,7 +78,7 @@ class DeviceTable:
         # Parsing thousands of IDs in every call would cost milliseconds; looking them up does not.
         return {
             resource: {
-                str(ticket): ticket
+                sys.intern(str(ticket)): ticket
                 for card in self.inventory.cards
                 for ticket in (
                     Ticket(card.uuid, place) for place in range(self.places(resource, card))

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
@@ -75,7 +75,7 @@ class Vcuda:
             on_result: told how each registration ended.
             limits: what peers may use up.
             refresh_seconds: how often the processes of registered containers are listed anew.
-            patience: seconds a registration waits for a ledger that is being rebuilt.
+            patience: seconds a registration waits for a record that is being rebuilt.
         """
         self._runtime = runtime
         self._dirs = TicketDirs(state_dir / "tickets")
@@ -97,7 +97,6 @@ class Vcuda:
         self._refresh_seconds = refresh_seconds
         self._server: VcudaServer | None = None
         self._stop = threading.Event()
-        self._paused = threading.Event()
         self._threads: list[threading.Thread] = []
         # A directory and its socket change together.
         self._lock = threading.Lock()
@@ -140,20 +139,6 @@ class Vcuda:
         """Whether what ``open`` started still runs."""
         return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
-    def pause(self) -> None:
-        """Let a successor listen instead of us; list no more processes."""
-        self._paused.set()
-        self._relay.keep(listening=False)
-
-    def settle(self, within: float) -> None:
-        """Wait until those who have connected are served: they would end their programs."""
-        self._relay.settle(within)
-
-    def resume(self) -> None:
-        """Listen again."""
-        self._paused.clear()
-        self._relay.keep(listening=True)
-
     def close(self) -> None:
         """Stop serving; the directories stay, for containers outlive the agent."""
         self._stop.set()
@@ -165,8 +150,7 @@ class Vcuda:
 
     def _keep_listed(self) -> None:
         while not self._stop.wait(self._refresh_seconds):
-            if not self._paused.is_set():
-                self._manager.refresh()
+            self._manager.refresh()
 
     # --- the Enforcer ----------------------------------------------------------------------
 
@@ -242,6 +226,6 @@ class Vcuda:
 def upstream_of(state_dir: Path, token: str) -> Path:
     """Return the socket between the relay and the server: at most 107 bytes are possible.
 
-    Every agent has its own: while one hands over to the next, both have peers.
+    Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
     """
     return state_dir / "vcuda" / f"server-{token}.sock"

@@ -1,7 +1,7 @@
 """Whether a container may register: what is proven of it, and what it says of itself.
 
 A request is worth nothing as evidence. Who registers is told by its connection (the process),
-the process's cgroup (the container), the container runtime (name and pod) and the agent's ledger
+the process's cgroup (the container), the container runtime (name and pod) and the agent's record
 (what that container holds). What the request says of itself must not contradict any of it; each
 part may be empty.
 
@@ -88,11 +88,11 @@ def check_runtime(ref: ContainerCgroup, info: ContainerInfo | None) -> Container
     return info
 
 
-def check_ledger(entitlement: Entitlement, info: ContainerInfo) -> None:
-    """See that what the ledger has found by pod and name is of this very container."""
+def check_record(entitlement: Entitlement, info: ContainerInfo) -> None:
+    """See that what the record has found by pod and name is of this very container."""
     pod, name = entitlement.ref.pod, entitlement.ref.container
     if entitlement.uid not in {"", info.pod_uid} or name != info.name:
-        raise Forbidden(f"the ledger has {pod} {name} in its place")
+        raise Forbidden(f"the record has {pod} {name} in its place")
 
 
 def check_claims(claims: Claims, info: ContainerInfo, bus_ids: Collection[str]) -> None:

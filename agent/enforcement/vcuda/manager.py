@@ -1,7 +1,7 @@
 """The virtual manager: who registers, whether it may, and the files it then finds.
 
 Who registers is told by the connection (``relay``), the container runtime and the
-agent's ledger, and what it holds must be the very ticket at whose socket it came in. What of that
+agent's record, and what it holds must be the very ticket at whose socket it came in. What of that
 must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
 """
 
@@ -56,7 +56,7 @@ class VirtualManager:
             on_result: told of every request: ``registered``, ``refused``, ``not-yet``,
                 ``unavailable`` or ``failed``.
             runtime_within: seconds the runtime has to answer.
-            patience: seconds to wait for the ledger of an agent that has just started: the
+            patience: seconds to wait for the record of an agent that has just started: the
                 real client asks once, and ends its program when it is turned away.
         """
         self._dirs = dirs
@@ -120,7 +120,7 @@ class VirtualManager:
             ref, self._runtime.container(ref.container_id, within=self._within)
         )
         entitlement = self._wait_for(info)
-        proof.check_ledger(entitlement, info)
+        proof.check_record(entitlement, info)
         self._check_ticket(ticket_socket, entitlement)
         bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
         proof.check_claims(claims, info, bus_ids)
@@ -143,7 +143,7 @@ class VirtualManager:
         left = self._patience
         while (entitlement := self._entitled(info.pod_uid, info.name)) is None:
             if left <= 0:
-                raise NotYet("the ledger does not know what it holds")
+                raise NotYet("the record does not know what it holds")
             self._never.wait(_LOOK_AGAIN)
             left -= _LOOK_AGAIN
         return entitlement

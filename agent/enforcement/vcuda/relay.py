@@ -60,14 +60,12 @@ class Relay:
         self._prefix = f"gpu-turnstile-{token or secrets.token_hex(8)}-"
         self._count = 0
         self._lock = threading.RLock()
-        self._served = threading.Condition(self._lock)
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[str, Listener] = {}
         self._links: dict[Link, Listener] = {}
         self._peers: dict[str, Peer] = {}
         self._stopped = False
         self._running = False
-        self._keeping = True
         self._wake, self._woken = socket.socketpair()
         self._woken.settimeout(0)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
@@ -110,22 +108,6 @@ class Relay:
                 self._end(listener)
         self._poke()
 
-    def keep(self, *, listening: bool) -> None:
-        """Set whether a ticket's socket is made anew where another has replaced it.
-
-        While a successor takes over it makes the sockets its own; who has connected to ours
-        before is served to the end.
-        """
-        with self._lock:
-            self._keeping = listening
-            if listening:
-                self._check()
-
-    def settle(self, within: float) -> bool:
-        """Wait until nobody is served; tell whether that is so within so many seconds."""
-        with self._lock:
-            return self._served.wait_for(lambda: not self._links, within)
-
     def ticket_sockets(self) -> tuple[TicketSocket, ...]:
         """Return the ticket sockets that are listened at."""
         with self._lock:
@@ -159,8 +141,7 @@ class Relay:
                     log.warning("a peer took too long", extra={"ticket": ticket})
                     self._drop(link)
                 if now >= check_at:
-                    if self._keeping:
-                        self._check()
+                    self._check()
                     check_at = now + self._limits.check
                 for listener in self._listeners.values():
                     self._attend(listener)
@@ -288,7 +269,6 @@ class Relay:
 
     def _drop(self, link: Link) -> None:
         listener = self._links.pop(link)
-        self._served.notify_all()
         listener.account.served -= 1
         self._shares.left(listener.pod)
         del self._peers[link.name]

@@ -1,16 +1,14 @@
 """What enforcement is told: before an assignment, before a start, and when pods are gone."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
-from contract.allocation import Allocation, Evidence
 from contract.wishes import Wishes
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeEnforcer, Node, asks, init, make_pod
@@ -175,81 +173,36 @@ def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
     assert enforcer.asked == [["a", "b", "main"]] * 3
 
 
-def test_an_agent_that_has_just_started_knows_init_containers_by_the_pods_record(
+def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
-    annotated = {
-        "init": Allocation(("GPU-0",), 30, 4, Evidence.TICKET),
-        "main": Allocation(("GPU-0",), 30, 8, Evidence.TICKET),
-    }
-    node.pods.add(replace(pod, annotated=annotated, assigned=True))
     node.restart_agent()
-    node.allocator.rebuild()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
     about = node.allocator.entitled(pod.id.uid, "init")
     assert about is not None
-    assert (about.core_ids, about.ref) == (frozenset(), ContainerRef(pod.id, "init"))
+    cores = frozenset(node.got[pod.id, "init", CORE])
+    assert (about.core_ids, about.ref) == (cores, ContainerRef(pod.id, "init"))
     assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
     assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
 
 
-def test_an_init_container_that_no_annotation_names_is_known_by_whom_it_handed_its_places_on_to(
+def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admitted(make_pod("p", init(10, 4), asks(30, 8)))
-    node.restart_agent()
-    node.allocator.rebuild()
-    node.start(pod, "init")
-    about = enforcer.started[-1][1]
+    pod = node.admitted(make_pod("p", asks(30, 4)))
+    node.checkpoint.away = "permission denied"
+    node.start(pod)
+    ((_, about),) = enforcer.started
     assert about is not None
-    assert about.ref == ContainerRef(pod.id, "init")
-    assert about.cores == Grant(CORE, (Share("GPU-0", 10),))
+    assert about.ref == ContainerRef(pod.id, "main")
 
 
-def test_an_init_container_that_no_annotation_names_may_be_the_one_that_starts(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    """The agent was killed after it answered and before it wrote the annotation."""
-    pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
-    node.restart_agent()
-    node.allocator.rebuild()
-    node.start(pod, "init")
-    assert enforcer.asked == [["init", "main"]]
-    about = node.allocator.entitled(pod.id.uid, "init")
-    assert about is not None
-    assert about.ref == ContainerRef(pod.id, "init")
-    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
-    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
-
-
-def test_once_its_pod_runs_no_init_container_that_no_annotation_names_starts(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
-    node.pods.add(replace(pod, running=True))
-    node.restart_agent()
-    node.allocator.rebuild()
-    node.start(pod, "main")
-    assert enforcer.asked == []
-
-
-@pytest.mark.parametrize(
-    "allocation",
-    [
-        Allocation(("GPU-9",), 30, 4, Evidence.TICKET),
-        Allocation((), 30, 4, Evidence.TICKET),
-        Allocation(("GPU-0",), 200, 4, Evidence.TICKET),
-    ],
-    ids=["a card that is gone", "no card", "fewer cards than cores"],
-)
-def test_a_record_that_makes_no_sense_entitles_to_nothing(
-    node: Node, allocation: Allocation
-) -> None:
-    pod = make_pod("p", init(30, 4), asks(30, 8), annotated={"init": allocation})
-    node.bind(pod)
-    assert node.allocator.entitled(pod.id.uid, "init") is None
+def test_what_is_held_of_a_card_that_is_no_more_entitles_to_nothing(node: Node) -> None:
+    pod = node.begin(make_pod("p", asks(2, 1)))
+    node.record.give(pod, "main", CORE, ["GPU-9::0", "GPU-9::1"])
+    assert node.allocator.entitled(pod.id.uid, "main") is None
 
 
 def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
@@ -257,5 +210,3 @@ def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -
     about = node.allocator.entitled("of-its-manifest", "main")
     assert about is not None
     assert (about.ref, about.runtime_uid) == (ContainerRef(pod.id, "main"), "of-its-manifest")
-    # Nobody else is known by the UID that the API shows; that it is found by, too, does no harm.
-    assert node.allocator.entitled("another", "main") is None

@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.free_places import free_places
+from agent.allocator.model.containers import ContainerRef, Places
 from agent.allocator.model.grant import translate
-from agent.allocator.model.ledger import ContainerRef, Holding, Ledger
-from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.tickets import DeviceTable, Ticket, per_card
 from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
+from agent.allocator.record import Record
 from agent.errors import PlacementError
-from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
 from placement.scoring import Policy
@@ -30,18 +30,16 @@ from tests.agent.builders import (
     container,
     device_table,
     every_id,
-    hold,
     ids,
     patient,
-    pod_id,
+    record_of,
+    recorded,
     view,
 )
-from tests.agent.ledger_rules import check
 from tests.examples import share
 
-P, Q = pod_id("p"), pod_id("q")
 NODE = device_table(cards=3)
-CARDS = ("GPU-0", "GPU-1")
+OTHER = view("q")
 
 
 def _placement(
@@ -49,13 +47,13 @@ def _placement(
     resource: Resource,
     *,
     name: str = "c0",
-    ledger: Ledger | None = None,
+    record: Record | None = None,
     node: DeviceTable = NODE,
     available: Sequence[str] | None = None,
     must: Sequence[Ticket] = (),
     **given: Any,
 ) -> Placement:
-    """Seat a container of *pod* on a node where the kubelet offers everything unless told."""
+    """Place a container of *pod* on a node where the kubelet offers everything unless told."""
     asked = pod.demand.of(name)
     assert asked is not None
     unhealthy = given.pop("unhealthy", lambda _uuid: "")
@@ -70,13 +68,23 @@ def _placement(
         must,
         **given,
     )
-    return placer.place(request, ledger or Ledger())
+    return placer.place(request, record or record_of())
 
 
-def _seat(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:
-    """Seat a container; give its cards and device IDs."""
+def _place(*asked: Any, **given: Any) -> tuple[tuple[str, ...], list[str]]:
+    """Place a container; return its cards and device IDs."""
     placement = _placement(*asked, **given)
     return placement.cards, [str(ticket) for ticket in placement.tickets]
+
+
+def _others(**held: Places) -> Record:
+    """A record in which containers of another pod hold something."""
+    return record_of(recorded(view("q", *map(container, held)), **held))
+
+
+def _own(pod: PodView, **held: Places) -> Record:
+    """A record in which containers of the pod itself hold something."""
+    return record_of(recorded(pod, **held))
 
 
 def _planned(*cards: str, name: str = "c0") -> Plan:
@@ -86,7 +94,7 @@ def _planned(*cards: str, name: str = "c0") -> Plan:
 
 def _refusal(*asked: Any, **given: Any) -> str:
     with pytest.raises(PlacementError) as caught:
-        _seat(*asked, **given)
+        _place(*asked, **given)
     return str(caught.value)
 
 
@@ -102,46 +110,43 @@ def _tickets(card: str, places: Sequence[int]) -> list[Ticket]:
 
 
 def test_a_share_gets_the_lowest_places_of_the_fullest_card_that_fits() -> None:
-    ledger = Ledger()
-    hold(ledger, Q, "c0", CORE, ids("GPU-1", range(30)))
-    cards, taken = _seat(view("p", container("c0", 3, 2)), CORE, ledger=ledger)
+    record = _others(c0={CORE: ids("GPU-1", range(30))})
+    cards, taken = _place(view("p", container("c0", 3, 2)), CORE, record=record)
     assert cards == ("GPU-1",)
     assert taken == ["GPU-1::30", "GPU-1::31", "GPU-1::32"]
 
 
 @pytest.mark.parametrize("first", Resource, ids=str)
 def test_the_second_resource_follows_the_first(first: Resource) -> None:
-    ledger = Ledger()
-    held = ids("GPU-2", range(50 if first is CORE else 4))
-    hold(ledger, P, "c0", first, held)
-    hold(ledger, Q, "c0", CORE, ids("GPU-1", range(50)))
-    cards, taken = _seat(view("p"), first.other, ledger=ledger)
+    pod, held = view("p"), ids("GPU-2", range(50 if first is CORE else 4))
+    record = record_of(
+        recorded(pod, c0={first: held}), recorded(OTHER, c0={CORE: ids("GPU-1", range(50))})
+    )
+    cards, taken = _place(pod, first.other, record=record)
     assert cards == ("GPU-2",)
     assert {each.rpartition("::")[0] for each in taken} == {"GPU-2"}
 
 
 def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
     """One block lies on one card; the plan made with it knows the other card."""
-    ledger = Ledger()
     pod = view("p", container("c0", 200, 1))
-    cards, taken = _seat(pod, MEMORY, ledger=ledger)
+    cards, taken = _place(pod, MEMORY)
     assert (cards, taken) == (("GPU-0", "GPU-1"), ["GPU-0::0"])
-    hold(ledger, P, "c0", MEMORY, frozenset(taken))
-    assert _seat(pod, CORE, ledger=ledger, plan=_planned(*cards))[0] == ("GPU-0", "GPU-1")
-    assert _seat(pod, CORE, ledger=ledger, plan=_planned("GPU-0", "GPU-2"))[0] == ("GPU-0", "GPU-2")
+    record = _own(pod, c0={MEMORY: frozenset(taken)})
+    assert _place(pod, CORE, record=record, plan=_planned(*cards))[0] == cards
+    other = ("GPU-0", "GPU-2")
+    assert _place(pod, CORE, record=record, plan=_planned(*other))[0] == other
 
 
 def test_without_a_plan_whole_cards_include_the_one_that_has_the_memory() -> None:
-    ledger = Ledger()
-    hold(ledger, P, "c0", MEMORY, frozenset({"GPU-2::0"}))
-    cards, _ = _seat(view("p", container("c0", 200, 1)), CORE, ledger=ledger)
-    assert cards == ("GPU-0", "GPU-2")
+    pod = view("p", container("c0", 200, 1))
+    record = _own(pod, c0={MEMORY: frozenset({"GPU-2::0"})})
+    assert _place(pod, CORE, record=record)[0] == ("GPU-0", "GPU-2")
 
 
 def test_a_plan_that_contradicts_what_is_held_is_dropped() -> None:
-    ledger = Ledger()
-    hold(ledger, P, "c0", CORE, ids("GPU-2", range(50)))
-    assert _seat(view("p"), MEMORY, ledger=ledger, plan=_planned("GPU-0"))[0] == ("GPU-2",)
+    record = _own(view("p"), c0={CORE: ids("GPU-2", range(50))})
+    assert _place(view("p"), MEMORY, record=record, plan=_planned("GPU-0"))[0] == ("GPU-2",)
 
 
 # --- what may be taken ---------------------------------------------------------------
@@ -149,42 +154,38 @@ def test_a_plan_that_contradicts_what_is_held_is_dropped() -> None:
 
 def test_only_what_the_kubelet_offers_is_taken() -> None:
     available = [*ids("GPU-0", range(10)), *sorted(ids("GPU-2", range(40, 90)))]
-    cards, taken = _seat(view("p"), CORE, available=available)
+    cards, taken = _place(view("p"), CORE, available=available)
     assert cards == ("GPU-2",)
     assert taken == [f"GPU-2::{place}" for place in range(40, 90)]
 
 
 def test_what_a_live_container_holds_is_not_taken_though_offered() -> None:
-    ledger = Ledger()
-    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(10)))
-    _, taken = _seat(view("p"), CORE, ledger=ledger)
+    """Fact K15."""
+    _, taken = _place(view("p"), CORE, record=_others(c0={CORE: ids("GPU-0", range(10))}))
     assert taken == [f"GPU-0::{place}" for place in range(10, 60)]
 
 
 def test_an_id_the_node_does_not_know_is_not_taken() -> None:
     available = ["GPU-9::0", "nonsense", *ids("GPU-1", range(50))]
-    assert _seat(view("p"), CORE, available=available)[0] == ("GPU-1",)
+    assert _place(view("p"), CORE, available=available)[0] == ("GPU-1",)
 
 
 def test_an_unhealthy_card_is_not_taken() -> None:
-    cards, _ = _seat(view("p"), CORE, unhealthy=_ill("GPU-0", "lost"))
+    cards, _ = _place(view("p"), CORE, unhealthy=_ill("GPU-0", "lost"))
     assert cards == ("GPU-1",)
 
 
 def test_a_refusal_says_for_each_card_why_not() -> None:
-    ledger = Ledger()
-    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(60)))
-    hold(ledger, Q, "c1", MEMORY, ids("GPU-1", range(7)))
-    assert _refusal(view("p"), CORE, ledger=ledger, unhealthy=_ill("GPU-2", "Xid 79")) == (
+    record = _others(c0={CORE: ids("GPU-0", range(60))}, c1={MEMORY: ids("GPU-1", range(7))})
+    assert _refusal(view("p"), CORE, record=record, unhealthy=_ill("GPU-2", "Xid 79")) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-0: 40 of 50 cores free; GPU-1: 3 of 4 memory blocks free; GPU-2: unhealthy (Xid 79)"
     )
 
 
 def test_memory_that_cannot_follow_the_cores_is_refused() -> None:
-    ledger = Ledger()
-    hold(ledger, P, "c0", CORE, ids("GPU-0", range(50)))
-    assert _refusal(view("p"), MEMORY, ledger=ledger, available=list(ids("GPU-1", range(10)))) == (
+    record = _own(view("p"), c0={CORE: ids("GPU-0", range(50))})
+    assert _refusal(view("p"), MEMORY, record=record, available=list(ids("GPU-1", range(10)))) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-0: 0 of 4 memory blocks free"
     )
@@ -194,123 +195,58 @@ def test_memory_that_cannot_follow_the_cores_is_refused() -> None:
 
 
 def test_places_that_must_be_taken_are_taken_and_settle_the_card() -> None:
-    ledger = Ledger()
-    hold(ledger, P, "init", CORE, ids("GPU-2", range(5, 7)), kind=INIT)
     pod = view("p", container("init", 2, 1, kind=INIT), container("c0", 4, 1))
-    cards, taken = _seat(pod, CORE, ledger=ledger, must=_tickets("GPU-2", [5, 6]))
+    record = _own(pod, init={CORE: ids("GPU-2", range(5, 7))})
+    cards, taken = _place(pod, CORE, record=record, must=_tickets("GPU-2", [5, 6]))
     assert cards == ("GPU-2",)
     assert taken == ["GPU-2::5", "GPU-2::6", "GPU-2::0", "GPU-2::1"]
 
 
 def test_what_init_containers_left_over_of_the_other_resource_settles_the_card_too() -> None:
     """The kubelet will make the container take it, so the cores must go where it lies."""
-    ledger = Ledger()
-    hold(ledger, P, "init", CORE, ids("GPU-1", range(100)), kind=INIT)
     pod = view("p", container("init", 100, 0, kind=INIT), container("c0", 50, 4))
-    assert _seat(pod, MEMORY, ledger=ledger)[0] == ("GPU-1",)
+    record = _own(pod, init={CORE: ids("GPU-1", range(100))})
+    assert _place(pod, MEMORY, record=record)[0] == ("GPU-1",)
 
 
-def test_what_init_containers_hold_is_free_for_their_own_pod_alone() -> None:
-    ledger = Ledger()
-    hold(ledger, P, "init", CORE, ids("GPU-0", range(50)), kind=INIT)
-    assert free_places(ledger, NODE, CORE)["GPU-0"] == 50
-    assert free_places(ledger, NODE, CORE, reusable_by=Q)["GPU-0"] == 50
-    assert free_places(ledger, NODE, CORE, reusable_by=P)["GPU-0"] == 100
-    hold(ledger, P, "c0", CORE, ids("GPU-0", range(20)))
-    assert free_places(ledger, NODE, CORE, reusable_by=P)["GPU-0"] == 80
-
-
-def test_an_init_container_is_seated_where_what_follows_it_fits_too() -> None:
-    ledger = Ledger()
-    hold(ledger, Q, "c0", CORE, ids("GPU-0", range(50)))
+def test_an_init_container_is_placed_where_what_follows_it_fits_too() -> None:
+    record = _others(c0={CORE: ids("GPU-0", range(50))})
     init, later = container("init", 10, 1, kind=INIT), container("c0", 80, 4)
-    assert _seat(view("p", init), CORE, name="init", ledger=ledger)[0] == ("GPU-0",)
-    assert _seat(view("p", init, later), CORE, name="init", ledger=ledger)[0] == ("GPU-1",)
+    assert _place(view("p", init), CORE, name="init", record=record)[0] == ("GPU-0",)
+    assert _place(view("p", init, later), CORE, name="init", record=record)[0] == ("GPU-1",)
 
 
-def _annotated(cores: int, memory: int, *cards: str) -> Allocation:
-    return Allocation(cards or ("GPU-0",), cores, memory, Evidence.WITNESS)
+# --- where the record may be wrong ----------------------------------------------------
+
+SOME = _others(c0={CORE: ids("GPU-0", range(10))})  # binpack would take this card
 
 
-@pytest.mark.parametrize(
-    ("annotated", "cores", "memory"),
-    [
-        ({}, 100, 10),
-        ({"i0": _annotated(30, 4)}, 70, 6),
-        ({"i0": _annotated(30, 4), "i1": _annotated(20, 6)}, 70, 4),
-        ({"i0": _annotated(200, 3, "GPU-0", "GPU-1")}, 0, 8),
-        ({"i0": _annotated(30, 4, "GPU-9")}, 100, 10),
-        ({"c0": _annotated(30, 4)}, 70, 6),
-        ({"i0": _annotated(20, 6), "c0": _annotated(30, 4)}, 70, 4),
-        ({"i0": _annotated(30, 40)}, 70, 0),
-        ({"c0": Allocation((), 50, 4, Evidence.WITNESS)}, 100, 10),
-    ],
-)
-def test_what_containers_took_before_the_agent_started_counts_by_their_pods_record(
-    annotated: dict[str, Allocation], cores: int, memory: int
-) -> None:
-    inits = [container(name, kind=INIT) for name in ("i0", "i1")]
-    pod = view("q", *inits, container("c0"), annotated=annotated)
-    assert free_places(Ledger(), NODE, CORE, hidden=[pod])["GPU-0"] == cores
-    assert free_places(Ledger(), NODE, MEMORY, hidden=[pod])["GPU-0"] == memory
+def _counts(resource: Resource, cards: Iterable[str], count: int) -> Mapping[Any, Any]:
+    return {resource: dict.fromkeys(cards, count)}
 
 
-@pytest.mark.parametrize("why", ["ended", "own"])
-def test_the_record_of_a_pod_that_has_ended_or_is_asking_does_not_count(why: str) -> None:
-    pod = view(
-        "q",
-        container("i0", kind=INIT),
-        annotated={"i0": _annotated(30, 4)},
-        terminal=why == "ended",
-    )
-    free = free_places(Ledger(), NODE, CORE, hidden=[pod], reusable_by=Q if why == "own" else None)
-    assert free["GPU-0"] == 100
+def test_a_card_of_which_nothing_is_withheld_goes_before_one_that_is_withheld() -> None:
+    withheld = Assumptions(withheld=_counts(MEMORY, ["GPU-0"], 10))
+    assert _place(view("p"), CORE, record=SOME)[0] == ("GPU-0",)
+    assert _place(view("p"), CORE, record=SOME, assumptions=withheld)[0] == ("GPU-1",)
 
 
-def test_an_annotation_that_the_kubelets_record_contradicts_does_not_count() -> None:
-    """It came with a copied manifest, and this pod's own was never written."""
-    ledger = Ledger()
-    held = Holding(frozenset(ids("GPU-1", range(30))), Evidence.RECORD, proven=True)
-    ledger.assign(ContainerRef(Q, "c0"), MAIN, CORE, held)
-    annotated = {"i0": _annotated(30, 4), "c0": _annotated(30, 4)}
-    pod = view("q", container("i0", kind=INIT), container("c0"), annotated=annotated)
-    assert free_places(ledger, NODE, CORE, hidden=[pod])["GPU-0"] == 100
-
-
-def test_a_recorded_init_container_keeps_others_off_its_card() -> None:
-    other = view("q", container("i0", kind=INIT), annotated={"i0": _annotated(60, 4)})
-    cards, _ = _seat(view("p"), MEMORY, assumptions=Assumptions((other,)))
-    assert cards == ("GPU-1",)
-
-
-# --- an annotation may be stale -------------------------------------------------------
-
-
-def test_a_card_without_doubt_goes_before_one_that_a_record_says_is_taken() -> None:
-    ledger = Ledger()
-    hold(ledger, pod_id("r"), "c0", CORE, ids("GPU-0", range(10)))  # binpack would take it
-    stale = view("q", annotated={"c0": _annotated(90, 10)})
-    assert _seat(view("p"), CORE, ledger=ledger)[0] == ("GPU-0",)
-    assert _seat(view("p"), CORE, ledger=ledger, assumptions=Assumptions((stale,)))[0] == ("GPU-1",)
-
-
-@pytest.mark.parametrize("resource", Resource, ids=str)
-def test_nobody_is_refused_for_a_record(resource: Resource) -> None:
+def test_nobody_is_refused_for_what_is_only_assumed_to_be_withheld() -> None:
     """The kubelet offers the places, and nobody is known to hold them."""
-    stale = [
-        view(f"q{index}", container(), annotated={"c0": _annotated(100, 10, f"GPU-{index}")})
-        for index in range(3)
-    ]
-    cards, taken = _seat(view("p"), resource, assumptions=Assumptions(tuple(stale)))
-    assert (cards, len(taken)) == (("GPU-0",), 50 if resource is CORE else 4)
+    withheld = Assumptions(withheld=_counts(MEMORY, ["GPU-0", "GPU-1", "GPU-2"], 10))
+    assert _place(view("p"), CORE, record=SOME, assumptions=withheld)[0] == ("GPU-0",)
 
 
-def test_what_the_ledger_knows_is_refused_though_records_were_doubted() -> None:
-    ledger = Ledger()
-    for index in range(3):
-        hold(ledger, Q, f"c{index}", MEMORY, ids(f"GPU-{index}", range(8)))
-    stale = view("r", annotated={"c0": _annotated(100, 1)})
-    assert _refusal(view("p"), CORE, ledger=ledger, assumptions=Assumptions((stale,))) == (
+def test_what_a_pod_holds_that_may_be_over_is_taken_where_nothing_else_is_left() -> None:
+    held = {f"c{index}": {MEMORY: ids(f"GPU-{index}", range(8))} for index in range(3)}
+    doubtful = Assumptions(doubtful=_counts(MEMORY, ["GPU-2"], 8))
+    assert _place(view("p"), CORE, record=_others(**held), assumptions=doubtful)[0] == ("GPU-2",)
+
+
+def test_what_the_record_knows_is_refused_though_something_was_withheld() -> None:
+    held = {f"c{index}": {MEMORY: ids(f"GPU-{index}", range(8))} for index in range(3)}
+    withheld = Assumptions(withheld=_counts(MEMORY, ["GPU-0"], 1))
+    assert _refusal(view("p"), CORE, record=_others(**held), assumptions=withheld) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-0: 2 of 4 memory blocks free; GPU-1: 2 of 4 memory blocks free; "
         "GPU-2: 2 of 4 memory blocks free"
@@ -356,6 +292,24 @@ _containers = st.lists(
 )
 
 
+class Holders:
+    """Pods that are given something, one after the other."""
+
+    def __init__(self) -> None:
+        self._pods: dict[PodId, PodView] = {}
+        self._held: dict[PodId, dict[str, dict[Resource, frozenset[str]]]] = {}
+
+    def give(self, pod: PodView, name: str, resource: Resource, taken: Iterable[str]) -> None:
+        self._pods[pod.id] = pod
+        held = self._held.setdefault(pod.id, {})
+        held.setdefault(name, {})[resource] = frozenset(taken)
+
+    @property
+    def record(self) -> Record:
+        pods = self._pods.items()
+        return record_of(*(recorded(pod, **self._held[pod_id]) for pod_id, pod in pods))
+
+
 @settings(patient, max_examples=share(30))
 @given(
     pods=st.lists(st.tuples(_containers, st.booleans()), max_size=8),
@@ -366,7 +320,7 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
     pods: list[tuple[list[tuple[Any, tuple[int, int]]], bool]], policy: Policy, data: st.DataObject
 ) -> None:
     """Pods come one after another, as to a kubelet that hands on nothing and keeps everything."""
-    node, ledger = device_table(cards=3), Ledger()
+    node, holders = device_table(cards=3), Holders()
     for number, (containers, core_first) in enumerate(pods):
         named = [
             container(f"c{index}", *counts, kind=SIDECAR if kind is INIT else kind)
@@ -374,8 +328,10 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
         ]
         pod = view(f"p{number}", *named)
         free = {
-            card: {each: free_places(ledger, node, each)[card] for each in Resource}
-            for card in free_places(ledger, node, CORE)
+            card.uuid: {
+                each: free_places(holders.record, node, each)[card.uuid] for each in Resource
+            }
+            for card in node.inventory.cards
         }
         possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
         plan: Plan | None = None
@@ -385,12 +341,11 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
             for resource in ((CORE, MEMORY) if core_first else (MEMORY, CORE))
             if count_of(asked.demand, resource)
         ):
-            offered = [
-                each for each in every_id(node, resource) if each not in ledger.held(resource)
-            ]
+            held = holders.record.held(resource)
+            offered = [each for each in every_id(node, resource) if each not in held]
             given: dict[str, Any] = {
                 "name": asked.name,
-                "ledger": ledger,
+                "record": holders.record,
                 "node": node,
                 "policy": policy,
                 "plan": plan,
@@ -415,15 +370,9 @@ def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_i
                 assert sorted(by_card.values()) == sorted(
                     filter(None, asked.demand.memory_per_card())
                 )
-            ledger.assign(
-                ContainerRef(pod.id, asked.name),
-                asked.kind,
-                resource,
-                Holding(frozenset(taken), Evidence.WITNESS),
-            )
-        check(ledger)
+            holders.give(pod, asked.name, resource, taken)
     for resource in Resource:
-        used = Counter(ticket.card for ticket in node.read(resource, ledger.held(resource)))
+        used = Counter(ticket.card for ticket in node.read(resource, holders.record.held(resource)))
         for card in node.inventory.cards:
             assert used[card.uuid] <= node.places(resource, card)
 
@@ -464,7 +413,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
         container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
         for index, (kind, counts) in enumerate(containers)
     ]
-    node, ledger, pod = device_table(cards=3), Ledger(), view("p", *named)
+    node, holders, pod = device_table(cards=3), Holders(), view("p", *named)
     kubelet = Kubelet(node)
     plan: Plan | None = None
     for asked, first in zip(named, core_first, strict=False):
@@ -477,7 +426,7 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
                     pod,
                     resource,
                     name=asked.name,
-                    ledger=ledger,
+                    record=holders.record,
                     node=node,
                     available=[*kubelet.offers(resource), *must],
                     must=node.read(resource, must),
@@ -488,40 +437,11 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
             assert len(taken) == size
             translate(resource, node.read(resource, taken))
             kubelet.gives(resource, asked, taken)
-            hold(ledger, pod.id, asked.name, resource, taken, kind=asked.kind)
+            holders.give(pod, asked.name, resource, taken)
         cards = {
             ticket.card
             for resource in Resource
-            if (held := ledger.holding(ContainerRef(pod.id, asked.name), resource)) is not None
-            for ticket in node.read(resource, held.ids)
+            if (held := holders.record.holding(ContainerRef(pod.id, asked.name), resource))
+            for ticket in node.read(resource, held)
         }
         assert len(cards) == 1
-    check(ledger)
-
-
-@settings(patient, max_examples=share(50))
-@given(containers=_containers, listed=st.booleans())
-def test_by_a_complete_annotation_as_many_places_are_counted_as_the_kubelet_keeps(
-    containers: list[tuple[Any, tuple[int, int]]], listed: bool
-) -> None:
-    """Whether ``List`` shows its containers already, or not yet (K4, K7, K11)."""
-    named = [
-        container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
-        for index, (kind, counts) in enumerate(containers)
-    ]
-    node, ledger = device_table(cards=1), Ledger()
-    kubelet = Kubelet(node)
-    for asked in named:
-        for resource in Resource:
-            size = count_of(asked.demand, resource)
-            must = kubelet.hands_on(resource, size)
-            others = [each for each in kubelet.offers(resource) if each not in must]
-            taken = must | frozenset(others[: size - len(must)])
-            kubelet.gives(resource, asked, taken)
-            if listed and asked.kind is not INIT:
-                hold(ledger, Q, asked.name, resource, taken, kind=asked.kind)
-    annotated = {each.name: _annotated(each.demand.cores, each.demand.memory) for each in named}
-    pod = view("q", *named, annotated=annotated)
-    for resource in Resource:
-        left = len(every_id(node, resource)) - len(kubelet.taken[resource])
-        assert free_places(ledger, node, resource, hidden=[pod]) == {"GPU-0": left}

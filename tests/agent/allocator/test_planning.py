@@ -1,4 +1,4 @@
-"""the allocator plans for whole pods, and follows what authors and schedulers want."""
+"""The allocator plans for whole pods, and follows what authors and schedulers want."""
 
 from dataclasses import replace
 
@@ -9,20 +9,8 @@ from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.wishes import Wishes
-from placement.scoring import Policy
-from placement.search import Plan
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, cards_of, init, make_pod, sidecar
-
-
-def admitted(node: Node, view: PodView) -> PodView:
-    node.admitted(view)
-    return view
-
-
-def plan(node: Node, view: PodView) -> Plan | None:
-    """What is meant for the later containers of a pod."""
-    return node.allocator.state.reservations.plan(view.id)
 
 
 def refusal(node: Node, view: PodView) -> str:
@@ -51,7 +39,6 @@ def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> N
         "0 of 1 cards found; GPU-0: 40 of 50 cores free"
     )
     assert node.got == {}
-    assert plan(node, pod) is None
 
 
 def test_a_broken_container_later_in_the_pod_is_named() -> None:
@@ -59,35 +46,24 @@ def test_a_broken_container_later_in_the_pod_is_named() -> None:
     assert text.startswith("container second: 150 cores and 4 memory blocks fit no card: ")
 
 
-def test_a_pod_that_is_only_guessed_is_not_refused_for_a_later_container() -> None:
+def test_one_of_several_that_may_be_asking_is_not_refused_for_a_later_container() -> None:
+    """Nor is another served in its stead: it was the likeliest."""
     node = Node(1)
     node.record.away = "hanging"
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
-    node.bind(pod)
+    node.bind(pod, make_pod("q", asks(60, 4)))
     assert len(node.prefer(CORE, 60)) == 60
+    assert node.decision_log.refs("prefer") == ["p/first"]
     assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
 
 
-def test_what_is_planned_is_free_once_another_pod_is_known_to_be_asking() -> None:
+def test_what_was_planned_for_a_pod_is_free_once_it_is_gone() -> None:
     node = Node(1)
     begun = node.begin(make_pod("a", asks(30, 4, "first"), asks(60, 4, "second")))
     node.serve(begun, begun.demand.containers[0], CORE)
-    assert plan(node, begun)
     node.forget(begun)
-    node.admitted(make_pod("b", asks(90, 4)))
-    assert plan(node, begun) is None
-
-
-def test_without_a_witness_what_is_planned_for_a_pod_is_kept_from_the_next() -> None:
-    node = Node()
-    begun = node.begin(make_pod("a", asks(30, 4, "first"), asks(60, 4, "second")))
-    node.serve(begun, begun.demand.containers[0], CORE)
-    node.record.away = "hanging"
-    other = make_pod("b", asks(40, 4))
-    node.bind(other)
-    assert set(cards_of(node.prefer(CORE, 40))) == {"GPU-1"}
-    assert plan(node, begun)
-    assert plan(node, other)
+    other = node.admitted(make_pod("b", asks(90, 4)))
+    assert node.cards(other) == ["GPU-0"]
 
 
 def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew() -> None:
@@ -98,50 +74,6 @@ def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew()
     assert node.cards(pod, "first") == ["GPU-0"]
     on_other = [each for each in node.free[CORE] if each.startswith("GPU-1")]
     assert set(cards_of(node.prefer(CORE, 50, among=on_other))) == {"GPU-1"}
-
-
-@pytest.mark.parametrize("unwritten", [False, True], ids=["nothing", "all-but-unwritten"])
-def test_what_a_half_admitted_pod_needs_next_is_kept_for_it_when_the_kubelet_restarts(
-    *, unwritten: bool
-) -> None:
-    """A new kubelet comes to another pod first; what follows an init container is bound to it.
-
-    Its checkpoint has no container for which the one before died too early to write it down.
-    """
-    node = Node()
-    pod = node.begin(make_pod("p", init(30, 4), asks(60, 8)))
-    first, second = pod.demand.containers
-    for resource in (CORE, MEMORY):
-        node.serve(pod, first, resource)
-    checkpoint = dict(node.free), dict(node.reusable)
-    if unwritten:
-        for resource in (CORE, MEMORY):
-            node.serve(pod, second, resource)
-    node.record.hide(pod)
-    node.free, node.reusable = checkpoint
-    node.allocator.registered()
-    other = node.admitted(make_pod("other", asks(50, 4)))
-    node.record.show(pod)
-    for resource in (CORE, MEMORY):
-        node.serve(pod, second, resource)
-    assert (node.cards(other), node.cards(pod, "main")) == (["GPU-1"], ["GPU-0"])
-
-
-def test_what_was_planned_before_the_kubelet_restarted_is_planned_anew() -> None:
-    """A pod that it came to first fitted nowhere else, and has what was kept."""
-    node = Node(3, policy=Policy.SPREAD)
-    pod = node.begin(make_pod("p", asks(20, 4, "a"), asks(30, 4, "b"), asks(90, 4, "c")))
-    first, second, third = pod.demand.containers
-    for resource in (CORE, MEMORY):
-        node.serve(pod, first, resource)
-    shown = node.record.entries.pop(pod.id)
-    node.allocator.registered()
-    node.admitted(make_pod("other", asks(90, 4)))
-    node.record.entries[pod.id] = shown
-    for container in (second, third):
-        for resource in (MEMORY, CORE):
-            node.serve(pod, container, resource)
-    assert node.cards(pod, "b") == ["GPU-0"]
 
 
 # --- what others want -----------------------------------------------------------------

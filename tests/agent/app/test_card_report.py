@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import agent.runtime.cgroups
+from agent.app import card_report
 from agent.runtime.cgroups import Cgroups
 from agent.settings import MetricsNames, Settings
 from agent.usage.overuse import OveruseRules, OveruseWatch
@@ -42,11 +42,12 @@ def settings(
     for pid, container in ((1, "init.scope"), (11, ID_A), (12, ID_B)):
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
-    monkeypatch.setattr(agent.runtime.cgroups, "Cgroups", lambda: Cgroups(proc, folder))
+    monkeypatch.setattr(card_report, "Cgroups", lambda: Cgroups(proc, folder))
     kubelet.start()
     return make_settings(
         tmp_path,
         kubeconfig=kubeconfig,
+        kubelet_dir=kubelet.plugin_dir,
         plugin_dir=kubelet.plugin_dir,
         pod_resources_socket=kubelet.pod_resources,
         cards=write_cards(tmp_path / "cards.yaml"),

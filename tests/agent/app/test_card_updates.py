@@ -71,19 +71,6 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
     assert paper.pokes == 2
 
 
-def test_and_so_is_that_it_came_back(paper: Paper) -> None:
-    paper.news.card_turned(card(1), ILL)
-    paper.news.card_turned(card(1), CardHealth())
-    assert paper.health_feed.showing.unhealthy == frozenset()
-    assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 1
-    assert paper.told[1] == replace(
-        paper.told[1],
-        reason="GPUHealthy",
-        message="card 1 (GPU-1, Test) is healthy again: new containers may get it",
-        warning=False,
-    )
-
-
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
     later = replace(ILL, since=datetime(2026, 11, 22, tzinfo=UTC))
     for health in (ILL, CardHealth(), later):

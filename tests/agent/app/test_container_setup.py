@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
 from agent.enforcement.hami import HamiCore

@@ -13,25 +13,21 @@ import grpc
 import pytest
 import urllib3
 
-from agent.app import serving
+from agent.app import refresher
 from agent.app.container_setup import Upkeep
 from agent.app.supervisor import Agent
-from agent.cards.inventory import Discovery
-from agent.cards.source import StaticSource
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles
-from agent.kubelet.api import deviceplugin_pb2 as pb
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
+from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation, Evidence, decode_allocations
-from contract.inventory import decode_inventory
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from tests.agent.builders import BLOCK, device_table
+from tests.agent.builders import BLOCK
 from tests.agent.driver.driver_host import DriverHost, expected, tree
 from tests.agent.fakes import (
-    DEADLINE_S,
     NAMES,
     FakeKubelet,
     eventually,
@@ -55,6 +51,7 @@ def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings
     return make_settings(
         tmp_path,
         kubeconfig=kubeconfig,
+        kubelet_dir=kubelet.plugin_dir,
         plugin_dir=kubelet.plugin_dir,
         pod_resources_socket=kubelet.pod_resources,
         cards=write_cards(tmp_path / "cards.yaml"),
@@ -124,6 +121,7 @@ def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory:
             ).container_responses[0]
             nodes += [each.host_path for each in answer.devices]
             kubelet.pods[pod][container].append((resource, list(chosen.deviceIDs)))
+            kubelet.write_checkpoint()
             stub.PreStartContainer(
                 pb.PreStartContainerRequest(devices_ids=chosen.deviceIDs), timeout=20
             )
@@ -167,10 +165,10 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         assert page(agent, "/healthz") == (200, "ok\n")
+        kubelet.uids["a"] = admin.get(f"{PODS}/a")["metadata"]["uid"]
         before = len(server.requests)
         nodes = allocate(kubelet, "a", "c0", 30, 8)
         eventually(lambda: len(server.requests) > before, "the patch")
-        asked = {each.verb for each in server.requests[before:]}
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
         written = 'patches_total{result="written"} 1.0'
         eventually(lambda: written in page(agent, "/metrics")[1], "it is counted")
@@ -178,7 +176,9 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
             lambda: "agent_registered 1.0\n" in page(agent, "/metrics")[1], "it is registered"
         )
         _, metrics = page(agent, "/metrics")
-    assert asked == {"patch"}  # no request is made on the path of a known pod
+    asked = server.requests[before:]
+    # A pod that has come is read once: that the API shows it before and after is the proof.
+    assert {each.verb for each in asked} == {"get", "patch"}
     (shown,) = (vars(each) for each in caplog.records if each.getMessage() == "cards")
     assert (shown["cards"], shown["memory_block"]) == ({"GPU-0": "Fake", "GPU-1": "Fake"}, BLOCK)
     assert nodes[0] == "/dev/null"
@@ -198,46 +198,66 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         assert f"gpu_turnstile_agent_{line}\n" in metrics
 
 
-def test_the_kubelet_is_let_in_before_the_api_server_has_answered(
-    settings: Settings, server: ApiServer, kubelet: FakeKubelet
-) -> None:
-    """Each GPU pod that it admits without a plugin fails for good (fact K19)."""
-    server.set_outage(Outage.REFUSED)
-    with running(settings) as agent:
-        eventually(lambda: len(kubelet.registered) == 2, "registered")
-        eventually(
-            lambda: page(agent, "/readyz") == (503, "the node's pods are not known yet\n"),
-            "it says what it waits for",
-        )
-
-
-def test_a_call_that_comes_before_the_pods_are_known_waits_for_them(
+def test_it_registers_once_the_nodes_pods_are_known(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
 ) -> None:
-    """The pod's wish cannot be seen in ``List``: whoever answers at once overlooks it."""
+    """The pod's wish cannot be seen in ``List``: whoever answers earlier overlooks it."""
     server.apply(make_manifest("a", (30, 8), annotations={NAMES.use_gpu_uuid: "GPU-1"}))
     server.set_outage(Outage.UNAVAILABLE)
     with running(settings) as agent:
-        eventually(lambda: len(kubelet.registered) == 2, "registered")
-        given: list[list[str]] = []
-        kubelet_asks = threading.Thread(
-            target=lambda: given.append(allocate(kubelet, "a", "c0", 30, 8)), daemon=True
-        )
-        kubelet_asks.start()
-        kubelet_asks.join(0.3)
-        assert not given
+        waits = (503, "the node's pods are not known yet\n")
+        eventually(lambda: page(agent, "/readyz") == waits, "it says what it waits for")
+        time.sleep(0.3)  # in which it would have registered many times over
+        assert not kubelet.registered
         server.set_outage(Outage.NONE)
-        kubelet_asks.join(DEADLINE_S)
+        eventually(lambda: ready(agent), "registered")
+        allocate(kubelet, "a", "c0", 30, 8)
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
-        eventually(lambda: ready(agent), "ready")
-    assert len(given) == 1
     assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
+
+
+def test_another_kubelet_is_noticed_though_it_is_not_where_the_agent_has_registered(
+    settings: Settings, tmp_path: Path, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    """It knows of no answer that its predecessor got: what was reserved for that one is not."""
+    own = tmp_path / "kubelet.sock"
+    own.touch()
+    server.apply(make_manifest("a", (30, 8)))
+    kubelet.pods["a"] = {"c0": []}
+    cores = [f"GPU-0::{place}" for place in range(100)]
+    asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=cores, allocation_size=30)
+    with running(replace(settings, kubelet_dir=tmp_path)) as agent:
+        eventually(lambda: ready(agent), "registered")
+        with plugin(kubelet.path_of("vcore")) as stub:
+            chosen = stub.GetPreferredAllocation(
+                pb.PreferredAllocationRequest(container_requests=[asked]), timeout=20
+            ).container_responses[0]
+            own.unlink()
+            own.touch()
+            ids = pb.ContainerAllocateRequest(devices_ids=chosen.deviceIDs)
+            stub.Allocate(pb.AllocateRequest(container_requests=[ids]), timeout=20)
+        _, metrics = page(agent, "/metrics")
+    assert 'decisions_total{call="allocate",evidence="witness"} 1.0' in metrics
+
+
+def test_the_next_agent_is_ready_beside_the_old_one_and_works_once_that_has_ended(
+    settings: Settings, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    with running(settings) as first:
+        eventually(lambda: ready(first), "the first is registered")
+        before = len(kubelet.registered)
+        with running(settings) as second:
+            eventually(lambda: page(second, "/readyz") == (200, "ok\n"), "the next is ready")
+            assert not second.registered
+            assert len(kubelet.registered) == before
+            first.stop()
+            eventually(lambda: second.registered, "the next is registered")
 
 
 def test_what_is_free_is_not_told_before_it_is_known(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
 ) -> None:
-    """An inventory of a ledger that is not read yet would show every card free."""
+    """An inventory of a record that is not read yet would show every card free."""
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     pace = InventoryPace(write=0.01, look=0.01, settle=0.01)
     kubelet.hang.clear()
@@ -252,17 +272,15 @@ def test_what_is_free_is_not_told_before_it_is_known(
         )
 
 
-def test_calls_are_answered_though_loading_fails(
-    settings: Settings, server: ApiServer, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+def test_an_agent_that_cannot_load_never_registers_and_is_to_be_restarted(
+    settings: Settings, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call of the kubelet has no deadline, and blocks everything else that it does."""
-    server.apply(make_manifest("a", (30, 8)))
     monkeypatch.setattr(Upkeep, "tick", _fail)
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
     with running(settings) as agent:
-        eventually(lambda: len(kubelet.registered) == 2, "registered")
-        assert allocate(kubelet, "a", "c0", 30, 8)
-        assert page(agent, "/healthz") == (503, "a thread of the agent has died\n")
+        dead = (503, "a thread of the agent has died\n")
+        eventually(lambda: page(agent, "/healthz") == dead, "it says so")
+        assert not kubelet.registered
 
 
 def _fail(_self: object) -> None:
@@ -290,60 +308,7 @@ def test_cards_and_blocks_that_cannot_be_served_stop_it_at_once(
         Agent(replace(settings, cards=path, memory_block=block))
 
 
-class Slow(StaticSource):
-    """Cards of which nothing is known before *go_on* is set."""
-
-    def __init__(self) -> None:
-        super().__init__(device_table(2).inventory)
-        self.go_on = threading.Event()
-
-    def discover(self) -> Discovery:
-        assert self.go_on.wait(20)
-        return super().discover()
-
-
-def test_while_the_cards_are_looked_at_it_lives_and_says_so(settings: Settings) -> None:
-    source = Slow()
-    with running(settings, source=source) as agent:
-        assert page(agent, "/healthz") == (200, "ok\n")
-        assert page(agent, "/readyz") == (503, "the cards are not known yet\n")
-        assert "gpu_turnstile_agent_cards_look_age_seconds" in page(agent, "/metrics")[1]
-        source.go_on.set()
-        eventually(lambda: ready(agent), "registered")
-        assert page(agent, "/healthz") == (200, "ok\n")
-
-
 # --- the node's inventory ----------------------------------------------------------------
-
-
-def test_the_node_shows_its_cards_and_what_is_free(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
-) -> None:
-    server.apply(
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}},
-        make_manifest("a", (30, 8)),
-    )
-
-    def shown() -> list[tuple[str, str, int, int]]:
-        annotations = admin.get("/api/v1/nodes/n1")["metadata"].get("annotations", {})
-        if NAMES.gpu_cards not in annotations:
-            return []
-        cards = decode_inventory(annotations[NAMES.gpu_cards]).cards
-        return [(each.uuid, each.reason, each.free_cores, each.free_blocks) for each in cards]
-
-    pace = InventoryPace(write=0.01, look=30.0, settle=0.01)
-    with running(settings, inventory_pace=pace) as agent:
-        eventually(lambda: ready(agent), "registered")
-        free = [("GPU-0", "", 100, 32), ("GPU-1", "", 100, 32)]
-        eventually(lambda: shown() == free, "all is free")
-        allocate(kubelet, "a", "c0", 30, 8)
-        less = [("GPU-0", "", 70, 24), ("GPU-1", "", 100, 32)]
-        eventually(lambda: shown() == less, "less is free")
-        assert 'inventory_writes_total{result="written"}' in page(agent, "/metrics")[1]
-        # An old kubelet lists it on, without devices (K8), and no call comes any more.
-        kubelet.pods["a"]["c0"] = []
-        admin.patch(f"{PODS}/a/status", {"status": {"phase": "Succeeded"}})
-        eventually(lambda: shown() == free, "all is free again", within=10.0)
 
 
 # --- what a pod's author is told ------------------------------------------------------
@@ -369,6 +334,8 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
             lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
         )
         kubelet.pods["b"] = {"c0": [(NAMES.core, cores)]}
+        kubelet.uids["b"] = admin.get(f"{PODS}/b")["metadata"]["uid"]
+        kubelet.write_checkpoint()
         with plugin(kubelet.path_of("vcore")) as stub, pytest.raises(grpc.RpcError):
             stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=cores), timeout=20)
         eventually(lambda: len(_events(admin)) == 2, "it is told")
@@ -398,7 +365,7 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kubelet's record could not be had when this agent came up and registered."""
-    monkeypatch.setattr(serving, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
     server.apply(make_manifest("a", (30, 8)))
     kubelet.pods["a"] = {
         "c0": [
@@ -410,7 +377,8 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
     kubelet.socket.unlink(missing_ok=True)
     with running(settings) as agent:
         assert page(agent, "/healthz") == (200, "ok\n")
-        assert page(agent, "/readyz") == (503, "not registered\n")
+        waits = (503, "not registered\n")
+        eventually(lambda: page(agent, "/readyz") == waits, "it waits for the kubelet")
         kubelet.start_registration()
         eventually(lambda: ready(agent), "registered")
         assert not annotated(admin, "a")

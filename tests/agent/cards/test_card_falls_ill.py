@@ -14,7 +14,7 @@ import pytest
 import urllib3
 
 from agent.allocator.model.tickets import Ticket
-from agent.app import serving
+from agent.app import refresher
 from agent.app.supervisor import Agent
 from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
@@ -148,7 +148,7 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
 
 @pytest.fixture
 def stage(node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(serving, "_REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
     with launch() as made:
         eventually(lambda: made.offered() == ("200", "200"), "the cards are offered")
         yield made

@@ -171,16 +171,6 @@ def test_before_the_first_look_nothing_is_known(driver: Driver) -> None:
     assert watch.unhealthy("GPU-0") == "not known"
 
 
-def test_cards_are_known_once_each_was_probed(
-    watch: CardWatch, driver: Driver, diary: Diary
-) -> None:
-    assert watch.inventory == TWO.inventory
-    assert [watch.healthy(each) for each in ("GPU-0", "GPU-1", "GPU-2")] == [True, True, False]
-    rounds(driver)
-    assert [status.discovery for status in diary.statuses] == [TWO]
-    assert diary.turns == []
-
-
 def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(
     driver: Driver, clock: Clock, diary: Diary
 ) -> None:
@@ -190,24 +180,6 @@ def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(
         assert not watch.healthy("GPU-1")
     assert [list(status.health) for status in diary.statuses] == [["GPU-0", "GPU-1"]]
     assert not diary.statuses[0].health["GPU-1"].healthy
-
-
-def test_a_missing_driver_is_told_and_tried_again(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    driver.failing["open"] = DriverUnloaded("NVML: Driver Not Loaded")
-    with watching(make(driver, clock, diary)) as watch:
-        eventually(lambda: watch.status.problem == "NVML: Driver Not Loaded", "it is told")
-        assert not watch.known.is_set()
-        assert watch.inventory is None
-        driver.failing.clear()
-        assert watch.known.wait(20)
-        eventually(lambda: watch.status.problem == "", "the problem is over")
-    assert [status.problem for status in diary.statuses] == [
-        "NVML: Driver Not Loaded",
-        "NVML: Driver Not Loaded",  # the cards are there now
-        "",
-    ]
 
 
 def test_a_node_without_a_card_to_serve_is_looked_at_again(

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share, translate
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.tickets import Ticket
 from agent.allocator.placer import pick
 from agent.enforcement.hami import HamiCore
@@ -96,17 +95,6 @@ def test_the_core_answer_of_a_share_limits_compute(node: Node) -> None:
             "GPU_CORE_UTILIZATION_POLICY": "FORCE",
         },
         mounts=(node.shared_mount(SHARE_IDS), *node.loading),
-    )
-
-
-def test_the_memory_answer_limits_the_memory_of_the_card(node: Node) -> None:
-    assert node.hami.answer(CLAIM, ids("GPU-0", range(4)), memory(4)) == Answer(
-        {
-            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
-            "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
-            "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
-        },
-        mounts=node.loading,
     )
 
 
@@ -221,13 +209,6 @@ def test_the_next_pod_with_the_same_places_gets_another_file(node: Node) -> None
         assert path.read_bytes() == b""
         assert path.stat().st_ino != old
         assert lingering.read() == b"mine"
-
-
-def test_a_wiped_disk_is_made_good_before_a_start_at_the_same_paths(node: Node) -> None:
-    answer = node.core()
-    shutil.rmtree(node.state)
-    node.agent().start(SHARE_IDS, entitled())
-    assert all(Path(each.host).is_file() for each in answer.mounts)
 
 
 def test_a_start_of_nobody_known_goes_on_with_what_is_there(node: Node) -> None:

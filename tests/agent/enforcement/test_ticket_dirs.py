@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
 from agent.errors import EnforcementError
 from tests.agent.builders import ids, pod_id
@@ -71,26 +70,6 @@ def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
     assert json.loads((root / digest / "owner.json").read_text()) == A._asdict()
 
 
-def test_modes_do_not_depend_on_the_umask(dirs: TicketDirs, root: Path, umask: None) -> None:
-    root.mkdir(parents=True)
-    for each in (root.parent, root):
-        each.chmod(0o755)
-    made = dirs.make(IDS, A)
-    folder = dirs.open(made.digest)
-    dirs.write(folder, "c" * 64, {"vcuda.config": b"x"})
-    os.close(folder)
-    assert mode(made.files) == mode(made.files / ("c" * 64)) == 0o755
-    assert mode(made.files / ("c" * 64) / "vcuda.config") == 0o644
-
-
-def test_the_same_pod_keeps_its_directory(dirs: TicketDirs) -> None:
-    """K7: an init container's places are handed to a later container of the pod."""
-    made = dirs.make(IDS, A)
-    (made.files / "kept").touch()
-    assert dirs.make(IDS, A) == dirs.ensure(IDS, A) == made
-    assert (made.files / "kept").exists()
-
-
 @pytest.mark.parametrize("again", [TicketDirs.make, TicketDirs.ensure])
 def test_another_pod_finds_a_fresh_directory_and_a_lingering_container_keeps_its_own(
     dirs: TicketDirs, again: Callable[..., TicketDir]
@@ -132,17 +111,6 @@ def test_at_a_start_a_uid_that_is_not_known_is_no_difference(
     assert dirs.find(IDS) == TicketDir(made.digest, pod_id("a", then), made.files)
 
 
-def test_adopting_writes_the_proven_owner_and_keeps_what_is_inside(dirs: TicketDirs) -> None:
-    made = dirs.make(IDS, A)
-    (made.files / "kept").touch()
-    folder = dirs.open(made.digest)
-    dirs.adopt(made.digest, folder, B)
-    dirs.adopt(digest_of(OTHER_IDS), folder, B)  # there is none
-    os.close(folder)
-    assert dirs.all() == (TicketDir(made.digest, B, made.files),)
-    assert names(made.files) == ["kept"]
-
-
 def test_adopting_by_a_directory_that_was_replaced_leaves_its_successor_alone(
     dirs: TicketDirs,
 ) -> None:
@@ -153,19 +121,6 @@ def test_adopting_by_a_directory_that_was_replaced_leaves_its_successor_alone(
     dirs.adopt(made.digest, folder, A)
     os.close(folder)
     assert dirs.find(IDS) == TicketDir(made.digest, B, made.files)
-
-
-@pytest.mark.parametrize(
-    ("owner", "pods", "kept"),
-    [(A, [pod_id("a", "")], True), (A, [pod_id("a", "another")], False), (A, [], False)],
-)
-def test_an_owner_is_matched_by_uid_or_where_that_is_not_known_by_name(
-    dirs: TicketDirs, owner: PodId, pods: list[PodId], kept: bool
-) -> None:
-    """All that an owner may be is in ``test_ticket_owner``."""
-    made = dirs.make(IDS, owner)
-    assert dirs.keep(pods) == (() if kept else (made,))
-    assert (dirs.find(IDS) is not None) is kept
 
 
 def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
@@ -225,18 +180,6 @@ def test_a_linked_folder_is_not_written_into(dirs: TicketDirs, tmp_path: Path) -
     assert names(made.files) == []
     assert elsewhere.is_dir()
     assert names(elsewhere) == []
-
-
-def test_what_is_written_for_a_replaced_directory_never_reaches_its_successor(
-    dirs: TicketDirs,
-) -> None:
-    made = dirs.make(IDS, A)
-    folder = dirs.open(made.digest)
-    dirs.make(IDS, B)
-    with pytest.raises(EnforcementError, match="No such file or directory"):
-        dirs.write(folder, "id", {"f": b""})
-    os.close(folder)
-    assert names(made.files) == []
 
 
 @pytest.mark.parametrize("name", ["..", "../x"])

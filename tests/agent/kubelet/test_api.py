@@ -9,8 +9,8 @@ import pytest
 
 import agent
 from agent.enforcement.vcuda.api import vcuda_pb2
-from agent.kubelet.api import deviceplugin_pb2, podresources_pb2
 from agent.runtime.api import runtime_pb2
+from common.kubelet_api import deviceplugin_pb2, podresources_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,8 @@ ROOT = Path(next(iter(agent.__path__))).parent
 STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 SOURCES = sorted(
     each.relative_to(ROOT)
-    for folder in ("agent", "tests/runtime")
-    for each in (ROOT / folder).rglob("api/*.proto")
+    for folder in ("agent", "common", "tests/runtime")
+    for each in (ROOT / folder).rglob("*.proto")
 )
 
 
@@ -50,7 +50,7 @@ def test_a_stub_is_what_make_proto_writes(generated: Path, source: Path, stub: s
 def test_every_source_has_its_stubs_and_every_stub_its_source() -> None:
     assert len(SOURCES) == 5
     expected = {each.with_name(f"{each.stem}{stub}") for each in SOURCES for stub in STUBS}
-    stubs = [*ROOT.glob("agent/**/*_pb2*"), *ROOT.glob("tests/**/*_pb2*")]
+    stubs = [each for top in ("agent", "common", "tests") for each in ROOT.glob(f"{top}/**/*_pb2*")]
     assert {each.relative_to(ROOT) for each in stubs if each.suffix != ".pyc"} == expected
 
 

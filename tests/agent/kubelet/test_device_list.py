@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import SettingsError
-from agent.kubelet.api import deviceplugin_pb2 as api
 from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
+from common.kubelet_api import deviceplugin_pb2 as api
 from contract.resource import Resource
 from placement.cards import Card, Inventory
 from tests.agent.builders import CORE, MEMORY, patient

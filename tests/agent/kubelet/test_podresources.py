@@ -66,7 +66,7 @@ def test_an_answer_beyond_grpcs_default_size_is_read(
     kubelet.pods = {"a": {"one": [(NAMES.core, [f"{long}::{n}"]) for n in range(50_000)]}}
     kubelet.start()
     (pod,) = record.list(within=20).pods
-    assert len(pod.held("one", CORE)) == 50_000
+    assert len(pod.containers[0].held[CORE]) == 50_000
 
 
 def test_a_call_turned_away_by_the_rate_limit_is_made_again(
@@ -118,31 +118,6 @@ def test_an_absent_socket_is_told_at_once(kubelet: FakeKubelet, record: PodResou
     with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
         record.list(within=10)
     assert time.monotonic() - began < 5
-
-
-@pytest.mark.parametrize("away_first", [False, True])
-def test_a_kubelet_that_is_back_is_reached_again_soon(
-    kubelet: FakeKubelet, record: PodResources, away_first: bool
-) -> None:
-    if not away_first:
-        kubelet.start_pod_resources()
-        record.list(within=10)
-        kubelet.stop()
-    for _ in range(5):
-        with pytest.raises(Unavailable):
-            record.list(within=1)
-    kubelet.start_pod_resources()
-    back = time.monotonic()
-
-    def reached() -> bool:
-        try:
-            record.list(within=1)
-        except Unavailable:
-            return False
-        return True
-
-    eventually(reached, "the kubelet answers again")
-    assert time.monotonic() - back < 5  # the default of gRPC would be up to two minutes
 
 
 def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:

@@ -12,11 +12,9 @@ import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
-from agent.cards.health_feed import HealthFeed
-from agent.errors import GrantError, PlacementError, ResolutionError
-from agent.kubelet.api import deviceplugin_pb2 as pb
-from agent.kubelet.api import deviceplugin_pb2_grpc as rpc
 from agent.kubelet.server import DevicePluginService, PluginServer
+from common.kubelet_api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeCalls, make_table, plugin
@@ -60,33 +58,6 @@ def allocation(*device_ids: str) -> object:
     )
 
 
-def test_both_optional_calls_are_wanted(stub: rpc.DevicePluginStub) -> None:
-    options = stub.GetDevicePluginOptions(pb.Empty(), timeout=10)
-    assert options.pre_start_required
-    assert options.get_preferred_allocation_available
-
-
-def test_the_three_calls_reach_the_turnstile_and_its_answers_the_kubelet(
-    stub: rpc.DevicePluginStub, calls: FakeCalls
-) -> None:
-    answer = stub.GetPreferredAllocation(preferred("a", "b", "c", size=2, must=("a",)), timeout=10)
-    assert list(answer.container_responses[0].deviceIDs) == ["a", "b"]
-    allocated = stub.Allocate(allocation("a", "b"), timeout=10).container_responses[0]
-    assert dict(allocated.envs) == {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
-    assert [
-        (each.host_path, each.container_path, each.permissions) for each in allocated.devices
-    ] == [
-        ("/dev/nvidia0", "/dev/nvidia0", "rw"),
-        ("/dev/null", "/dev/null", "rw"),
-    ]
-    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a", "b"]), timeout=10)
-    assert calls.asked == [
-        ("prefer", CORE, ("a", "b", "c"), ("a",), 2),
-        ("allocate", CORE, ("a", "b"), (), 0),
-        ("prestart", CORE, ("a", "b"), (), 0),
-    ]
-
-
 def test_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
@@ -113,20 +84,6 @@ def ask(stub: rpc.DevicePluginStub, call: str) -> None:
             stub.Allocate(allocation("a"), timeout=10)
         case _:
             stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=10)
-
-
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [("prefer", ResolutionError), ("allocate", PlacementError), ("prestart", GrantError)],
-)
-def test_a_refusal_reaches_the_pods_author_in_its_own_words(
-    stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, kind: type[Exception]
-) -> None:
-    calls.error = kind("no card fits 30 cores")
-    with pytest.raises(grpc.RpcError) as refused:
-        ask(stub, call)
-    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert refused.value.details() == "gpu-turnstile: no card fits 30 cores"
 
 
 @pytest.mark.parametrize(
@@ -193,38 +150,6 @@ def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
 
 
 # --- health -----------------------------------------------------------------------------
-
-
-def by_health(answer: pb.ListAndWatchResponse) -> dict[str, set[str]]:
-    """The cards by the health of their places."""
-    found: dict[str, set[str]] = {}
-    for each in answer.devices:
-        found.setdefault(each.health, set()).add(each.ID.partition("::")[0])
-    return found
-
-
-def test_the_places_of_a_card_that_falls_ill_are_unhealthy_at_once_and_come_back(
-    folder: Path, calls: FakeCalls
-) -> None:
-    health_feed = HealthFeed()
-    service = DevicePluginService(
-        resource=CORE, table=make_table(3), calls=calls, health_feed=health_feed
-    )
-    server = PluginServer(service, folder / "p.sock")
-    with plugin(server.socket) as stub:
-        stream = stub.ListAndWatch(pb.Empty(), timeout=60)
-        first = next(stream)
-        assert by_health(first) == {"Healthy": {"GPU-0", "GPU-1", "GPU-2"}}
-        health_feed.turn("GPU-1", healthy=False)
-        second = next(stream)
-        assert by_health(second) == {"Healthy": {"GPU-0", "GPU-2"}, "Unhealthy": {"GPU-1"}}
-        assert next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))) == second  # from the start
-        health_feed.turn("GPU-1", healthy=True)
-        third = next(stream)
-        assert third == first
-        assert [each.ID for each in second.devices] == [each.ID for each in first.devices]
-        stream.cancel()
-    server.stop()
 
 
 # --- streams ----------------------------------------------------------------------------

@@ -7,16 +7,13 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView, is_complete, parse_pod
+from agent.allocator.model.pod_view import PodView, is_complete
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from contract.allocation import Allocation, Evidence
-from simulator.api.faults import Outage
-from simulator.api.server import ApiServer
-from simulator.client import ApiClient
-from tests.agent.fakes import NAMES, FakeClock, asks, eventually, init, make_manifest, make_pod
+from tests.agent.fakes import NAMES, FakeClock, asks, eventually, init, make_pod
 from tests.agent.threads import running
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -121,45 +118,6 @@ def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containe
         "tencent.com/gpu-assigned": "true",
         "tencent.com/predicate-gpu-idx-0": "0,1",
     }
-
-
-def test_an_allocation_reaches_the_pod_after_an_outage(
-    api: Api, server: ApiServer, admin: ApiClient
-) -> None:
-    server.apply(make_manifest("a", (30, 8), annotations={"kept": "yes"}))
-    view = parse_pod(admin.get(f"{PODS}/a"), NAMES)
-    writing = Writing(api)
-    server.set_outage(Outage.UNAVAILABLE)
-    with writing.running():
-        writing.queue.put(view, {"c0": GOT["main"]})
-        eventually(lambda: len(writing.results) >= 2, "it is tried again")
-        assert writing.queue.pending() == 1
-        server.set_outage(Outage.NONE)
-        eventually(lambda: writing.results[-1] == "written", "it is written")
-    assert set(writing.results[:-1]) == {"retried"}
-    written = parse_pod(admin.get(f"{PODS}/a"), NAMES)
-    assert written.assigned
-    assert written.annotated == {"c0": GOT["main"]}
-    assert admin.get(f"{PODS}/a")["metadata"]["annotations"]["kept"] == "yes"
-    assert writing.queue.pending() == 0
-
-
-@pytest.mark.parametrize("successor", [False, True])
-def test_a_pod_that_is_gone_is_given_up_and_its_successor_untouched(
-    api: Api, server: ApiServer, admin: ApiClient, successor: bool
-) -> None:
-    server.apply(make_manifest("a", (30, 8)))
-    view = parse_pod(admin.get(f"{PODS}/a"), NAMES)
-    admin.delete(f"{PODS}/a", grace_period_seconds=0)
-    if successor:
-        server.apply(make_manifest("a", (30, 8)))
-    writing = Writing(api)
-    with writing.running():
-        writing.queue.put(view, {"c0": GOT["main"]})
-        writing.wait("dropped")
-    assert writing.queue.pending() == 0
-    if successor:
-        assert not parse_pod(admin.get(f"{PODS}/a"), NAMES).assigned
 
 
 @pytest.mark.parametrize(

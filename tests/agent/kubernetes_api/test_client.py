@@ -14,7 +14,6 @@ import pytest
 from agent.errors import SettingsError, Unavailable
 from agent.kubernetes_api.client import Api, Gone, Rejected
 from common.apiserver.client import split_lines
-from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import Scripted, eventually, make_manifest
 
@@ -96,25 +95,6 @@ def test_a_patch_of_what_is_gone_or_a_successor_is_rejected(
     assert refused.value.status == status
 
 
-@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
-def test_an_outage_is_unavailable_and_passes(api: Api, server: ApiServer, outage: Outage) -> None:
-    server.apply(make_manifest("a"))
-    server.set_outage(outage)
-    for call in (
-        lambda: api.list_pods("n1"),
-        lambda: api.get_pod("default", "a"),
-        lambda: api.patch_pod("default", "a", {}),
-        lambda: api.patch_node("n1", {}),
-        lambda: api.create_event("default", _event()),
-        lambda: api.patch_event("default", "a.1", {"count": 2}),
-        lambda: next(api.watch_pods("n1", "1")),
-    ):
-        with pytest.raises(Unavailable, match=r"^API server: "):
-            call()
-    server.set_outage(Outage.NONE)
-    assert api.get_pod("default", "a") is not None
-
-
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
@@ -182,18 +162,6 @@ def test_a_get_gives_up_after_about_a_second(talks_to: Api, scripted: Scripted) 
 # --- events ---------------------------------------------------------------------------
 
 
-def _event(name: str = "a.1") -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name},
-        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "a"},
-        "reason": "GPURefused",
-        "message": "no card fits",
-        "count": 1,
-    }
-
-
 # --- watch ----------------------------------------------------------------------------
 
 
@@ -230,16 +198,6 @@ def test_closing_ends_a_watch_at_once(api: Api) -> None:
     assert Watching(api, version).ended()
     api.close()
     assert api.list_pods("n1")[0] == []  # what waits to be written may still be
-
-
-def test_a_watch_that_is_cut_is_unavailable(api: Api, server: ApiServer) -> None:
-    _, version = api.list_pods("n1")
-    watching = Watching(api, version)
-    eventually(lambda: watching.bookmarks > 0, "the watch runs")
-    server.drop_watches()
-    assert watching.ended()
-    assert isinstance(watching.error, Unavailable)
-    assert str(watching.error).startswith("watch: ")
 
 
 def line(kind: str, obj: object) -> bytes:

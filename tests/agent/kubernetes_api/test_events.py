@@ -177,22 +177,6 @@ def test_a_name_that_is_cut_stays_a_name(last: str) -> None:
 # --- against the simulated API server -------------------------------------------------
 
 
-def test_an_event_reaches_the_api_and_is_counted_there(
-    api: Api, server: ApiServer, admin: ApiClient
-) -> None:
-    results: list[str] = []
-    queue = EventQueue(api=api, node="n1", on_result=results.append)
-    with running(queue.run, queue.stop):
-        queue.put(REFUSED)
-        eventually(lambda: results == ["written"], "it is created")
-        queue.put(REFUSED)
-        eventually(lambda: len(results) == 2, "it is counted")
-    (event,) = admin.get(EVENTS)["items"]
-    assert (event["message"], event["count"]) == ("container main: no card fits", 2)
-    assert event["involvedObject"]["uid"] == "uid-a"
-    assert event["metadata"]["namespace"] == "default"
-
-
 def test_an_event_of_a_node_is_in_the_default_namespace(api: Api, admin: ApiClient) -> None:
     queue = EventQueue(api=api, node="n1")
     with running(queue.run, queue.stop):

@@ -12,9 +12,6 @@ from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
 from placement.cards import Link
-from simulator.api.faults import Outage
-from simulator.api.server import ApiServer
-from simulator.client import ApiClient
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
 from tests.agent.fakes import NAMES, eventually
 from tests.agent.threads import running
@@ -240,24 +237,3 @@ def test_it_is_tried_again_ever_more_slowly_and_then_as_at_first() -> None:
     gaps = [later - earlier for earlier, later in zip(api.tries, api.tries[1:], strict=False)]
     for gap, least in zip(gaps[:4], (0.02, 0.04, 0.08, 0.08), strict=True):
         assert gap >= least * 0.9
-
-
-def test_a_node_carries_it_and_an_outage_is_waited_out(
-    api: Api, server: ApiServer, admin: ApiClient
-) -> None:
-    server.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": "n1", "annotations": {"kept": "yes"}},
-        }
-    )
-    server.set_outage(Outage.UNAVAILABLE)
-    results: list[str] = []
-    with writing(writer_to(api, Cards(state(7)), results=results)):
-        eventually(lambda: "retried" in results, "it is tried")
-        server.set_outage(Outage.NONE)
-        eventually(lambda: "written" in results, "it is written")
-    annotations = admin.get(NODE)["metadata"]["annotations"]
-    assert decode_inventory(annotations[NAMES.gpu_cards]) == state(7)
-    assert annotations["kept"] == "yes"

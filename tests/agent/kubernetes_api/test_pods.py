@@ -12,10 +12,7 @@ from agent.errors import Unavailable
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
-from simulator.api.faults import Outage
-from simulator.api.server import ApiServer
-from simulator.client import ApiClient
-from tests.agent.fakes import NAMES, FakeClock, eventually, make_manifest
+from tests.agent.fakes import NAMES, FakeClock, make_manifest
 from tests.agent.threads import running
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -132,13 +129,6 @@ def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
     assert len(api.watched_from) == 8
 
 
-def test_a_watch_that_ends_at_once_but_brings_something_is_opened_again_soon() -> None:
-    """A short pause keeps the server alive; a long one would keep the pods from us."""
-    api = EndlessApi(("BOOKMARK", {"metadata": {"resourceVersion": "7"}}))
-    assert paused(api, 4) == [0.2] * 4
-    assert api.watched_from == ["1", "7", "7", "7"]
-
-
 def test_agents_that_lose_the_api_server_together_do_not_come_back_together() -> None:
     def outage() -> FakePodApi:
         return FakePodApi(*[Unavailable("away")] * 3)
@@ -160,44 +150,6 @@ def watching(cache: PodCache, api: Api) -> Iterator[None]:
 
     with running(lambda: cache.run(stop), end):
         yield
-
-
-def test_pods_are_listed_then_watched(api: Api, server: ApiServer, admin: ApiClient) -> None:
-    server.apply(make_manifest("before", (30, 8)), make_manifest("elsewhere", (30, 8), node="n2"))
-    cache = cache_of(api)
-    seen: list[PodView] = []
-    cache.subscribe(seen.append)
-    assert not cache.synced.is_set()
-    with watching(cache, api):
-        assert cache.synced.wait(10)
-        assert known(cache) == {"before"}
-        server.apply(make_manifest("after", (30, 8)))
-        eventually(lambda: known(cache) == {"before", "after"}, "the new pod is told")
-        written = {NAMES.gpu_assigned: "true", NAMES.gpu_allocation: RECORD}
-        admin.patch(f"{PODS}/after", {"metadata": {"annotations": written}})
-        eventually(lambda: any(view.assigned for view in cache.views()), "the change is told")
-        admin.delete(f"{PODS}/before", grace_period_seconds=0)
-        eventually(lambda: known(cache) == {"after"}, "the deletion is told")
-    assert [(view.id.name, view.assigned) for view in seen] == [
-        ("before", False),
-        ("after", False),
-        ("after", True),
-    ]
-
-
-def test_an_outage_passes_and_what_is_known_stays(
-    api: Api, server: ApiServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.apply(make_manifest("a", (30, 8)))
-    cache = cache_of(api)
-    with watching(cache, api):
-        assert cache.synced.wait(10)
-        server.set_outage(Outage.UNAVAILABLE)
-        eventually(lambda: "no pods from the API server" in caplog.text, "the outage is noticed")
-        assert known(cache) == {"a"}
-        server.set_outage(Outage.NONE)
-        server.apply(make_manifest("b", (30, 8)))
-        eventually(lambda: known(cache) == {"a", "b"}, "the watch goes on")
 
 
 # --- with scripts ---------------------------------------------------------------------
@@ -223,16 +175,6 @@ def test_a_watch_that_ends_at_once_each_time_does_not_become_a_storm_of_lists(
 ) -> None:
     api = FakePodApi(*[([], "3"), [error]] * 4)
     assert paused(api, 3) == [0.2, 0.4, 0.8]
-
-
-def test_a_watch_that_went_well_for_long_is_opened_again_soon() -> None:
-    clock = FakeClock()
-
-    def long() -> None:
-        clock.now += 60
-
-    api = FakePodApi(*[([], "3"), long, [Unavailable("cut")]] * 4)
-    assert paused(api, 3, clock=clock) == [0.2] * 3
 
 
 @pytest.mark.parametrize("error", [Gone("too old"), Unavailable("cut"), Rejected(403, "no")])
@@ -469,3 +411,35 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
         "default/b",
         "default/c",
     ]
+
+
+# --- for a call that cannot wait for the watch ---------------------------------------------
+
+
+def test_a_list_beside_the_watch_brings_what_it_has_not_told_of_and_changes_nobody() -> None:
+    api = FakePodApi(([entry("a")], "3"), [])
+    cache = cache_of(api)
+    cache.run(api.over)
+    api.steps = [([entry("b"), entry("a", gpu_assigned="true")], "9"), ([], "10")]
+    for _ in range(2):  # which pods are gone, the watch tells
+        cache.refresh(within=1)
+        assert {view.id.name: view.assigned for view in cache.views()} == {"a": False, "b": False}
+
+
+@pytest.mark.parametrize("error", [Gone("too old"), Rejected(403, "no RBAC rule for list")])
+def test_a_list_beside_the_watch_that_is_refused_is_an_outage(error: Exception) -> None:
+    with pytest.raises(Unavailable, match=f"^list of pods: {error}$"):
+        cache_of(FakePodApi(error)).refresh(within=1)
+
+
+def test_a_pod_is_the_only_one_of_its_name_if_the_watch_alone_has_told_of_it() -> None:
+    """What was there of a name before a list, and shortly after one, nobody has told."""
+    clock = FakeClock()
+    cache = cache_of(FakePodApi(([entry("listed")], "3")), clock)
+    cache.list()
+    for name, uid in (("listed", ""), ("new", ""), ("twice", "u-1"), ("twice", "u-2")):
+        cache.apply("ADDED", entry(name, uid))
+    views = {view.id.uid: view for view in cache.views()}
+    assert not any(map(cache.is_only_one, views.values()))
+    clock.now += 5.0
+    assert [uid for uid, view in views.items() if cache.is_only_one(view)] == ["uid-new"]

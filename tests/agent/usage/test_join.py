@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.holdings import HeldShare, Holder
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.usage.join import Owner, Used, join
 from agent.usage.overuse import OveruseRules, OveruseWatch

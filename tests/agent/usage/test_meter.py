@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.allocator.model.ledger import ContainerRef
+from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
 from agent.runtime.cgroups import ContainerCgroup
@@ -28,7 +28,7 @@ ID = "a" * 64
 
 @dataclass
 class World:
-    """Driver, kernel, runtime and ledger, as a test wants them."""
+    """Driver, kernel, runtime and record, as a test wants them."""
 
     cards: dict[str, CardUse] = field(
         default_factory=lambda: {"GPU-0": CardUse(70, 9, {7: 90}, {7: 5, 8: 1})}
@@ -79,7 +79,7 @@ def measured(meter: Meter) -> Measured | None:
     return meter.measured
 
 
-def test_a_look_joins_what_driver_kernel_runtime_and_ledger_say() -> None:
+def test_a_look_joins_what_driver_kernel_runtime_and_record_say() -> None:
     world = World()
     meter = world.meter()
     assert measured(meter) is None

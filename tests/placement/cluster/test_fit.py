@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.ledger import ContainerRef, Ledger
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.placement_request import PlacementRequest
 from agent.allocator.placer import Placer
+from agent.allocator.record import Record, RecordedPod
 from agent.errors import PlacementError
 from contract.resource import Resource
 from placement.cards import Card, Inventory
@@ -22,7 +23,7 @@ from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
-from tests.agent.builders import hold, patient
+from tests.agent.builders import patient
 from tests.placement.cluster.builders import BLOCK, NAMES, a_node, a_pod
 
 MIXED = ("NVIDIA A100", "Tesla T4", "Tesla T4")
@@ -216,11 +217,9 @@ def _agent_places(pod: Pod, free: Sequence[tuple[int, int]]) -> bool:
             wanted = row[0] if resource is Resource.CORE else row[1]
             ids = [each for each, uuid in table.cards(resource).items() if uuid == card.uuid]
             available[resource] |= set(ids[:wanted])
-    ledger = Ledger()
-    for resource in Resource:  # what is not free is somebody's
-        taken = frozenset(table.cards(resource)) - available[resource]
-        if taken:
-            hold(ledger, PodId("default", "b", "u-b"), "main", resource, taken)
+    # What is not free is somebody's.
+    taken = {each: frozenset(table.cards(each)) - available[each] for each in Resource}
+    other = RecordedPod(PodId("default", "b", "u-b"), "u-b", None, None, {"main": taken})
     placer = Placer(table=table, links=Links(Inventory(cards)), unhealthy=lambda _: "")
     first = pod.demand.containers[0]
     request = PlacementRequest(
@@ -232,7 +231,7 @@ def _agent_places(pod: Pod, free: Sequence[tuple[int, int]]) -> bool:
         frozenset(available[Resource.CORE]),
     )
     try:
-        placer.place(request, ledger)
+        placer.place(request, Record((other,)))
     except PlacementError:
         return False
     return True

@@ -78,6 +78,12 @@ def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
         "150 cores and 4 memory blocks fit no card: a share of one card is 1 to 99 cores, whole "
         "cards are a multiple of 100"
     )
+    assert a_pod("a", (60, 4), (60, 4), inits=[(100, 0)]).shape.problem == (
+        "container c1: init containers before it leave 40 cores over, the kubelet would hand it "
+        "these first, and their card has only 40 cores for it: ask for at most 40 here, or for so "
+        "little there that nothing is left over"
+    )
+    assert a_pod("a", (50, 4), inits=[(200, 0)]).shape.problem == ""  # it may have luck
 
 
 def test_a_pod_has_ended_once_it_has_succeeded_or_failed() -> None:

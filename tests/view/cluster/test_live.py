@@ -181,8 +181,6 @@ def test_the_kubeconfig_at_home_is_used_and_its_namespace_meant(tmp_path: Path) 
 
 AGENTS = "/api/v1/namespaces/gpu-turnstile-node/pods"
 MEASURED = """\
-# TYPE gpu_turnstile_agent_standing_by gauge
-gpu_turnstile_agent_standing_by 0
 # TYPE gpu_turnstile_agent_container_cores_held gauge
 gpu_turnstile_agent_container_cores_held{namespace="d",pod="a",container="c",card="GPU-1"} 30
 gpu_turnstile_agent_container_cores_held{namespace="d",pod="a",container="c",card="GPU-2"} 30
@@ -193,7 +191,7 @@ gpu_turnstile_agent_card_cores_free{card="GPU-1"} 70
 # TYPE python_info gauge
 python_info{version="3"} 1
 """
-STANDBY = "gpu_turnstile_agent_standing_by 1\n"
+WAITING = "gpu_turnstile_agent_registered 0\n"
 HELD = 'gpu_turnstile_agent_card_cores_held{card="GPU-9"} 100\n'
 
 
@@ -203,11 +201,14 @@ def agent(name: str, node: str, *, port: int | None = None, phase: str = "Runnin
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
 
 
-def test_agents_are_asked_through_the_proxy_and_those_that_stand_by_left_out() -> None:
+def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_serves_counts() -> (
+    None
+):
     agents = [
         agent("a1", "n1", port=9500),
+        agent("a2-waiting", "n2"),
         agent("a2", "n2"),
-        agent("a2-standby", "n2"),
+        agent("a2-ending", "n2"),
         agent("a3", "n3"),
         agent("a4", "n4", phase="Pending"),
         agent("a5", "n5"),
@@ -215,8 +216,9 @@ def test_agents_are_asked_through_the_proxy_and_those_that_stand_by_left_out() -
     api = FakeApi({AGENTS: agents}, page=4)
     answers: dict[str, str | Exception] = {
         "a1%3A9500": MEASURED,
+        "a2-waiting%3A9440": WAITING,
         "a2%3A9440": HELD,
-        "a2-standby%3A9440": STANDBY,
+        "a2-ending%3A9440": Unavailable("it is ending"),
         "a3%3A9440": Unavailable("no route"),
         "a5%3A9440": "<html>",
     }

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,11 +18,9 @@ import grpc
 import pytest
 
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.config import decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
 from tests.agent.builders import BLOCK
-from tests.agent.enforcement.vcuda.client import stub
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     ID_A2,
@@ -37,7 +34,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     Site,
     entitlement,
 )
-from tests.agent.fakes import eventually
 
 ME = os.getpid()
 
@@ -172,19 +168,6 @@ def test_links_laid_into_a_ticket_lead_nowhere(
     assert not dir_a.exists()
 
 
-def test_an_id_that_is_used_again_by_another_pod_gets_that_pods_limits_alone(
-    site: Site, dir_a: Path, dir_b: Path
-) -> None:
-    served(site, dir_a)
-    before = content(dir_a)
-    site.run(ID_A, POD_B)  # the runtime gives the ID out again
-    site.put(ID_A, POD_B, ME)
-    site.register(dir_b, container_id=ID_A)
-    assert decode((dir_b / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_B
-    assert content(dir_a) == before
-    assert not any("pods" in name for name in content(dir_b))
-
-
 def test_the_same_name_with_another_uid_gets_nothing_of_its_predecessor(
     site: Site, dir_a: Path
 ) -> None:
@@ -282,75 +265,6 @@ def test_garbage_stops_nobody(site: Site, dir_a: Path, dir_b: Path) -> None:
                 while connection.recv(4096):
                     pass
         served(site, dir_a)
-
-
-def test_thousands_of_connections_keep_nobody_but_their_own_socket_waiting(
-    site: Site, dir_a: Path, dir_b: Path
-) -> None:
-    stop = threading.Event()
-    made = 0
-
-    def flood() -> None:
-        nonlocal made
-        kept: list[socket.socket] = []
-        while not stop.is_set():
-            try:
-                kept.append(_connect_now(dir_b))
-                made += 1
-            except OSError:  # the socket's queue is full
-                stop.wait(0.01)
-            if len(kept) > 100:
-                kept.pop(0).close()
-        for each in kept:
-            each.close()
-
-    threads = [threading.Thread(target=flood) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        eventually(lambda: made > 100, "the flood has begun")
-        began = time.monotonic()
-        for _ in range(3):
-            served(site, dir_a)
-        assert time.monotonic() - began < 10
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(20)
-    in_b(site)
-    eventually(lambda: code_of(site, dir_b) == "OK", "and its socket is open again", within=40)
-
-
-def _connect_now(ticket_dir: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)
-    made.setblocking(False)
-    try:
-        made.connect(str(ticket_dir / "vcuda.sock"))
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def test_hundreds_of_connections_one_after_the_other_leave_nothing_behind(
-    folder: Path,
-) -> None:
-    generous = Limits(burst=10_000, per_second=10_000, check=0.1)
-    with Site(folder, generous) as site:
-        site.run(ID_A, POD_A)
-        site.put(ID_A, POD_A, ME)
-        ticket_dir = site.admit(entitlement(blocks=4))
-        served(site, ticket_dir)
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- descriptors, not files
-        for _ in range(300):
-            _connect(ticket_dir).close()
-        # While the socket's queue is full a client finds it busy, and tries again as gRPC does.
-        with stub(ticket_dir) as client:
-            client.RegisterVDevice(api.VDeviceRequest(), timeout=30, wait_for_ready=True)
-        eventually(
-            lambda: len(os.listdir("/proc/self/fd")) <= before + 4,  # noqa: PTH208 -- as above
-            "all are closed",
-        )
 
 
 def test_two_containers_that_race_each_find_their_own(site: Site, dir_a: Path, dir_b: Path) -> None:

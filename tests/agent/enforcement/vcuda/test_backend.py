@@ -2,10 +2,6 @@
 
 import errno
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +12,6 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.enforcement.ticket_dirs import TicketDirs
-from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.manager import VirtualManager
@@ -25,7 +20,6 @@ from agent.enforcement.vcuda.relay import Relay
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import Cgroups
 from tests.agent.builders import BLOCK, MEMORY, ids
-from tests.agent.enforcement.vcuda.client import stub
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     IDS_A,
@@ -36,7 +30,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     Site,
     entitlement,
 )
-from tests.agent.fakes import eventually
 
 ME = os.getpid()
 
@@ -62,16 +55,6 @@ def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> 
     assert names(site.directory(IDS_A)) == []
     site.vcuda.start(IDS_A, given)
     assert names(site.directory(IDS_A)) == ["pids.config", "vcuda.config", "vcuda.sock"]
-
-
-def test_a_start_makes_good_a_disk_that_was_wiped(site: Site) -> None:
-    ticket_dir = site.admit(entitlement())
-    shutil.rmtree(site.state / "tickets")
-    site.vcuda.start(IDS_A, entitlement())
-    assert names(ticket_dir) == ["pids.config", "vcuda.config", "vcuda.sock"]
-    site.run()
-    site.put(ID_A, POD_A, ME)
-    site.register(ticket_dir)
 
 
 def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
@@ -323,65 +306,3 @@ def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> No
     site.register(ticket_dir)
     site.vcuda.keep([mirror])
     assert (ticket_dir / ID_A / "vcuda.config").exists()
-
-
-# --- one agent hands over to the next ---------------------------------------------------
-
-
-@contextmanager
-def handing_over(site: Site) -> Iterator[Vcuda]:
-    """Another agent takes over while the first is still there."""
-    site.vcuda.pause()
-    successor = site.make()
-    successor.open()
-    yield successor
-    successor.close()
-
-
-def test_containers_register_with_the_successor_while_the_old_agent_is_there(
-    site: Site, ticket_dir: Path
-) -> None:
-    old = site.vcuda
-    with handing_over(site) as successor:
-        old.close()  # whoever still reached it would be turned away now
-        site.register(ticket_dir, container_name="main")
-        assert site.results == ["registered"]
-        site.vcuda = successor
-
-
-def test_a_peer_of_the_old_agent_is_served_by_it_to_the_end(site: Site, ticket_dir: Path) -> None:
-    with stub(ticket_dir) as client:
-        client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
-        with handing_over(site):
-            began = time.monotonic()
-            site.vcuda.settle(0.2)
-            assert time.monotonic() - began >= 0.2
-            client.RegisterVDevice(api.VDeviceRequest(container_name="main"), timeout=20)
-    assert site.results == ["registered"] * 2
-
-
-def test_the_old_agent_does_not_take_the_sockets_back_unless_its_successor_dies(
-    site: Site,
-) -> None:
-    ticket_dir = site.admit(entitlement())
-    socket = ticket_dir / "vcuda.sock"
-    ours = _identity(socket)
-    with handing_over(site):
-        theirs = _identity(socket)
-        assert theirs != ours
-        eventually(_looks_again(site), "the old one has looked at its sockets")
-        assert _identity(socket) == theirs
-    site.run()
-    site.put(ID_A, POD_A, ME)
-    site.vcuda.resume()
-    site.register(ticket_dir, container_name="main")
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    return path.stat().st_ino, path.stat().st_ctime_ns
-
-
-def _looks_again(site: Site) -> Callable[[], bool]:
-    """Tell when the relay's thread has gone round several times."""
-    until = time.monotonic() + 3 * site.limits.check
-    return lambda: time.monotonic() > until

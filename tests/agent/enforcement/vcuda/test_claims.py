@@ -13,7 +13,7 @@ from agent.enforcement.vcuda.claims import (
     aliases,
     check_claims,
     check_container,
-    check_ledger,
+    check_record,
     check_runtime,
     folders_of,
     is_container_id,
@@ -131,13 +131,13 @@ def test_a_cgroup_that_names_no_pod_contradicts_no_runtime(uid: str | None) -> N
     assert check_runtime(replace(REF, pod_uid=uid), INFO) is INFO
 
 
-def test_the_ledger_may_not_know_the_uid_but_must_not_have_another() -> None:
-    check_ledger(entitlement(), INFO)
-    check_ledger(entitlement(POD_A._replace(uid="")), INFO)
-    check_ledger(replace(entitlement(POD_B), runtime_uid=UID_A), INFO)  # a static pod
+def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
+    check_record(entitlement(), INFO)
+    check_record(entitlement(POD_A._replace(uid="")), INFO)
+    check_record(replace(entitlement(POD_B), runtime_uid=UID_A), INFO)  # a static pod
     for other in (entitlement(POD_B), entitlement(name="other")):
-        with pytest.raises(Forbidden, match=r"^the ledger has .* in its place$"):
-            check_ledger(other, INFO)
+        with pytest.raises(Forbidden, match=r"^the record has .* in its place$"):
+            check_record(other, INFO)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import ContainerRef
 from agent.enforcement.vcuda.config import (
     CONFIG_SIZE,
     MOST_PIDS,

@@ -147,7 +147,7 @@ REFUSED: dict[str, Callable[[Site], object]] = {
     "in no container": lambda site: _in_cgroups(site, "0::/user.slice\n"),
     "not known to the runtime": lambda site: site.runtime.containers.clear(),
     "of another pod, says the runtime": _of_another_pod,
-    "another one, says the ledger": lambda site: site.entitled.update(
+    "another one, says the record": lambda site: site.entitled.update(
         {(UID_A, "main"): entitlement(name="other")}
     ),
 }

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.ledger import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api

@@ -1,0 +1,483 @@
+"""Who holds what on the node, from three sources (R1). Pure.
+
+- ``List``: what the containers of the pods that it shows hold. What it shows is held, whatever the
+  others say. Ordinary init containers are not among them (K4).
+- Our own answers to the pod in service, which is the pod that was answered last.
+- The kubelet's checkpoint, read before ``List`` is asked. It has a container once that has got all
+  it asks for (K28), and counts for ordinary init containers and for pods that ``List`` does not
+  show. *Written* means: in the checkpoint.
+
+A pod is *over* where its admission or its life has ended: what is written of it is free, or will be
+as soon as the kubelet looks (R2). The rules R1 to R7 are in docs/architecture.md, the facts K1 to
+K35 in docs/kubelet-facts.md.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from agent.allocator.identity import Identified, identify
+from agent.allocator.in_service import InService
+from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.model.containers import ContainerRef, Containers, Places
+from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
+from agent.allocator.model.podresources import ListedPod
+from agent.allocator.pods import Pods, kubelet_uid
+from contract.demand import ContainerKind
+from contract.resource import Resource, count_of
+
+Shape: TypeAlias = str
+"""Namespace and name of a listed pod, and the names of its containers, as one text."""
+
+_NOTHING: frozenset[str] = frozenset()
+_NO_PLACES: Places = {}
+_UNKNOWN = QueuePosition(0, "", "", 0, "")
+
+
+@dataclass(frozen=True)
+class RecordedPod:
+    """One pod of the record.
+
+    Attributes:
+        id: which pod; without a name where only the checkpoint knows it.
+        uid: the kubelet's UID of it; empty while nobody has told it.
+        view: what the API shows of it, or showed; ``None`` where only the kubelet knows it.
+        listed: its entry in ``List``; ``None`` where that does not show it.
+        held: what its containers hold.
+        ended: what is written of its containers though it is over: free, or about to be.
+        over: its admission, or its life, has ended: it holds no more than ``List`` still shows.
+        sure: it is this pod and no other of its name.
+        written: what the checkpoint says of it.
+    """
+
+    id: PodId
+    uid: str
+    view: PodView | None
+    listed: ListedPod | None
+    held: Containers
+    ended: Containers = field(default_factory=dict)
+    over: bool = False
+    sure: bool = True
+    written: Containers = field(default_factory=dict)
+
+    @cached_property
+    def settled(self) -> bool:
+        """Whether ``List`` and the checkpoint agree on it, and it lacks nothing."""
+        return (
+            self.listed is not None
+            and self.view is not None
+            and not self.over
+            and self.shows
+            and not self.lacks
+            and all(
+                self.written.get(one.name, one.held) == one.held for one in self.listed.containers
+            )
+        )
+
+    def is_init(self, container: str) -> bool:
+        """Return whether a container is an ordinary init container, which ``List`` omits (K4)."""
+        asked = self.view.demand.of(container) if self.view is not None else None
+        if asked is not None:
+            return asked.kind is ContainerKind.INIT
+        return self.listed is not None and container not in self.listed.names
+
+    @cached_property
+    def me(self) -> PodId:
+        """Its name with the kubelet's UID, which is not the API's for a static pod (K34)."""
+        return PodId(*self.id.key, self.uid)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Its name and those of its listed containers: another shape is another pod."""
+        return " ".join((*self.id.key, *sorted(self.listed.names if self.listed else ())))
+
+    @property
+    def shows(self) -> bool:
+        """Whether ``List`` shows that it holds something."""
+        return self.listed is not None and any(one.held for one in self.listed.containers)
+
+    def shows_exactly(self, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether ``List`` shows a container of it with exactly *ids*."""
+        entry = self.listed
+        return entry is not None and any(one.held.get(resource) == ids for one in entry.containers)
+
+    @property
+    def position(self) -> QueuePosition:
+        """Its place in the order of admission, as far as the API tells."""
+        return self.view.position if self.view is not None else _UNKNOWN
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the kubelet may be admitting it."""
+        return not self.over and (self.view is None or not self.view.terminal)
+
+    @cached_property
+    def lacks(self) -> bool:
+        """Whether a container lacks something that it asks for.
+
+        Of a pod that only the kubelet knows, each container that shows nothing may.
+        """
+        if self.view is None:
+            return self.listed is not None and not all(one.held for one in self.listed.containers)
+        return any(
+            count_of(each.demand, resource)
+            and not self.held.get(each.name, _NO_PLACES).get(resource)
+            and not self.ended.get(each.name, _NO_PLACES).get(resource)
+            for each in self.view.demand.containers
+            for resource in Resource
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """Who holds what, at one moment.
+
+    Attributes:
+        pods: every pod that is listed or that something is written of.
+        listing: whether ``List`` could be had.
+    """
+
+    pods: tuple[RecordedPod, ...] = ()
+    listing: bool = False
+
+    @cached_property
+    def listed(self) -> Sequence[RecordedPod]:
+        """The pods that ``List`` shows."""
+        return [each for each in self.pods if each.listed is not None]
+
+    @cached_property
+    def by_shape(self) -> Mapping[Shape, Sequence[RecordedPod]]:
+        """The pods that ``List`` shows, by shape."""
+        found: dict[Shape, list[RecordedPod]] = {}
+        for each in self.listed:
+            found.setdefault(each.shape, []).append(each)
+        return found
+
+    @cached_property
+    def _by_id(self) -> Mapping[PodId, RecordedPod]:
+        return {each.id: each for each in self.pods}
+
+    def pod(self, pod: PodId) -> RecordedPod | None:
+        """Return what is known of a pod."""
+        return self._by_id.get(pod)
+
+    def may_be_listed(self, pod: PodId) -> bool:
+        """Return whether ``List`` shows a pod of this name, as far as it could be had."""
+        return not self.listing or any(each.id.key == pod.key for each in self.listed)
+
+    def containers(self, pod: PodId) -> Containers:
+        """Return what the containers of a pod hold."""
+        found = self._by_id.get(pod)
+        return {} if found is None else found.held
+
+    def holding(self, ref: ContainerRef, resource: Resource) -> frozenset[str] | None:
+        """Return what a container holds of *resource*."""
+        return self.containers(ref.pod).get(ref.container, _NO_PLACES).get(resource)
+
+    def walk(self) -> Iterator[tuple[ContainerRef, Places]]:
+        """Walk the containers that hold something."""
+        for each in self.pods:
+            for name, places in each.held.items():
+                yield ContainerRef(each.id, name), places
+
+    def owners(self, resource: Resource, ids: AbstractSet[str]) -> Sequence[RecordedPod]:
+        """Return the pods that hold any of *ids*."""
+        return [
+            each
+            for each in self.pods
+            if any(
+                not places.get(resource, _NOTHING).isdisjoint(ids) for places in each.held.values()
+            )
+        ]
+
+    def find(self, resource: Resource, ids: frozenset[str]) -> list[ContainerRef]:
+        """Return the containers that hold exactly *ids*; several where they were handed on (K7)."""
+        return [
+            ContainerRef(each.id, name)
+            for each in self.owners(resource, ids)
+            for name, places in each.held.items()
+            if places.get(resource) == ids
+        ]
+
+    @cached_property
+    def _held(self) -> Mapping[Resource, frozenset[str]]:
+        return {
+            one: _NOTHING.union(*(places.get(one, _NOTHING) for _, places in self.walk()))
+            for one in Resource
+        }
+
+    def held(self, resource: Resource) -> frozenset[str]:
+        """Return every place of *resource* that somebody holds."""
+        return self._held[resource]
+
+    def taken(self, ref: ContainerRef, resource: Resource, ids: AbstractSet[str]) -> frozenset[str]:
+        """Return those of *ids* that are out of reach of a container: another holds them.
+
+        What ordinary init containers of its own pod have left over is within reach (K7).
+        """
+        taken: set[str] = set()
+        for each in self.owners(resource, ids):
+            has = _NOTHING.union(*(one.get(resource, _NOTHING) for one in each.held.values()))
+            if each.id == ref.pod:
+                has -= self.reusable(each.id, resource)
+            taken |= has & ids
+        return frozenset(taken - (self.holding(ref, resource) or _NOTHING))
+
+    def reusable(self, pod: PodId, resource: Resource) -> frozenset[str]:
+        """Return what the ordinary init containers of a pod have left over (K7)."""
+        found = self._by_id.get(pod)
+        left, kept = set[str](), set[str]()
+        for name, places in self.containers(pod).items():
+            if found is not None:
+                (left if found.is_init(name) else kept).update(places.get(resource, _NOTHING))
+        return frozenset(left - kept)
+
+    def doubtful(self, resource: Resource) -> frozenset[str]:
+        """Return what pods hold that are not listed: they may be over, and nobody has told."""
+        return _NOTHING.union(
+            *(
+                places.get(resource, _NOTHING)
+                for each in self.pods
+                if self.listing and each.listed is None
+                for places in each.held.values()
+            )
+        )
+
+    def withheld(
+        self, asked: Resource, offered: AbstractSet[str], places: AbstractSet[str]
+    ) -> Mapping[Resource, frozenset[str]]:
+        """Return what the kubelet counts as used though nobody holds it (R7, K31).
+
+        Of what is asked for its offer says so. What a pod that is over had is counted as a whole or
+        not at all: if some of it is not offered, the rest would not be either.
+
+        Args:
+            asked: the resource that is asked for.
+            offered: what is offered of it.
+            places: all healthy places of it.
+        """
+        counted: set[str] = set()
+        for each in self.pods:
+            mine = _NOTHING.union(*(one.get(asked, _NOTHING) for one in each.ended.values()))
+            if not mine & offered:
+                counted.update(*(one.get(asked.other, _NOTHING) for one in each.ended.values()))
+        return {
+            asked: frozenset(places - offered - self.held(asked)),
+            asked.other: frozenset(counted - self.held(asked.other)),
+        }
+
+
+Offered: TypeAlias = Mapping[Resource, AbstractSet[str]]
+"""Places that the kubelet offers to anybody in a preferred call, by resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen before, and what a call adds.
+
+    Attributes:
+        listed: the kubelet's UIDs of the pods that this kubelet has listed: listed no more, they
+            are over. A pod that a restarted kubelet has not listed yet keeps what it has (K11).
+        freed: the kubelet's UIDs of pods whose places were offered again: the kubelet freed them.
+        confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
+            showed their names: no other pod can be meant.
+        asker: the pod of the last call, by the kubelet's UID.
+        passed: pods that lacked something while another was served: rejected (K1, K8).
+        offered: what the kubelet offers: no pod that is not listed holds it.
+        synced: whether all pods of the node are known: others have left the API.
+    """
+
+    listed: AbstractSet[str] = frozenset()
+    freed: AbstractSet[str] = frozenset()
+    confirmed: AbstractSet[str] = frozenset()
+    asker: PodId | None = None
+    passed: AbstractSet[PodId] = frozenset()
+    offered: Offered = field(default_factory=dict)
+    synced: bool = True
+
+
+def read_record(  # noqa: PLR0913 -- the sources
+    *,
+    written: Checkpoint,
+    listed: Sequence[ListedPod] | None,
+    services: Sequence[InService],
+    pods: Pods,
+    seen: Seen,
+    before: Record | None = None,
+) -> Record:
+    """Put the three sources together.
+
+    Args:
+        written: the kubelet's checkpoint; empty where it cannot be read.
+        listed: what ``List`` shows; ``None`` where it cannot be had.
+        services: the pod in service, then the one before: the checkpoint may be one container
+            old (K33), and then nobody else knows what that was given while there is no ``List``.
+        pods: what the API shows of pods.
+        seen: what is known besides.
+        before: the record before: a settled pod of which all sources say the same is taken from
+            it. That changes no result.
+    """
+    return _Reading(written, listed, services, pods, seen).record(before or Record())
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The arguments of :func:`read_record`."""
+
+    written: Checkpoint
+    listed: Sequence[ListedPod] | None
+    services: Sequence[InService]
+    pods: Pods
+    seen: Seen
+
+    def record(self, before: Record) -> Record:
+        """Put the sources together: listed pods, then what is written of others, then our own."""
+        found, others = self._settled(before)
+        found += [
+            self._listed_pod(each)
+            for each in identify(
+                others,
+                self.written,
+                self.services,
+                self.pods,
+                used={each.uid for each in found},
+                confirmed=self.seen.confirmed,
+                asker=self.seen.asker,
+            )
+        ]
+        shown = Record(tuple(found))
+        there = {each.uid for each in found}
+        found += [self._unlisted_pod(uid, shown) for uid in self.written.pods if uid not in there]
+        for each in self._served:
+            if not any(each.is_pod(pod.id, pod.uid) for pod in found):
+                view = self.pods.by_uid(each.uid)
+                over = self.listed is not None or (view is not None and self._has_ended(view))
+                held, ended = ({}, each.given) if over else (each.given, {})
+                found.append(RecordedPod(each.pod, each.uid, view, None, held, ended, over))
+        if self.listed is None:  # who is not served yet can only be known from the API
+            there = {each.uid for each in found}
+            found += [
+                RecordedPod(view.id, kubelet_uid(view), view, None, {})
+                for view in self.pods.shown
+                if kubelet_uid(view) not in there
+            ]
+        return Record(tuple(found), self.listed is not None)
+
+    def _settled(self, before: Record) -> tuple[list[RecordedPod], list[ListedPod]]:
+        """Return the pods of *before* that are settled still, and the entries of all others."""
+        if self.listed is None:
+            return [], []
+        known = {id(each.listed): each for each in before.listed if each.settled}
+        names = Counter(entry.key for entry in self.listed)
+        serving = {each.pod.key for each in self.services}
+        found: list[RecordedPod] = []
+        others: list[ListedPod] = []
+        for entry in self.listed:
+            pod = known.get(id(entry))
+            if (
+                pod is not None
+                and pod.view is self.pods.by_uid(pod.uid)
+                and pod.written is self.written.pods.get(pod.uid)
+                and names[entry.key] == 1
+                and entry.key not in serving
+            ):
+                found.append(pod)
+            else:
+                others.append(entry)
+        return found, others
+
+    @property
+    def _served(self) -> Sequence[InService]:
+        return self.services if self.listed is None else self.services[:1]
+
+    def _given(self, pod: PodId, uid: str) -> Containers:
+        return next((each.given for each in self._served if each.is_pod(pod, uid)), {})
+
+    def _listed_pod(self, each: Identified) -> RecordedPod:
+        """Return a listed pod with what it holds: all that List shows, whatever else is known."""
+        shown = {one.name: one.held for one in each.entry.containers}
+        written = self.written.pods.get(each.uid, {})
+        # The file was read before: where List shows something else, the kubelet has freed it (R2).
+        freed = any(
+            shown[name].get(resource) != ids
+            for name, places in written.items()
+            if name in shown
+            for resource, ids in places.items()
+        )
+        rest = _added(
+            self._given(each.id, each.uid),
+            {name: places for name, places in written.items() if freed or name not in shown},
+        )
+        held: Containers = {name: places for name, places in shown.items() if places}
+        pod = RecordedPod(
+            each.id,
+            each.uid,
+            each.view,
+            each.entry,
+            _added(held, rest),
+            sure=each.sure,
+            written=written,
+        )
+        if freed or self._is_rejected(pod, silent=not any(shown.values())):
+            return replace(pod, held=held, ended=rest, over=True)
+        return pod
+
+    def _is_rejected(self, pod: RecordedPod, *, silent: bool) -> bool:
+        """Return whether the pod was rejected, and an old List shows it all the same (K8).
+
+        That matters only for what its init containers had. One that had nothing may be another of
+        its name.
+        """
+        if not pod.held:
+            return False
+        if pod.view is None:
+            gone = pod.uid in self.seen.freed or _meet(pod.held, self.seen.offered)
+            return silent and gone and pod.me in self.seen.passed
+        return (pod.lacks and pod.me in self.seen.passed) or (silent and pod.view.terminal)
+
+    def _unlisted_pod(self, uid: str, shown: Record) -> RecordedPod:
+        """Return a pod that something is written of and that ``List`` does not show."""
+        view = self.pods.by_uid(uid)
+        pod = view.id if view is not None else PodId("", "", uid)
+        held = _added(self.written.pods[uid], self._given(pod, uid))
+        if self._is_over(PodId(*pod.key, uid), view, held, shown):
+            return RecordedPod(pod, uid, view, None, {}, held, over=True)
+        return RecordedPod(pod, uid, view, None, held)
+
+    def _is_over(self, me: PodId, view: PodView | None, held: Containers, shown: Record) -> bool:
+        """Return whether what is written of a pod that ``List`` does not show is free (R2)."""
+        if (
+            self.listed is None
+        ):  # a pod deleted by force may run on, and its places be offered (K15)
+            return view is not None and view.terminal
+        if me.uid in self.seen.listed or me.uid in self.seen.freed:
+            return True
+        if self._has_ended(view) if view is not None else self.seen.synced:
+            return True
+        others = {each: shown.held(each) for each in Resource}
+        # What the last asker's init containers had is offered to it (K7).
+        given_on = _meet(held, others) or _meet(held, self.seen.offered)
+        return given_on and me != self.seen.asker
+
+    def _has_ended(self, view: PodView) -> bool:
+        return view.terminal or not self.pods.is_shown(kubelet_uid(view))
+
+
+def _added(held: Containers, more: Containers) -> Containers:
+    """Return what containers hold by two sources; the first counts where both tell."""
+    found = dict(held)
+    for name, places in more.items():
+        found[name] = {**places, **found.get(name, _NO_PLACES)}
+    return found
+
+
+def _meet(held: Containers, places: Offered) -> bool:
+    """Return whether a container holds any of these places."""
+    return any(
+        not ids.isdisjoint(places.get(resource, _NOTHING))
+        for each in held.values()
+        for resource, ids in each.items()
+    )

@@ -1,0 +1,118 @@
+"""``python -m proxy``: the device plugin proxy's command line."""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from proxy.errors import SettingsError
+from proxy.logs import configure
+from proxy.program import HUNG_SECONDS, Proxy
+from proxy.status import Figures, StatusServer, metrics, probe
+
+log = logging.getLogger("proxy")
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_LONGEST_PATIENCE = 25.0
+"""PreStartContainer has 30 s (K10)."""
+_PRIVATE = 0o077
+
+
+@click.command(
+    context_settings={
+        "show_default": True,
+        "max_content_width": 100,
+        "auto_envvar_prefix": "GPU_TURNSTILE_PROXY",
+    },
+)
+@click.option(
+    "--kubelet-dir",
+    type=_FOLDER,
+    default="/var/lib/kubelet/device-plugins",
+    show_envvar=True,
+    help="The kubelet's device plugin directory.",
+)
+@click.option(
+    "--plugin-dir",
+    type=_FOLDER,
+    default="/run/gpu-turnstile/device-plugins",
+    show_envvar=True,
+    help="Where plugins register, as they would in the kubelet's directory.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(0.1, _LONGEST_PATIENCE),
+    default=20.0,
+    show_envvar=True,
+    help="How many seconds a call of the kubelet waits for a plugin, and for its answer. Then it "
+    "fails, and devices without a plugin become unhealthy.",
+)
+@click.option(
+    "--http-host",
+    default="0.0.0.0",  # noqa: S104 -- the kubelet probes the pod's address
+    show_envvar=True,
+    help="Address of the pages below.",
+)
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=9441,
+    show_envvar=True,
+    help="Port of /healthz, /readyz and /metrics; 0 takes a free one.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_envvar=True,
+    help="What is logged, to standard error.",
+)
+def main(  # noqa: PLR0913 -- the options of a command line
+    *,
+    kubelet_dir: Path,
+    plugin_dir: Path,
+    patience: float,
+    http_host: str,
+    http_port: int,
+    log_level: str,
+) -> None:
+    """Stand between the kubelet and device plugins, so that no end of a plugin costs a pod."""
+    configure(log_level)
+    try:
+        proxy = Proxy(kubelet_dir, plugin_dir, patience=patience)
+        pages = {
+            "/healthz": probe(proxy.why_not_live),
+            "/readyz": probe(proxy.why_not_ready),
+            "/metrics": metrics(Figures(proxy.fronts, lambda: proxy.registration.refused)),
+        }
+        server = StatusServer(http_host, http_port, pages)
+    except SettingsError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    log.info("serving", extra={"http_port": server.port, "plugin_dir": str(plugin_dir)})
+    os.umask(_PRIVATE)
+    asyncio.run(_serve(proxy))
+    log.info("stopped")
+
+
+async def _serve(proxy: Proxy) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    A loop that stands still ends the process, with a trace of where it stands: a new one is better
+    than none. A probe over the network could tell, too; but then whoever can keep its port busy
+    could have this process killed, and pods with it.
+    """
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, proxy.stop)
+    await proxy.run(on_beat=lambda: faulthandler.dump_traceback_later(HUNG_SECONDS, exit=True))
+    faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    main()

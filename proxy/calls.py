@@ -1,0 +1,142 @@
+"""The kubelet's calls for one resource, passed on to the plugin that serves.
+
+A call that finds no plugin, or whose plugin dies over it, waits for the next and is asked again.
+The kubelet admits one pod at a time and waits for an answer without limit (PreStartContainer:
+30 s), so every wait ends after ``patience``, in words.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+from proxy.errors import CallFailed, Code
+from proxy.resource import Following, Resource
+
+log = logging.getLogger(__name__)
+
+MOST_CALLS = 512
+"""How many calls of one resource may be under way: more than a node has pods."""
+SETTLE_SECONDS = 2.0
+"""The stream of a plugin that dies may end after its calls."""
+_RECENT_SECONDS = 60.0
+
+_BROKEN = frozenset({Code.UNAVAILABLE, Code.CANCELLED})
+"""How a call ends whose plugin dies, or is told to end. A living plugin may answer so as well."""
+_DOUBTFUL = _BROKEN | {Code.UNKNOWN, Code.INTERNAL}
+"""What a call may be cut to by a plugin in its last moment; any other code is an answer."""
+
+
+class Calls:
+    """The calls of one resource.
+
+    Attributes:
+        under_way: how many there are.
+        asked_again: how many were asked again because their plugin had gone.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        """Pass calls on to the plugins of *resource*."""
+        self.under_way = 0
+        self.asked_again = 0
+        self._resource = resource
+        self._waiting: dict[object, float] = {}
+        self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Pass a call on, waiting for a plugin and asking again, for as long as patience lasts.
+
+        Args:
+            method: its name, such as ``Allocate``.
+            request: passed as it is.
+
+        Raises:
+            CallFailed: the plugin's own answer, or that there was none.
+        """
+        if method == "GetDevicePluginOptions":
+            # Asked inside a registration, which waits for no plugin.
+            return self._resource.roster.options
+        if self.under_way >= MOST_CALLS:
+            raise CallFailed(
+                Code.RESOURCE_EXHAUSTED,
+                f"{MOST_CALLS} calls for {self._resource.name} are under way in the device plugin "
+                "proxy",
+            )
+        self.under_way += 1
+        try:
+            return await self._pass_on(method, request)
+        finally:
+            self.under_way -= 1
+
+    async def _pass_on(self, method: str, request: bytes) -> bytes:
+        until = time.monotonic() + self._resource.patience
+        while True:
+            plugin = self._resource.roster.serving
+            if plugin is None:
+                await self._wait_for_plugin(until - time.monotonic())
+                continue
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    return await plugin.call(method, request)
+            except TimeoutError as error:
+                await self._resource.doubt(plugin)
+                raise CallFailed(
+                    Code.UNAVAILABLE,
+                    f"the device plugin of {self._resource.name} has not answered {method} within "
+                    f"{self._resource.patience:g} s",
+                ) from error
+            except CallFailed as failure:
+                if not await self._has_gone(plugin, failure) or time.monotonic() > until:
+                    raise
+                self.asked_again += 1
+                self._resource.log("call asked again", plugin, call=method, reason=str(failure))
+
+    async def _wait_for_plugin(self, within: float) -> None:
+        """Wait until a plugin serves.
+
+        Raises:
+            CallFailed: none has come.
+        """
+        if not self._waiting and not self._resource.roster.given_up:
+            log.warning("calls wait for a plugin", extra={"resource": self._resource.name})
+        token, began = object(), time.monotonic()
+        self._waiting[token] = began
+        try:
+            await self._resource.until(
+                lambda: self._resource.roster.serving is not None or self._resource.roster.given_up,
+                within,
+            )
+        finally:
+            del self._waiting[token]
+            now = time.monotonic()
+            self._waited.append((now, now - began))
+        resource = self._resource
+        if resource.roster.serving is None:
+            away = f"the device plugin of {resource.name} "
+            if resource.roster.given_up:
+                away += f"has been away for more than {resource.patience:g} s"
+            else:  # not for so long, but the call was asked of another before
+                away += f"is away, and the call has taken {resource.patience:g} s"
+            raise CallFailed(Code.UNAVAILABLE, away)
+
+    async def _has_gone(self, plugin: Following, failure: CallFailed) -> bool:
+        """Return whether a call was cut short, rather than answered: its plugin serves no more."""
+
+        def gone() -> bool:
+            return plugin.ended.is_set() or self._resource.roster.serving is not plugin
+
+        if failure.code in _BROKEN:
+            return await self._resource.until(gone, SETTLE_SECONDS) or not plugin.connected
+        return failure.code in _DOUBTFUL and plugin.ended.is_set()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a plugin."""
+        return len(self._waiting)
+
+    def longest_wait(self) -> float:
+        """Return the longest wait of a call now or within the last minute, in seconds."""
+        now = time.monotonic()
+        recent = (waited for end, waited in tuple(self._waited) if now - end < _RECENT_SECONDS)
+        current = (now - since for since in tuple(self._waiting.values()))
+        return max((*recent, *current), default=0.0)

@@ -1,0 +1,61 @@
+"""What can go wrong, by whose fault it is.
+
+::
+
+    ProxyError
+    ├── CallFailed            a call ended with a gRPC status: passed on as it is
+    │   └── BadRegistration   the plugin's fault: it is told, the kubelet never hears of it
+    └── SettingsError         the admin's: one line, exit code 2
+"""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """The status codes of gRPC that the proxy itself uses or tells apart."""
+
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class ProxyError(Exception):
+    """Base of all."""
+
+
+class SettingsError(ProxyError):
+    """A setting cannot be used."""
+
+
+class CallFailed(ProxyError):
+    """A call ended with an error.
+
+    Attributes:
+        code: gRPC's number of the status.
+        text: what the other side said.
+        trailing: its trailing metadata, which may carry details of the status.
+    """
+
+    def __init__(
+        self, code: int, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()
+    ) -> None:
+        """Take over what gRPC said."""
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.trailing = trailing
+
+    def __str__(self) -> str:
+        """Say it in one line, for a log."""
+        return f"{self.code}: {self.text}"
+
+
+class BadRegistration(CallFailed):
+    """A plugin's registration, or what it sends, breaks a rule of the device plugin API."""
+
+    def __init__(self, text: str) -> None:
+        """Say which rule, and what was found."""
+        super().__init__(Code.INVALID_ARGUMENT, text)

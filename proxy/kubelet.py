@@ -1,0 +1,187 @@
+"""The kubelet's side: one server for each resource, registered with whichever kubelet is there.
+
+A kubelet that starts removes the plugins' sockets and makes a new ``kubelet.sock``. When the stream
+of an earlier registration breaks, it drops whoever is registered under that name at the moment
+(K18, docs/kubelet-facts.md): so streams of a living kubelet are never ended from here, and the end
+of the newest one means to register again.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import time
+from pathlib import Path
+
+from common.kubelet_api import deviceplugin_pb2 as api
+from proxy.calls import Calls
+from proxy.errors import CallFailed
+from proxy.folder import Identity, is_dead
+from proxy.plugin import SERVICE
+from proxy.resource import Resource, Spawn
+from proxy.wire import Peer, Server
+
+log = logging.getLogger(__name__)
+
+KUBELET_SOCKET = "kubelet.sock"
+VERSION = "v1beta1"
+_PREFIX = "proxy-"
+_CALLS = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")
+_REGISTER_SECONDS = 10.0
+_STREAM_SECONDS = 2.0
+_SHORTEST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.5
+_STEADY_SECONDS = 1.0
+"""A registration that is lost sooner is made again after a pause only."""
+
+
+class Front:
+    """What the kubelet sees of one resource, and whether it knows it.
+
+    Attributes:
+        resource: which.
+        calls: the kubelet's calls for it.
+        registered: whether the kubelet that is there now knows it.
+        refusal: why the last registration failed; empty after one that succeeded.
+    """
+
+    def __init__(self, folder: Path, resource: Resource, spawn: Spawn) -> None:
+        """Prepare; nothing is served.
+
+        Args:
+            folder: the kubelet's device plugin directory.
+            resource: what is served there.
+            spawn: starts a task that somebody keeps.
+        """
+        self.resource = resource
+        self.calls = Calls(resource)
+        self.registered = False
+        self.refusal = ""
+        self._folder = folder
+        self._spawn = spawn
+        self._server: Server | None = None
+        self._retired: list[Server] = []
+        self._told_options: bytes | None = None
+        self._kubelet: Identity | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+
+    def look(self, kubelet: Identity | None) -> None:
+        """Look after a change: whether the kubelet is another, forgot us, or removed our socket.
+
+        Args:
+            kubelet: the identity of its socket; ``None`` while it has none.
+        """
+        if kubelet != self._kubelet:
+            self._kubelet, self.registered, self.refusal = kubelet, False, ""
+            if self._keeping is not None:  # what is under way with the one before is of no use
+                self._keeping.cancel()
+                self._keeping = None
+            if kubelet is not None:
+                self._keeping = self._spawn(self._keep())
+        if not self.resource.streaming:
+            self.registered = False
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        for each in (*self._retired, *((self._server,) if self._server else ())):
+            await each.stop()
+
+    # --- registering -------------------------------------------------------------------
+
+    @property
+    def _due(self) -> bool:
+        roster = self.resource.roster
+        if roster.devices is None:
+            return False
+        served = self._server is not None and self._server.socket.exists()
+        return not (self.registered and served and self._told_options == roster.options)
+
+    async def _keep(self) -> None:
+        """Stay registered with the kubelet that is there now."""
+        for each in self._retired:  # their kubelet has ended
+            self._spawn(each.stop())
+        self._retired = []
+        pause, since = _SHORTEST_PAUSE, 0.0
+        while True:
+            self._wake.clear()
+            if not self._due:
+                await self._wake.wait()
+                continue
+            if time.monotonic() - since < _STEADY_SECONDS:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                pause = _SHORTEST_PAUSE
+            try:
+                await self._register()
+            except (CallFailed, OSError) as error:
+                self._report(str(error))
+            else:
+                log.info("registered", extra={"resource": self.resource.name})
+            since = time.monotonic()
+
+    async def _register(self) -> None:
+        """Serve on a socket that is there, and register it.
+
+        Raises:
+            CallFailed: the kubelet refuses, or is gone.
+            OSError: no socket can be made, or the kubelet does not ask for the devices.
+        """
+        resource, options = self.resource, self.resource.roster.options
+        server = await self._serve()
+        before = resource.streams
+        request = api.RegisterRequest(
+            version=VERSION,
+            endpoint=server.socket.name,
+            resource_name=resource.name,
+            options=api.DevicePluginOptions.FromString(options),
+        )
+        async with Peer(self._folder / KUBELET_SOCKET) as peer:
+            try:
+                async with asyncio.timeout(_REGISTER_SECONDS):
+                    await peer.call(
+                        f"/{VERSION}.Registration/Register", request.SerializeToString()
+                    )
+            except TimeoutError as error:
+                raise OSError(f"the kubelet does not answer for {_REGISTER_SECONDS:g} s") from error
+        if not await resource.until(lambda: resource.streams > before, _STREAM_SECONDS):
+            raise OSError("the kubelet does not ask for the devices")
+        self.registered, self._told_options, self.refusal = resource.streaming, options, ""
+        resource.notify()
+
+    async def _serve(self) -> Server:
+        if self._server is not None and self._server.socket.exists():
+            return self._server
+        socket = self._folder / f"{_PREFIX}{os.urandom(4).hex()}.sock"
+        server = Server(
+            socket,
+            SERVICE,
+            calls={name: functools.partial(self.calls.call, name) for name in _CALLS},
+            streams={"ListAndWatch": self.resource.list_and_watch},
+        )
+        await server.start()
+        if self._server is not None:
+            self._retired.append(self._server)
+        self._server = server
+        return server
+
+    def _report(self, reason: str) -> None:
+        if reason != self.refusal:
+            self.refusal = reason
+            self.resource.notify()
+            log.warning(
+                "registration failed", extra={"resource": self.resource.name, "reason": reason}
+            )
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Remove sockets of a proxy that was killed: those at which nobody listens."""
+    for path in folder.glob(f"{_PREFIX}*.sock"):
+        with contextlib.suppress(OSError):
+            if is_dead(path):
+                path.unlink()

@@ -1,0 +1,127 @@
+"""One registration of a plugin: its connection, the calls that it answers, its lists of devices."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from common.kubelet_api import deviceplugin_pb2 as api
+from proxy.errors import BadRegistration, CallFailed, Code
+from proxy.wire import Peer
+
+SERVICE = "v1beta1.DevicePlugin"
+
+CONNECT_SECONDS = 3.0
+"""What a plugin has to answer at all. It waits five seconds for its registration, as a rule."""
+_LIST_SECONDS = 10.0
+_RETRY_SECONDS = 0.02
+
+
+class Plugin:
+    """One registration of a plugin.
+
+    Attributes:
+        endpoint: file name of its socket.
+        number: of the registration; a higher one is newer.
+        options: its ``DevicePluginOptions``, once :meth:`connect` has returned.
+        ended: set by whoever follows it, when its stream of lists has ended.
+    """
+
+    def __init__(self, folder: Path, endpoint: str, number: int) -> None:
+        """Prepare; nothing is dialled."""
+        self.endpoint = endpoint
+        self.number = number
+        self.options = b""
+        self.ended = asyncio.Event()
+        self._peer = Peer(folder / endpoint)
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def connect(self) -> None:
+        """Ask for the plugin's options, as the kubelet does inside a registration.
+
+        Raises:
+            CallFailed: it cannot be reached, or does not answer.
+            BadRegistration: what it answers cannot be read.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                self.options = await self._options()
+        except TimeoutError as error:
+            raise CallFailed(
+                Code.UNAVAILABLE,
+                f"the plugin at {self.endpoint} does not answer within {CONNECT_SECONDS:g} s",
+            ) from error
+        try:
+            api.DevicePluginOptions.FromString(self.options)
+        except DecodeError as error:
+            raise BadRegistration(f"{self.endpoint}: its options cannot be read") from error
+
+    async def _options(self) -> bytes:
+        while True:
+            try:
+                return await self.call("GetDevicePluginOptions", b"")
+            except CallFailed as failure:
+                if failure.code != Code.UNAVAILABLE:
+                    raise
+                # Between bind and listen a socket refuses connections: a kubelet dials again, too.
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def lists(self) -> AsyncGenerator[bytes]:
+        """Receive lists of devices, each checked, until the stream ends.
+
+        Raises:
+            CallFailed: the stream ended with an error, or no list came at all.
+            BadRegistration: a list cannot be read.
+        """
+        stream = self._peer.stream(f"/{SERVICE}/ListAndWatch")
+        async with contextlib.aclosing(stream):
+            yield _checked(await self._first(stream), self.endpoint)
+            async for each in stream:
+                yield _checked(each, self.endpoint)
+
+    async def _first(self, stream: AsyncIterator[bytes]) -> bytes:
+        try:
+            async with asyncio.timeout(_LIST_SECONDS):
+                return await anext(stream)
+        except StopAsyncIteration:
+            reason = "ended its stream without a list"
+        except TimeoutError:
+            reason = f"sent no list within {_LIST_SECONDS:g} s"
+        raise CallFailed(Code.UNAVAILABLE, f"the plugin at {self.endpoint} {reason}")
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Make one call, without a limit of time.
+
+        Raises:
+            CallFailed: it ended with an error.
+        """
+        self._calls += 1
+        self._idle.clear()
+        try:
+            return await self._peer.call(f"/{SERVICE}/{method}", request)
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether calls reach it."""
+        return self._peer.connected
+
+    async def close(self) -> None:
+        """Hang up, once its calls are answered: a plugin that ends in order finishes them."""
+        await self._idle.wait()
+        await self._peer.close()
+
+
+def _checked(devices: bytes, endpoint: str) -> bytes:
+    try:
+        api.ListAndWatchResponse.FromString(devices)
+    except DecodeError as error:
+        raise BadRegistration(f"{endpoint}: its list of devices cannot be read") from error
+    return devices

@@ -1,0 +1,208 @@
+"""The plugins' side: what plugins take for the kubelet's registration service.
+
+A registration is answered as a kubelet answers it: after the plugin has been dialled. Where the
+kubelet itself refuses the resource, the plugin is told in the kubelet's words.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from common.kubelet_api import deviceplugin_pb2 as api
+from proxy.errors import BadRegistration, CallFailed, Code
+from proxy.folder import Identity, identity, is_dead
+from proxy.kubelet import KUBELET_SOCKET, VERSION, Front
+from proxy.plugin import CONNECT_SECONDS, Plugin
+from proxy.resource import Spawn
+from proxy.wire import Server
+
+log = logging.getLogger(__name__)
+
+MOST_RESOURCES = 64
+_ROOT = 0
+_PRIVATE = 0o700
+_QUOTED = 64
+_LIST_SECONDS = CONNECT_SECONDS + 0.5
+_KUBELET_SECONDS = 1.0
+"""How long the answer to a registration waits for the first list, and for the kubelet's answer."""
+
+
+class Registration:
+    """Listens where plugins register, and follows those that do.
+
+    Attributes:
+        refused: how many registrations were refused.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        front: Callable[[str], Front | None],
+        forget: Callable[[str], None],
+        spawn: Spawn,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            folder: where plugins register.
+            front: returns what serves a resource, made where it is new; ``None`` if there are
+                too many.
+            forget: told of a resource whose registration failed.
+            spawn: starts a task that somebody keeps.
+        """
+        self.refused = 0
+        self._folder = folder
+        self._front = front
+        self._forget = forget
+        self._made: Identity | None = None
+        self._spawn = spawn
+        self._numbers = itertools.count(1)
+        self._server: Server | None = None
+
+    async def listen(self) -> None:
+        """Make ``kubelet.sock``, unless it is there.
+
+        The socket is made beside and renamed: gRPC unlinks the path that it knows when it stops,
+        which by then may be another proxy's.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self._server is not None and not self._lost():
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.chmod(_PRIVATE)  # a kubelet that made it for a mount let everybody look in
+        before = self._server
+        beside = self._folder / f".{os.urandom(4).hex()}.sock"
+        server = Server(beside, f"{VERSION}.Registration", calls={"Register": self._register})
+        await server.start()
+        beside.rename(self._folder / KUBELET_SOCKET)
+        self._made = identity(self._folder / KUBELET_SOCKET)
+        self._server = server
+        if before is not None:
+            await before.stop()
+
+    def _lost(self) -> bool:
+        """Return whether nobody listens for plugins: not this proxy, and no other that is alive."""
+        path = self._folder / KUBELET_SOCKET
+        there = identity(path)
+        return there is None or (there != self._made and is_dead(path))
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            await self._server.stop()
+
+    async def _register(self, request: bytes) -> bytes:
+        """Answer a registration.
+
+        Raises:
+            CallFailed: it is refused; the text says why.
+        """
+        try:
+            endpoint, name = self._read(request)
+            front = self._front(name)
+            if front is None:
+                raise CallFailed(
+                    Code.RESOURCE_EXHAUSTED, f"{MOST_RESOURCES} resources are registered already"
+                )
+            try:
+                await self._follow(front, Plugin(self._folder, endpoint, next(self._numbers)))
+            except CallFailed:
+                self._forget(name)
+                raise
+        except CallFailed as failure:
+            self.refused += 1
+            log.warning("plugin refused", extra={"reason": failure.text})
+            raise
+        return api.Empty().SerializeToString()
+
+    def _read(self, request: bytes) -> tuple[str, str]:
+        """Read a registration.
+
+        Returns:
+            The endpoint and the resource's name.
+
+        Raises:
+            BadRegistration: it breaks a rule; the text names the field, the rule and the value.
+        """
+        try:
+            asked = api.RegisterRequest.FromString(request)
+        except DecodeError as error:
+            raise BadRegistration("the registration cannot be read as a RegisterRequest") from error
+        if asked.version != VERSION:
+            raise BadRegistration(
+                f"version: Unsupported value: {_quote(asked.version)}: must be {VERSION}"
+            )
+        if not asked.resource_name:
+            raise BadRegistration("resource_name: Required value: the resource that is served")
+        check_endpoint(self._folder, asked.endpoint)
+        return asked.endpoint, asked.resource_name
+
+    async def _follow(self, front: Front, plugin: Plugin) -> None:
+        """Follow a plugin; return once it serves and the kubelet knows, or may be told later.
+
+        Raises:
+            CallFailed: the plugin does not serve, or the kubelet refuses it.
+        """
+        resource = front.resource
+        connected: asyncio.Event = asyncio.Event()
+        failed: list[CallFailed] = []
+
+        async def follow() -> None:
+            try:
+                await resource.follow(plugin, connected)
+            except CallFailed as failure:
+                failed.append(failure)
+                plugin.ended.set()
+
+        self._spawn(follow())
+        await resource.until(lambda: connected.is_set() or bool(failed), _LIST_SECONDS)
+        if failed:
+            raise failed[0]
+        if connected.is_set():
+            front.refusal = ""  # an earlier one is not about this plugin
+            await resource.until(lambda: front.registered or bool(front.refusal), _KUBELET_SECONDS)
+        if front.refusal:
+            raise CallFailed(Code.UNKNOWN, f"the kubelet refuses {resource.name}: {front.refusal}")
+
+
+def check_endpoint(folder: Path, endpoint: str) -> None:
+    """Check the name of a plugin's socket, and whose it is.
+
+    Args:
+        folder: where plugins register.
+        endpoint: a file name in it.
+
+    Raises:
+        BadRegistration: it has a path in it, or is no socket of root's or of our own user's.
+    """
+    if endpoint in {"", ".", "..", KUBELET_SOCKET} or "/" in endpoint or "\0" in endpoint:
+        raise BadRegistration(
+            f"endpoint: Invalid value: {_quote(endpoint)}: must be the file name of the plugin's "
+            "socket, without a path"
+        )
+    try:
+        found = (folder / endpoint).lstat()
+    except OSError as error:
+        raise BadRegistration(
+            f"endpoint: Not found: {_quote(endpoint)}: {error.strerror}"
+        ) from error
+    if not stat.S_ISSOCK(found.st_mode):
+        raise BadRegistration(f"endpoint: Invalid value: {_quote(endpoint)}: must be a socket")
+    if found.st_uid not in {_ROOT, os.geteuid()}:
+        raise BadRegistration(
+            f"endpoint: Forbidden: {_quote(endpoint)}: must belong to root, and belongs to user "
+            f"{found.st_uid}"
+        )
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _QUOTED else text[:_QUOTED] + "...")

@@ -1,0 +1,268 @@
+"""One resource: its plugins followed, and the stream of devices that the kubelet sees of them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Protocol
+
+from proxy.errors import CallFailed, Code
+from proxy.roster import Roster
+
+log = logging.getLogger(__name__)
+
+MOST_PLUGINS = 16
+"""How many registrations of one resource are followed at a time."""
+
+_DOUBT_SECONDS = 1.0
+_AGAIN_SECONDS = 0.5
+
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+"""Starts a task that somebody keeps: asyncio itself does not."""
+
+
+class Following(Protocol):
+    """A plugin, as far as it matters here: see :class:`proxy.plugin.Plugin`."""
+
+    endpoint: str
+    number: int
+    options: bytes
+    ended: asyncio.Event
+
+    @property
+    def connected(self) -> bool:
+        """Whether calls reach it."""
+        ...
+
+    async def connect(self) -> None:
+        """Dial it, and ask for its options."""
+        ...
+
+    def lists(self) -> AsyncIterator[bytes]:
+        """Receive its lists of devices."""
+        ...
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Make one call."""
+        ...
+
+    async def close(self) -> None:
+        """Hang up, once its calls are answered."""
+        ...
+
+
+class Resource:
+    """One resource name and its plugins.
+
+    Attributes:
+        name: as pods ask for it.
+        patience: seconds that a call waits for a plugin, and for its answer.
+        roster: its plugins.
+        streams: how many streams of the kubelet there have been.
+        streaming: whether the newest is open.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        patience: float,
+        spawn: Spawn,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin without a plugin.
+
+        Args:
+            name: as pods ask for it.
+            patience: seconds that a call waits for a plugin, and for its answer.
+            spawn: starts a task that somebody keeps.
+            on_change: told when what the kubelet should know has changed, or it left a stream.
+        """
+        self.name = name
+        self.roster: Roster[Following] = Roster()
+        self.streams = 0
+        self.streaming = False
+        self.patience = patience
+        self._spawn = spawn
+        self._on_change = on_change
+        self._changed = asyncio.Event()
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._listening: set[Following] = set()
+        self._following: dict[Following, asyncio.Task[Any]] = {}
+
+    @property
+    def unused(self) -> bool:
+        """Whether no plugin has ever served it, and none is being connected."""
+        return self.roster.devices is None and not self._following
+
+    # --- plugins -------------------------------------------------------------------------
+
+    async def follow(self, plugin: Following, connected: asyncio.Event) -> None:
+        """Follow a plugin until its stream ends, or another registration takes its place.
+
+        Args:
+            plugin: newly registered.
+            connected: set when its first list is there.
+
+        Raises:
+            CallFailed: it could not be connected, and never served.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- a coroutine runs in one
+        reason = ""
+        try:
+            if len(self._following) >= MOST_PLUGINS:
+                raise CallFailed(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"{MOST_PLUGINS} plugins of {self.name} are registered already",
+                )
+            self._following[plugin] = task
+            await plugin.connect()
+            async for devices in plugin.lists():
+                self.roster.tell(plugin, plugin.number, plugin.options, devices)
+                if not connected.is_set():
+                    connected.set()
+                    self._replace(plugin)
+                    self.log("plugin connected", plugin)
+                self._update()
+            reason = "its stream ended"
+        except CallFailed as failure:
+            reason = str(failure) if connected.is_set() else ""
+            if not reason:
+                raise
+        finally:
+            self._following.pop(plugin, None)
+            if reason:  # else it registered again, and lives
+                plugin.ended.set()
+            self.roster.leave(plugin)
+            self._update()
+            self._spawn(plugin.close())
+            if reason:
+                self.log("plugin gone", plugin, reason=reason)
+
+    def _replace(self, plugin: Following) -> None:
+        """End earlier registrations of the same socket: whoever listened there does no more."""
+        for each, task in tuple(self._following.items()):
+            if each.endpoint == plugin.endpoint and each.number < plugin.number:
+                self.roster.leave(each)
+                task.cancel()
+                self.log("plugin gone", each, reason="registered again")
+
+    def _update(self) -> None:
+        """Tell everybody who waits, and count patience from when nobody serves."""
+        if self.roster.serving is not None:
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+                self._giving_up = None
+        else:
+            if self._giving_up is None and not self.roster.given_up:
+                loop = asyncio.get_running_loop()
+                self._giving_up = loop.call_later(self.patience, self._give_up)
+            self._listen(*self.roster.passed_over)
+        self.notify()
+        self._on_change()
+
+    def _give_up(self) -> None:
+        self._giving_up = None
+        self.roster.give_up()
+        if self.roster.given_up:
+            self._log_given_up()
+            self._update()
+
+    def _log_given_up(self) -> None:
+        log.error(
+            "devices given up",
+            extra={"resource": self.name, "patience_seconds": self.patience},
+        )
+
+    # --- plugins that do not answer ------------------------------------------------------
+
+    async def doubt(self, plugin: Following) -> None:
+        """Pass over a plugin that left a call unanswered, unless it answers another at once."""
+        if plugin not in self.roster or await self._answers(plugin, _DOUBT_SECONDS):
+            return
+        if not self.roster.silence(plugin):
+            return
+        self.log("plugin silent", plugin, patience_seconds=self.patience)
+        if self.roster.given_up:
+            self._log_given_up()
+        self._update()
+        self._listen(plugin)
+
+    def _listen(self, *plugins: Following) -> None:
+        for each in plugins:
+            if each not in self._listening:
+                self._listening.add(each)
+                self._spawn(self._listen_for(each))
+
+    def _would_serve(self, plugin: Following) -> bool:
+        serving = self.roster.serving
+        return plugin in self.roster and (serving is None or serving.number < plugin.number)
+
+    async def _listen_for(self, plugin: Following) -> None:
+        """Count on a plugin again when it answers, unless a newer one serves."""
+        try:
+            while self._would_serve(plugin):
+                if await self._answers(plugin, self.patience) and self._would_serve(plugin):
+                    self.roster.hear(plugin)
+                    self.log("plugin answers again", plugin)
+                    self._update()
+                    return
+                await asyncio.sleep(_AGAIN_SECONDS)
+        finally:
+            self._listening.discard(plugin)
+
+    async def _answers(self, plugin: Following, within: float) -> bool:
+        """Return whether a plugin answers at all, be it with an error."""
+        try:
+            async with asyncio.timeout(within):
+                await plugin.call("GetDevicePluginOptions", b"")
+        except TimeoutError:
+            return False
+        except CallFailed as failure:
+            return failure.code not in {Code.UNAVAILABLE, Code.CANCELLED}
+        return True
+
+    # --- the kubelet's stream ----------------------------------------------------------
+
+    async def list_and_watch(self) -> AsyncIterator[bytes]:
+        """Send the list of devices whenever it is another, until the kubelet leaves.
+
+        The same list is not sent again when a plugin comes back: the kubelet would write its
+        checkpoint for it, in the middle of a container's admission, too.
+        """
+        self.streams += 1
+        number = self.streams
+        sent: bytes | None = None
+        self.streaming = True
+        self._update()
+        try:
+            while True:
+                changed = self._changed
+                devices = self.roster.devices
+                if devices is not None and devices != sent:
+                    sent = devices
+                    yield devices
+                else:
+                    await changed.wait()
+        finally:
+            if number == self.streams:
+                self.streaming = False
+                self._update()
+
+    def notify(self) -> None:
+        """Have everybody look again who waits for a condition."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def until(self, condition: Callable[[], bool], within: float) -> bool:
+        """Wait until a condition holds, looking after every change; tell whether it does."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not condition():
+                    await self._changed.wait()
+        return condition()
+
+    def log(self, message: str, plugin: Following, **fields: object) -> None:
+        """Write a line about a plugin."""
+        log.info(message, extra={"resource": self.name, "endpoint": plugin.endpoint, **fields})

@@ -1,0 +1,189 @@
+"""gRPC with bytes in and bytes out. The only importer of ``grpc``.
+
+Messages pass as they are: a kubelet and a plugin may use fields of each other's that are unknown
+here. All servers are on unix sockets.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+
+from proxy.errors import CallFailed, Code
+
+Answering = Callable[[bytes], Awaitable[bytes]]
+"""Answers one call. It is cancelled when its caller no longer waits."""
+Streaming = Callable[[], AsyncIterator[bytes]]
+"""Sends messages until the caller leaves."""
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    # A pool that is shared would remember the back-off of a socket that nobody listened on.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Pings that measure the connection: on a unix socket there is nothing to gain.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.so_reuseport", 0),
+    # What a call on a unix socket does not need: a quarter of its time on the processor.
+    ("grpc.minimal_stack", 1),
+    ("grpc.enable_retries", 0),
+)
+_CODES = {each.value[0]: each for each in grpc.StatusCode}
+
+
+class Server:
+    """One gRPC service on one socket.
+
+    gRPC unlinks a socket's path when its server stops, even late, and a server that nobody refers
+    to stops: so every server has a path of its own, and somebody who keeps it.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        service: str,
+        *,
+        calls: Mapping[str, Answering],
+        streams: Mapping[str, Streaming] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            socket: path of the socket; nothing may be there yet.
+            service: name of the service with its package, such as ``v1beta1.Registration``.
+            calls: what answers, by the name of the method.
+            streams: what sends, by the name of the method.
+        """
+        self.socket = socket
+        self._server = grpc.aio.server(options=_OPTIONS)
+        handlers = {
+            **{
+                name: grpc.unary_unary_rpc_method_handler(_answering(each))
+                for name, each in calls.items()
+            },
+            **{
+                name: grpc.unary_stream_rpc_method_handler(_streaming(each))
+                for name, each in (streams or {}).items()
+            },
+        }
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, handlers),)
+        )
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        try:
+            self._server.add_insecure_port(_address(self.socket))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self.socket}: {error}") from error
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End every call and stream."""
+        await self._server.stop(None)
+
+
+class Peer:
+    """A connection to whoever listens on a socket."""
+
+    def __init__(self, socket: Path) -> None:
+        """Prepare; it is dialled by the first call."""
+        self._channel = grpc.aio.insecure_channel(_address(socket), _OPTIONS)
+        self._methods: dict[str, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Hang up."""
+        await self.close()
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Make one call, without a limit of time.
+
+        Args:
+            method: its path, such as ``/v1beta1.Registration/Register``.
+            request: passed as it is.
+
+        Raises:
+            CallFailed: it ended with an error, or nobody listens.
+        """
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(method, None, None)
+        try:
+            answer: bytes = await self._methods[method](request)
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        return answer
+
+    async def stream(self, method: str) -> AsyncGenerator[bytes]:
+        """Receive messages until the other side ends.
+
+        Raises:
+            CallFailed: it ended with an error, or nobody listens.
+        """
+        call = self._channel.unary_stream(method, None, None)(b"")
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise _failed(error) from error
+        finally:
+            call.cancel()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
+
+    async def close(self) -> None:
+        """Hang up; calls under way end as cancelled."""
+        await self._channel.close(None)
+
+
+def _address(socket: Path) -> str:
+    return f"unix:{quote(str(socket))}"  # a URI: a file name may have "%" or "#" in it
+
+
+def _failed(error: Any) -> CallFailed:  # grpc.aio.AioRpcError, whose stubs know less than it has
+    code: int = error.code().value[0]
+    return CallFailed(
+        code,
+        error.details() or "",
+        tuple(error.trailing_metadata() or ()),
+    )
+
+
+def _answering(answer: Answering) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def handler(request: bytes, context: Any) -> bytes:
+        try:
+            return await answer(request)
+        except CallFailed as failure:
+            code = _CODES.get(failure.code, _CODES[Code.UNKNOWN])
+            await context.abort(code, failure.text, failure.trailing)
+            raise
+
+    return handler
+
+
+def _streaming(messages: Streaming) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
+    async def handler(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        async for message in messages():
+            yield message
+
+    return handler

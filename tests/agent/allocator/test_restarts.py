@@ -1,0 +1,535 @@
+"""Agent and kubelet die at any moment; names come back; the checkpoint is damaged or late."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from agent.errors import PlacementError, ResolutionError
+from contract.allocation import Evidence
+from contract.demand import ContainerDemand
+from contract.resource import Resource
+from tests.agent.builders import CORE, MEMORY
+from tests.agent.fakes import Node, asks, ids, init, make_pod, sidecar
+
+ORDER, TICKET, WITNESS = Evidence.ORDER, Evidence.TICKET, Evidence.WITNESS
+
+Step = Callable[[Node], None]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def nothing(_node: Node) -> None:
+    """Have nobody die."""
+
+
+def agent_dies(node: Node) -> None:
+    node.restart_agent()
+    node.allocator.refresh()
+
+
+def kubelet_dies(node: Node) -> None:
+    node.restart_kubelet()
+
+
+def both_die(node: Node) -> None:
+    node.restart_kubelet()
+    agent_dies(node)
+
+
+def both_die_the_agent_first(node: Node) -> None:
+    agent_dies(node)
+    node.restart_kubelet()
+
+
+def agent_dies_unseen(node: Node) -> None:
+    """The next agent is called before it has looked."""
+    node.restart_agent()
+
+
+AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
+KUBELET = pytest.mark.parametrize("dies", [kubelet_dies, both_die, both_die_the_agent_first])
+
+
+def last(node: Node) -> tuple[str, Evidence]:
+    """Whom the last call was for, and by which evidence."""
+    _, ref, _, evidence, _ = node.decision_log.decisions[-1]
+    return f"{ref.pod.name}/{ref.container}", evidence
+
+
+def free(node: Node) -> dict[str, int]:
+    node.allocator.refresh()
+    return node.allocator.free(CORE)
+
+
+def is_true(node: Node) -> None:
+    """Assert that the record is what the kubelet has given."""
+    node.allocator.refresh()
+    node.allocator.refresh()
+    for resource in Resource:
+        given = {each for key, held in node.got.items() if key[2] is resource for each in held}
+        with node.allocator.state as state:
+            assert state.record.held(resource) == given
+
+
+# --- the agent dies -----------------------------------------------------------------------
+
+
+@AGENT
+def test_an_agent_that_dies_after_a_preferred_call_has_its_promise_kept(
+    node: Node, dies: Step
+) -> None:
+    node.begin(make_pod("a", asks(30, 8)))
+    node.begin(make_pod("b", asks(40, 8)))
+    chosen = node.prefer(CORE, 40)
+    dies(node)
+    node.allocator.allocate(CORE, chosen)
+    assert last(node) == ("b/main", TICKET)
+
+
+@AGENT
+def test_a_promise_that_was_a_guess_stays_one_in_the_next_agent(node: Node, dies: Step) -> None:
+    node.begin(make_pod("a", asks(30, 8)))
+    node.begin(make_pod("b", asks(30, 8)))
+    chosen = node.prefer(CORE, 30)
+    dies(node)
+    node.allocator.allocate(CORE, chosen)
+    assert last(node) == ("b/main", ORDER)
+
+
+@AGENT
+@pytest.mark.parametrize("call", ["prefer", "allocate"])
+def test_a_call_whose_answer_was_lost_is_answered_as_before(
+    node: Node, dies: Step, call: str
+) -> None:
+    """The proxy asks the next agent again."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
+    first, main = pod.demand.containers
+    for resource in (CORE, MEMORY):
+        node.serve(pod, first, resource)
+    must = node.reusable[pod.id, CORE]
+    chosen = node.prefer(CORE, 40, must)
+    if call == "prefer":
+        dies(node)
+        assert node.prefer(CORE, 40, must) == chosen
+        assert last(node) == ("a/main", WITNESS)
+        node.allocator.allocate(CORE, chosen)
+    else:
+        node.allocator.allocate(CORE, chosen)
+        dies(node)
+        node.allocator.allocate(CORE, chosen)
+        assert last(node) == ("a/main", TICKET)
+    node.took(pod, main, CORE, chosen)
+    node.serve(pod, main, MEMORY)
+    assert last(node)[0] == "a/main"
+    is_true(node)
+
+
+@AGENT
+def test_places_handed_on_are_no_repeated_call(node: Node, dies: Step) -> None:
+    """K7: the next container gets the very same places, and the file has the one before."""
+    pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8, "i1"), asks(30, 8)))
+    for container in pod.demand.containers:
+        for resource in (CORE, MEMORY):
+            node.serve(pod, container, resource)
+            dies(node)
+    node.start(pod, "main")
+    assert not node.decision_log.unproven_starts
+    is_true(node)
+
+
+@AGENT
+def test_places_handed_on_while_the_file_is_late_are_told_from_a_repeat_by_order_alone(
+    node: Node, dies: Step
+) -> None:
+    """K7 and K33 at once: either container may be asking."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(30, 8)))
+    first, main = pod.demand.containers
+    node.serve(pod, first, CORE)
+    node.checkpoint.late = True
+    node.serve(pod, first, MEMORY)
+    dies(node)
+    node.serve(pod, main, MEMORY)
+    assert last(node)[1] is ORDER
+    node.serve(pod, main, CORE)
+    node.start(pod)
+    is_true(node)
+
+
+def test_places_handed_on_while_the_file_is_late_are_no_repeat_for_an_agent_that_lives(
+    node: Node,
+) -> None:
+    """A call is asked again only of the next agent."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(30, 8)))
+    first, main = pod.demand.containers
+    node.serve(pod, first, CORE)
+    node.checkpoint.late = True
+    node.serve(pod, first, MEMORY)
+    node.serve(pod, main, MEMORY)
+    assert last(node)[0] == "a/main"
+
+
+def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node: Node) -> None:
+    node.begin(make_pod("a", asks(30, 8)))
+    node.prefer(CORE, 30)
+    kept = node.store.text
+    with pytest.raises(ResolutionError):
+        node.prefer(CORE, 77)
+    assert "GPU-0::0" in kept
+    assert "GPU-0::0" not in node.store.text
+
+
+def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(node: Node) -> None:
+    """Nobody has told its spec: its first container was taken, and ``List`` shows the second."""
+    earlier = node.begin(make_pod("a", asks(30, 8)))
+    node.prefer(CORE, 30)
+    pod = make_pod("b", asks(0, 0, "plain"), asks(30, 8))
+    node.pods.away = True
+    node.record.show(pod)
+    node.record.give(pod, "plain", CORE, ())
+    node.record.entries[pod.id]["plain"] = {}
+    chosen = node.prefer(CORE, 30)
+    node.allocator.allocate(CORE, chosen)
+    assert last(node)[0] == "b/plain"
+    node.record.give(pod, "main", CORE, chosen)
+    node.prefer(MEMORY, 8)
+    assert last(node)[0] == "b/main"
+    assert earlier.id.name == "a"
+
+
+def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> None:
+    """The watch is behind, and the API server away: the pod that it shows is the one before."""
+    pod = node.begin(make_pod("a", asks(30, 8)))
+    node.prefer(CORE, 30)
+    assert last(node)[1] is WITNESS
+    node.record.hide(pod)
+    node.allocator.refresh()
+    node.pods.away = True
+    node.record.show(pod)
+    node.prefer(CORE, 30)
+    assert last(node)[1] is ORDER
+
+
+@AGENT
+@pytest.mark.parametrize("shape", ["init", "sidecar"])
+def test_an_agent_that_dies_within_a_container_knows_what_it_has(
+    node: Node, dies: Step, shape: str
+) -> None:
+    """Nothing but its own file tells of half an init container (K4, K28)."""
+    before = init(30, 8, "first") if shape == "init" else sidecar(30, 8, "first")
+    pod = node.begin(make_pod("a", before, asks(30, 8)))
+    for container in pod.demand.containers:
+        node.serve(pod, container, CORE)
+        dies(node)
+        node.serve(pod, container, MEMORY)
+        assert last(node)[0] == f"a/{container.name}"
+    is_true(node)
+    assert not node.decision_log.corrections
+
+
+def test_a_promise_to_a_pod_that_was_refused_since_is_kept_from_nobody(node: Node) -> None:
+    pod = node.begin(make_pod("a", asks(100, 8)))
+    node.prefer(CORE, 100)
+    node.refuse(pod)
+    agent_dies(node)
+    other = node.admitted(make_pod("b", asks(100, 8)))
+    assert last(node) == ("b/main", TICKET)
+    assert node.cards(other) == ["GPU-0"]
+
+
+def test_an_agent_without_a_file_goes_on_by_the_kubelets(node: Node) -> None:
+    """A folder that was wiped, an older agent: what was known of half a container is lost."""
+    done = node.admitted(make_pod("done", init(10, 2), asks(30, 8)))
+    pod = node.begin(make_pod("a", init(20, 8), asks(10, 2)))
+    first, main = pod.demand.containers
+    for resource in (CORE, MEMORY):
+        node.serve(pod, first, resource)
+    node.store.text = ""
+    agent_dies(node)
+    for resource in (CORE, MEMORY):
+        node.serve(pod, main, resource)
+    node.start(pod, "main")
+    node.start(done, "main")
+    assert set(node.decision_log.refs("prestart")) == {"a/main", "done/main"}
+    is_true(node)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"service": {}, "turn": {}}', "\0"])
+def test_a_damaged_file_of_its_own_keeps_no_agent_from_starting(node: Node, text: str) -> None:
+    node.admitted(make_pod("done", asks(30, 8)))
+    node.store.text = text
+    agent_dies(node)
+    pod = node.admitted(make_pod("a", asks(30, 8)))
+    assert node.cards(pod) == ["GPU-0"]
+    is_true(node)
+
+
+# --- the kubelet dies ---------------------------------------------------------------------
+
+
+@KUBELET
+def test_what_was_written_counts_though_a_new_kubelet_has_come_to_no_pod_yet(
+    node: Node, dies: Step
+) -> None:
+    """K11, K31: nothing of it is listed, and nothing of it is offered."""
+    pod = node.admitted(make_pod("a", init(40, 10), asks(30, 8)))
+    dies(node)
+    assert free(node) == {"GPU-0": 60, "GPU-1": 100}
+    node.admit(pod)
+    assert free(node) == {"GPU-0": 60, "GPU-1": 100}
+    node.start(pod)
+    assert node.decision_log.refs("prestart")[-2:] == ["a/main", "a/main"]
+
+
+@KUBELET
+@pytest.mark.parametrize("served", [1, 2, 3])
+def test_a_new_kubelet_serves_again_what_its_predecessor_had_not_written(
+    node: Node, dies: Step, served: int
+) -> None:
+    """It knows nothing of half a container (K28), and its first calls may be for others."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
+    calls = [(each, resource) for each in pod.demand.containers for resource in (CORE, MEMORY)]
+    for container, resource in calls[:served]:
+        node.serve(pod, container, resource)
+    dies(node)
+    other = node.admitted(make_pod("other", asks(20, 4)))
+    node.admit(pod)
+    for view, name in ((other, "main"), (pod, "init"), (pod, "main")):
+        node.start(view, name)
+    assert set(node.decision_log.refs("prestart")) == {"other/main", "a/init", "a/main"}
+    assert not node.decision_log.refusals
+    is_true(node)
+
+
+@KUBELET
+def test_a_pod_that_ended_while_the_kubelet_was_away_is_free_once_the_api_says_so(
+    node: Node, dies: Step
+) -> None:
+    pod = node.admitted(make_pod("a", asks(30, 8)))
+    dies(node)
+    node.pods.remove(pod)
+    assert free(node) == {"GPU-0": 100, "GPU-1": 100}
+
+
+def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:
+    pod = node.begin(make_pod("a", init(30, 8), asks(20, 8)))
+    first, main = pod.demand.containers
+    for resource in (CORE, MEMORY):
+        node.serve(pod, first, resource)
+    node.serve(pod, main, CORE)
+    kubelet_dies(node)
+    node.record.away = "hanging"
+    node.admit(pod)
+    assert set(node.decision_log.refs("allocate")[-2:]) == {"a/main"}
+    assert node.cards(pod) == node.cards(pod, "init")
+
+
+# --- static pods ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+@pytest.mark.parametrize("mirror", ["before", "between", "never"])
+def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
+    node: Node, dies: Step, mirror: str
+) -> None:
+    """K34: the kubelet knows it by the hash of its configuration."""
+    pod = make_pod("static", asks(30, 8), asks(10, 2, "second"), runtime_uid="hash")
+    if mirror == "before":
+        node.bind(pod)
+    node.show(pod)
+    node.serve(pod, pod.demand.containers[0], CORE)
+    if mirror == "between":
+        node.bind(pod)
+    dies(node)
+    node.admit(pod)
+    node.start(pod, "main")
+    node.start(pod, "second")
+    assert not node.decision_log.refusals
+    assert not node.decision_log.unproven_starts
+    assert set(node.decision_log.refs("prestart")) <= {"static/main", "static/second"}
+    is_true(node)
+
+
+# --- names that come back ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["K29", "written-since"])
+@pytest.mark.parametrize(
+    "shape",
+    [(asks(20, 4),), (init(20, 4),), (init(30, 8), asks(20, 4))],
+    ids=["main", "init", "both"],
+)
+def test_a_pod_made_again_under_its_name_is_served_though_it_asks_for_something_else(
+    node: Node, shape: tuple[ContainerDemand, ...], *, written: bool
+) -> None:
+    """As of a StatefulSet, on a node where nobody else has asked in between."""
+    node.forget(node.admitted(make_pod("a", *shape)))
+    if written:
+        node.checkpoint.write()
+    node.allocator.refresh()
+    more = [
+        replace(each, demand=replace(each.demand, cores=each.demand.cores + 1)) for each in shape
+    ]
+    again = node.admitted(make_pod("a", *more))
+    assert node.decision_log.decisions[-1][1].pod == again.id
+    for container in shape:
+        node.start(again, container.name)
+    assert not node.decision_log.corrections
+    is_true(node)
+
+
+def test_a_pod_deleted_by_force_keeps_its_places_beside_its_successor(node: Node) -> None:
+    """K20: it is listed until its containers have ended; the API has forgotten it."""
+    older = node.admitted(make_pod("a", asks(30, 8)))
+    node.pods.remove(older)
+    newer = node.admitted(make_pod("a", asks(40, 8)))
+    assert node.decision_log.decisions[-1][1].pod == newer.id
+    assert free(node) == {"GPU-0": 30, "GPU-1": 100}
+    node.record.hide(older)
+    node.give_back(older)
+    assert free(node) == {"GPU-0": 60, "GPU-1": 100}
+    is_true(node)
+
+
+def test_a_pod_deleted_by_force_while_it_is_admitted_is_admitted_to_its_end(node: Node) -> None:
+    pod = node.begin(make_pod("a", asks(30, 8)))
+    (main,) = pod.demand.containers
+    node.serve(pod, main, CORE)
+    node.pods.remove(pod)
+    node.bind(make_pod("a", asks(30, 8)))
+    node.serve(pod, main, MEMORY)
+    assert node.decision_log.decisions[-1][1].pod == pod.id
+    node.start(pod)
+    assert not node.decision_log.corrections
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
+    node: Node, dies: Step
+) -> None:
+    """An old ``List`` shows it on, without devices (K8, K21)."""
+    pod = node.begin(make_pod("a", init(40, 8), asks(100, 30)))
+    node.serve(pod, pod.demand.containers[0], CORE)
+    node.serve(pod, pod.demand.containers[0], MEMORY)
+    with pytest.raises(PlacementError):
+        node.prefer(CORE, 100, among=ids(1, range(50)))
+    node.give_back(pod)
+    node.pods.add(replace(pod, terminal=True))
+    node.record.show(pod)
+    dies(node)
+    assert free(node) == {"GPU-0": 100, "GPU-1": 100}
+    other = node.admitted(make_pod("b", init(40, 8), asks(100, 30)))
+    assert last(node)[0] == "b/main"
+    node.start(other, "init")
+    assert not node.decision_log.unproven_starts
+    is_true(node)
+
+
+# --- a checkpoint in mid-admission, late, damaged, foreign, gone ------------------------------
+
+
+@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+@pytest.mark.parametrize("first", [CORE, MEMORY])
+def test_a_device_list_in_the_middle_of_an_admission_changes_nothing(
+    node: Node, dies: Step, first: Resource
+) -> None:
+    """K30: the file shows a container with half of what it asks for."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
+    for container in pod.demand.containers:
+        node.serve(pod, container, first)
+        node.checkpoint.write()
+        dies(node)
+        node.admit(pod) if container.name == "main" else node.show(pod)
+        if (pod.id, container.name, first.other) not in node.got:
+            node.serve(pod, container, first.other)
+    for name in ("init", "main"):
+        node.start(pod, name)
+    assert not node.decision_log.unproven_starts
+    assert not node.decision_log.refusals
+    is_true(node)
+
+
+@pytest.mark.parametrize("dies", [nothing, agent_dies])
+def test_a_write_that_was_overtaken_is_made_up_for_by_our_own_answers(
+    node: Node, dies: Step
+) -> None:
+    """K33: the file lacks the container before the one that is asking."""
+    pod = node.begin(make_pod("a", init(30, 8), asks(20, 4)))
+    first, main = pod.demand.containers
+    node.checkpoint.late = True
+    for container in (first, main):
+        for resource in (CORE, MEMORY):
+            node.serve(pod, container, resource)
+            assert last(node)[0] == f"a/{container.name}"
+            dies(node)
+    assert node.cards(pod) == node.cards(pod, "init")
+    is_true(node)
+
+
+def _reads_nothing(node: Node) -> None:
+    node.checkpoint.away = "no such file"
+
+
+def _reads_a_foreign_file(node: Node) -> None:
+    node.checkpoint.file = {}
+    node.checkpoint.give(make_pod("foreign"), "main", CORE, ["MIG-1/2", "neuron-3"])
+    node.checkpoint.write()
+
+
+def _reads_nothing_between(node: Node) -> None:
+    def every_other() -> None:
+        node.checkpoint.away = "" if node.checkpoint.away else "half a file"
+
+    node.checkpoint.meanwhile = every_other
+
+
+@pytest.mark.parametrize("damage", [_reads_nothing, _reads_a_foreign_file, _reads_nothing_between])
+@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+def test_whatever_becomes_of_the_checkpoint_pods_are_served_by_list_and_order(
+    node: Node, damage: Step, dies: Step
+) -> None:
+    node.admitted(make_pod("before", asks(10, 2)))
+    damage(node)
+    pods = [make_pod(f"p{index}", asks(20, 4), sidecar(10, 2)) for index in range(3)]
+    for index, pod in enumerate(pods):
+        node.begin(pod)
+        node.serve(pod, pod.demand.containers[0], CORE)
+        dies(node)
+        node.admit(pod)
+        node.start(pod)
+        assert last(node)[0] in {f"p{index}/main", f"p{index}/side"}
+    assert not node.decision_log.refusals
+    held = {each for key, found in node.got.items() if key[2] is CORE for each in found}
+    assert len(held) == sum(len(found) for key, found in node.got.items() if key[2] is CORE)
+
+
+# --- without any witness -----------------------------------------------------------------------
+
+
+def test_without_list_and_file_a_burst_is_served_by_order_and_nothing_is_given_twice(
+    node: Node,
+) -> None:
+    node.record.away, node.checkpoint.away = "hanging", "no such file"
+    pods = [make_pod(f"p{index}", asks(30, 8), at=index + 1) for index in range(4)]
+    node.bind(*pods)
+    for pod in pods:
+        node.admit(pod)
+    assert set(node.decision_log.evidence("allocate")) == {ORDER}
+    assert node.decision_log.refs("allocate")[:6:2] == ["p0/main", "p1/main", "p2/main"]
+    for resource, count in ((CORE, 30), (MEMORY, 8)):
+        held = {each for key, found in node.got.items() if key[2] is resource for each in found}
+        assert len(held) == 4 * count
+
+
+def test_a_call_that_nobody_can_be_making_is_refused_by_each_agent(node: Node) -> None:
+    node.begin(make_pod("a", asks(30, 8)))
+    for _ in range(2):
+        with pytest.raises(ResolutionError):
+            node.prefer(CORE, 50)
+        agent_dies(node)

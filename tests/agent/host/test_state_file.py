@@ -1,0 +1,95 @@
+"""The one small file that survives the agent."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.host.state_file import StateFile
+
+KEPT_NOT = "the pod in service cannot be kept"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "in-service.json"
+
+
+def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
+    file = StateFile(path)
+    assert file.load() == ""
+    file.save("first, and longer")
+    file.save("second")
+    assert StateFile(path).load() == "second"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_only_root_may_read_it(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        StateFile(path).save("x")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_is_replaced_as_a_whole(path: Path) -> None:
+    """Whoever has it open reads on in the old one, and an agent killed while writing leaves it."""
+    file = StateFile(path)
+    file.save("old")
+    with path.open(encoding="utf-8") as reader:
+        file.save("new")
+        assert reader.read() == "old"
+    path.with_name(f".{path.name}.new").write_text("half of the ne", encoding="utf-8")
+    assert StateFile(path).load() == "new"
+    file.save("newer")
+    assert file.load() == "newer"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", None], ids=["not UTF-8", "a folder"])
+def test_what_cannot_be_read_says_nothing(path: Path, content: bytes | None) -> None:
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert StateFile(path).load() == ""
+
+
+def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = path.parent / "other"
+    other.write_text("of somebody else", encoding="utf-8")
+    path.symlink_to(other)
+    file = StateFile(path)
+    file.save("ours")
+    assert file.load() == "ours"
+    assert not path.is_symlink()
+    path.with_name(f".{path.name}.new").symlink_to(other)
+    file.save("ours again")
+    assert KEPT_NOT in caplog.messages
+    assert other.read_text(encoding="utf-8") == "of somebody else"
+
+
+def test_a_full_disk_is_told_of_once_and_leaves_nothing_that_is_no_longer_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = StateFile(path)
+    file.save("old")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", full)
+        for text in ("new", "newer"):
+            file.save(text)
+    assert caplog.messages == [KEPT_NOT]
+    assert vars(caplog.records[0])["reason"] == "[Errno 28] No space left on device"
+    assert not path.exists()
+    file.save("again")
+    assert file.load() == "again"
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", full)
+        file.save("lost")
+    assert caplog.messages == [KEPT_NOT] * 2

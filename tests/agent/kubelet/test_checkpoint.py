@@ -1,0 +1,227 @@
+"""The kubelet's checkpoint: what is read from which file, and what is no such file."""
+
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.model.checkpoint import Checkpoint
+from agent.errors import CheckpointError
+from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, parse_checkpoint
+from simulator.kubelet import checkpoint as kubelets
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.numa import Holding
+from tests.agent.builders import CORE, MEMORY, patient
+from tests.agent.fakes import NAMES, RESOURCES
+
+ENTRY = {
+    "PodUID": "u",
+    "ContainerName": "c",
+    "ResourceName": NAMES.core,
+    "DeviceIDs": {"-1": ["GPU-0::0", "GPU-0::1"]},
+    "AllocResp": "",
+}
+
+
+def text(*entries: Any) -> str:
+    data: dict[str, Any] = {"PodDeviceEntries": list(entries) or None, "RegisteredDevices": {}}
+    return json.dumps({"Data": data, "Checksum": 1})
+
+
+def parse(content: str | bytes) -> Checkpoint:
+    return parse_checkpoint(content, RESOURCES)
+
+
+@pytest.mark.parametrize(
+    ("content", "held"),
+    [
+        (text(), {}),
+        (text(ENTRY), {"u": {"c": {CORE: {"GPU-0::0", "GPU-0::1"}}}}),
+        (
+            text(ENTRY | {"DeviceIDs": {"0": ["GPU-0::0"], "1": ["GPU-1::7", "GPU-0::0"]}}),
+            {"u": {"c": {CORE: {"GPU-0::0", "GPU-1::7"}}}},
+        ),
+        (
+            text(ENTRY, ENTRY | {"ResourceName": NAMES.memory, "DeviceIDs": {"-1": ["GPU-0::9"]}}),
+            {"u": {"c": {CORE: {"GPU-0::0", "GPU-0::1"}, MEMORY: {"GPU-0::9"}}}},
+        ),
+        (text(ENTRY | {"ResourceName": "example.com/other", "DeviceIDs": 7}), {}),
+        (text(ENTRY | {"DeviceIDs": {}}), {"u": {"c": {CORE: set()}}}),
+        ('{"Data": {"PodDeviceEntries": []}}', {}),
+    ],
+    ids=[
+        *("empty", "one entry", "by NUMA node", "two resources", "not ours", "no IDs"),
+        "without what is not needed",
+    ],
+)
+def test_a_file_is_read(content: str, held: Any) -> None:
+    assert parse(content) == Checkpoint(held)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (text(ENTRY)[:9], "not JSON: Expecting value: line 1 column 10 (char 9)"),
+        (
+            b"\xff",
+            "not JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        ),
+        ("7", "must be an object, found a number"),
+        ("{}", "Data: missing"),
+        ('{"Data": null}', "Data: must be an object, found null"),
+        ('{"Data": {}}', "Data.PodDeviceEntries: missing"),
+        (
+            '{"Data": {"PodDeviceEntries": {}}}',
+            "Data.PodDeviceEntries: must be a list or null, found an object",
+        ),
+        (text(ENTRY, "x"), "Data.PodDeviceEntries[1]: must be an object, found a string"),
+        (
+            text(ENTRY | {"PodUID": True}),
+            "Data.PodDeviceEntries[0].PodUID: must be a string, found true",
+        ),
+        (text({"ResourceName": NAMES.core}), "Data.PodDeviceEntries[0].PodUID: missing"),
+        (
+            text(ENTRY | {"DeviceIDs": ["GPU-0::0"]}),  # before Kubernetes 1.20
+            "Data.PodDeviceEntries[0].DeviceIDs: must be an object, found a list",
+        ),
+        (
+            text(ENTRY | {"DeviceIDs": {"0": [7]}}),
+            'Data.PodDeviceEntries[0].DeviceIDs["0"]: must be a list of strings',
+        ),
+    ],
+)
+def test_what_has_another_form_is_refused(content: str | bytes, message: str) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        parse(content)
+    assert str(refused.value) == message
+
+
+def test_an_entry_with_device_ids_that_no_agent_makes_is_left_out() -> None:
+    found = parse(text(ENTRY, ENTRY | {"PodUID": "v", "DeviceIDs": {"-1": ["GPU-0::1", "x"]}}))
+    assert list(found.pods) == ["u"]
+    [reason] = found.unreadable
+    assert reason == (
+        'Data.PodDeviceEntries[1]: device ID "x" is not <card uuid>::<place>: '
+        "it was not given out by this agent"
+    )
+
+
+def test_nesting_without_end_is_no_crash() -> None:
+    with pytest.raises(CheckpointError, match=r"^not JSON: maximum recursion depth exceeded"):
+        parse("[" * 200_000)
+
+
+_names = st.text(max_size=4)
+_ids = st.frozensets(st.builds("GPU-{}::{}".format, st.integers(0, 3), st.integers(0, 99)))
+_places = st.dictionaries(st.sampled_from([CORE, MEMORY]), _ids, min_size=1)
+_held = st.dictionaries(_names, st.dictionaries(_names, _places, min_size=1))
+
+
+@patient
+@given(_held, st.integers(-1, 3))
+def test_what_a_kubelet_writes_is_read(held: Any, node: int) -> None:
+    named = {resource: name for name, resource in RESOURCES.items()}
+    pods = {
+        uid: {
+            container: {
+                named[resource]: Holding(tuple(ids), Answer({"A": "b"}), {node: tuple(ids)})
+                for resource, ids in places.items()
+            }
+            for container, places in containers.items()
+        }
+        for uid, containers in held.items()
+    }
+    assert parse(kubelets.encode(kubelets.Checkpoint(pods, {}))) == Checkpoint(held)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _names,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*ENTRY, "Data", "PodDeviceEntries"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@patient
+@given(st.binary(max_size=40) | _json.map(lambda each: json.dumps(each).encode()))
+def test_any_other_content_is_refused_and_nothing_else_happens(content: bytes) -> None:
+    with suppress(CheckpointError):
+        parse(content)
+
+
+# --- the file -------------------------------------------------------------------------
+
+
+class Site:
+    """A kubelet's folder, and what the log says of it."""
+
+    def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        self.path = folder / FILE_NAME
+        self.file = CheckpointFile(folder, RESOURCES)
+        self._caplog = caplog
+
+    def write(self, content: str) -> None:
+        beside = self.path.with_name(".new")
+        beside.write_text(content, encoding="utf-8")
+        beside.replace(self.path)
+
+    def told(self) -> list[tuple[str, str]]:
+        found = [(each.getMessage(), getattr(each, "reason", "")) for each in self._caplog.records]
+        self._caplog.clear()
+        return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Site:
+    return Site(tmp_path, caplog)
+
+
+def test_a_file_is_parsed_once_and_again_when_it_is_another(site: Site) -> None:
+    site.write(text(ENTRY))
+    first = site.file.read()
+    assert site.file.read() is first
+    site.write(text())
+    assert site.file.read() == Checkpoint()
+    assert site.told() == []
+
+
+def test_a_file_that_is_missing_is_told_once_and_so_is_its_coming(site: Site) -> None:
+    assert [site.file.readable for _ in range(2)] == [False, False]
+    reason = f"the kubelet's checkpoint {site.path}: "
+    missing = f"{reason}[Errno 2] No such file or directory: '{site.path}'"
+    assert site.told() == [("checkpoint unreadable", missing)]
+    site.write(text(ENTRY))
+    assert site.file.readable
+    assert site.told() == [("checkpoint readable again", "")]
+    site.write("{}")
+    with pytest.raises(CheckpointError) as refused:
+        site.file.read()
+    assert str(refused.value) == f"{reason}Data: missing"
+    assert site.told() == [("checkpoint unreadable", f"{reason}Data: missing")]
+    site.path.unlink()
+    with pytest.raises(CheckpointError):
+        site.file.read()
+    assert site.told() == []
+
+
+def test_a_folder_in_its_place_is_no_crash(site: Site) -> None:
+    site.path.mkdir()
+    assert not site.file.readable
+
+
+def test_entries_that_are_left_out_are_told_once(site: Site) -> None:
+    site.write(text(ENTRY | {"DeviceIDs": {"-1": ["x"]}}))
+    assert site.file.read().pods == {}
+    site.file.read()
+    [(message, reason)] = site.told()
+    assert message == "checkpoint entry left out"
+    assert reason.startswith("Data.PodDeviceEntries[0]: device ID")

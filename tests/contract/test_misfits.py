@@ -1,0 +1,250 @@
+"""What init containers leave over: the rules, against a kubelet that hands it on (fact K7)."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.demand import (
+    NO_ROOM,
+    SPLIT,
+    ContainerDemand,
+    ContainerKind,
+    Demand,
+    PodDemand,
+    find_misfits,
+    read_pod_demand,
+)
+from contract.names import Names
+from tests.examples import share
+
+NAMES = Names()
+MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
+Asked = tuple[ContainerKind, int, int]
+"""Kind, cores and memory blocks of a container."""
+
+
+def pod(*containers: Asked) -> PodDemand:
+    return PodDemand(
+        tuple(
+            ContainerDemand(f"c{index}", kind, index, Demand(cores, memory))
+            for index, (kind, cores, memory) in enumerate(containers)
+        )
+    )
+
+
+def told(*containers: Asked) -> list[str]:
+    """Every refusal of a pod, as its author reads it."""
+    spec: dict[str, Any] = {"initContainers": [], "containers": []}
+    for kind, cores, memory in containers:
+        limits = {NAMES.core: str(cores)} | ({NAMES.memory: str(memory)} if memory else {})
+        policy = {"restartPolicy": "Always"} if kind is SIDECAR else {}
+        field = "containers" if kind is MAIN else "initContainers"
+        spec[field].append({"resources": {"limits": limits}} | policy)
+    return [str(error) for error in read_pod_demand(spec, NAMES)[1]]
+
+
+# --- good ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        pytest.param([(INIT, 60, 1), (MAIN, 60, 1), (MAIN, 60, 1)], id="nothing is left over"),
+        pytest.param([(INIT, 100, 0), (MAIN, 60, 1), (MAIN, 40, 1)], id="both fit on its card"),
+        pytest.param([(INIT, 80, 1), (MAIN, 60, 1), (MAIN, 40, 1)], id="with fresh places too"),
+        pytest.param([(INIT, 50, 9), (MAIN, 60, 2), (MAIN, 100, 0)], id="no memory, so not bound"),
+        pytest.param([(INIT, 50, 1), (MAIN, 200, 2), (MAIN, 60, 1)], id="whole cards take it over"),
+        pytest.param([(INIT, 50, 1), (INIT, 90, 2), (MAIN, 90, 2)], id="an init container reuses"),
+        pytest.param([(SIDECAR, 60, 1), (INIT, 100, 9), (MAIN, 60, 9)], id="a sidecar before it"),
+    ],
+)
+def test_a_container_that_finds_room_beside_what_is_left_over_is_not_refused(
+    containers: list[Asked],
+) -> None:
+    assert told(*containers) == []
+
+
+# --- bad -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("containers", "path", "left", "room"),
+    [
+        pytest.param(
+            [(INIT, 100, 0), (MAIN, 60, 1), (MAIN, 60, 1)],
+            *("containers[1]", "40 cores", "40 cores"),
+            id="a whole card is left over",
+        ),
+        pytest.param(
+            [(INIT, 80, 1), (MAIN, 60, 1), (MAIN, 60, 1)],
+            *("containers[1]", "20 cores", "40 cores"),
+            id="a share is",
+        ),
+        pytest.param(
+            [(INIT, 50, 8), (MAIN, 60, 7), (MAIN, 60, 1)],
+            *("containers[1]", "1 memory block", "40 cores"),
+            id="memory is",
+        ),
+        pytest.param(
+            [(INIT, 100, 8), (SIDECAR, 99, 1), (MAIN, 100, 4)],
+            *("containers[0]", "1 core and 7 memory blocks", "1 core"),
+            id="both are, and a whole card is asked for",
+        ),
+        pytest.param(
+            [(INIT, 50, 1), (SIDECAR, 30, 1), (INIT, 80, 1)],
+            *("initContainers[2]", "20 cores", "70 cores"),
+            id="an init container is bound as well",
+        ),
+        pytest.param(
+            [(INIT, 50, 8), (MAIN, 100, 0), (MAIN, 30, 2)],
+            *("containers[1]", "8 memory blocks", ""),
+            id="its card is given whole",
+        ),
+        pytest.param(
+            [(INIT, 50, 8), (SIDECAR, 60, 2), (INIT, 100, 0), (MAIN, 30, 2)],
+            *("containers[0]", "6 memory blocks", ""),
+            id="cores and memory are of two cards",
+        ),
+    ],
+)
+def test_a_container_without_room_beside_what_is_left_over_is_refused(
+    containers: list[Asked], path: str, left: str, room: str
+) -> None:
+    """The kubelet hands these on before anything else, fact K7: no node could serve it."""
+    has = f"only {room}" if room else "no cores"
+    less = f"at most {room.split(maxsplit=1)[0]} here, or for " if room else ""
+    (message,) = told(*containers)
+    assert message == (
+        f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: {containers[-1][1]}: init "
+        f"containers before it leave {left} over, the kubelet would hand it these first, and "
+        f"their card has {has} for it: ask for {less}so little there that nothing is left over"
+    )
+
+
+# --- whatever comes: a kubelet that hands on, and a device plugin that tries all cards --------
+
+Card = tuple[int, int, int]
+"""Of one card: cores free, cores left over, memory blocks left over."""
+
+
+def is_served(containers: Sequence[Asked], *, by_any_choice: bool) -> bool:
+    """Return whether a device plugin can serve a pod on as many empty cards as it could need.
+
+    Args:
+        containers: in the kubelet's order, cores in fifths of a card.
+        by_any_choice: whichever places the kubelet hands on; else it is enough if it hands on
+            the right ones.
+    """
+    ways = all if by_any_choice else any
+
+    @cache
+    def play(at: int, cards: tuple[Card, ...]) -> bool:
+        if at == len(containers):
+            return True
+        _, cores, memory = containers[at]
+        handed = [
+            (of_cores, of_memory)
+            for of_cores in _taken(cores, [left for _, left, _ in cards])
+            for of_memory in _taken(memory, [left for _, _, left in cards])
+        ]
+        return any(
+            ways(
+                any(play(at + 1, after) for after in _after(cards, containers[at], on, *each))
+                for each in handed
+            )
+            for on in combinations(range(len(cards)), max(cores // 5, 1))
+        )
+
+    return play(0, ((5, 0, 0),) * sum(max(cores // 5, 1) for _, cores, _ in containers))
+
+
+def _taken(count: int, left: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield every way to take *count* of what each card has left over, or all there is."""
+    if not left:
+        yield ()
+        return
+    first, *others = left
+    count = min(count, sum(left))
+    for taken in range(max(count - sum(others), 0), min(count, first) + 1):
+        for more in _taken(count - taken, others):
+            yield (taken, *more)
+
+
+def _after(
+    cards: tuple[Card, ...],
+    container: Asked,
+    on: tuple[int, ...],
+    of_cores: tuple[int, ...],
+    of_memory: tuple[int, ...],
+) -> Iterator[tuple[Card, ...]]:
+    """Yield the cards after a container was placed on *on*; nothing where that cannot be."""
+    kind, cores, memory = container
+    if any(of_cores[place] or of_memory[place] for place in range(len(cards)) if place not in on):
+        return
+    fresh = [min(cores, 5) - of_cores[place] for place in on]
+    if any(not 0 <= new <= cards[place][0] for new, place in zip(fresh, on, strict=True)):
+        return
+    for blocks in _taken(memory - sum(of_memory), [memory - sum(of_memory)] * len(on)):
+        after = list(cards)
+        for place, new, more in zip(on, fresh, blocks, strict=True):
+            free, left, left_memory = cards[place]
+            if kind is INIT:
+                after[place] = (free - new, left + new, left_memory + more)
+            else:
+                after[place] = (free - new, left - of_cores[place], left_memory - of_memory[place])
+        yield tuple(sorted(after))
+
+
+_shares = st.tuples(st.integers(1, 4), st.integers(1, 3))
+_whole = st.tuples(st.sampled_from([5, 5, 10]), st.integers(0, 3))
+_containers = st.lists(
+    st.builds(lambda kind, asked: (kind, *asked), st.sampled_from(ContainerKind), _shares | _whole),
+    min_size=2,
+    max_size=5,
+)
+
+
+def _rules(containers: Sequence[Asked]) -> set[str]:
+    """The rules that a pod breaks; its cores are in fifths of a card."""
+    demand = pod(*((kind, cores * 20, memory) for kind, cores, memory in containers))
+    return {misfit.rule for _, misfit in find_misfits(demand)}
+
+
+@settings(max_examples=share(400), deadline=None)
+@given(_containers)
+def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
+    containers: list[Asked],
+) -> None:
+    """And one that is not refused is served whatever the kubelet chooses: nothing to warn of.
+
+    What would be split is refused, although by luck the kubelet might hand on what is of one card.
+    """
+    rules = _rules(containers)
+    if NO_ROOM in rules:
+        assert not is_served(containers, by_any_choice=False)
+    elif SPLIT in rules:
+        assert not is_served(containers, by_any_choice=True)
+    else:
+        assert is_served(containers, by_any_choice=True)
+
+
+@pytest.mark.parametrize("last", [INIT, MAIN])
+def test_what_a_refusal_advises_is_the_most_that_helps(last: ContainerKind) -> None:
+    asked = [(cores, memory) for cores in (40, 60, 80, 100) for memory in (1, 2, 3)]
+    advised = 0
+    for (init, init_memory), (kept, kept_memory), (cores, memory) in product(asked, repeat=3):
+        before = ((INIT, init, init_memory), (SIDECAR, kept, kept_memory))
+        for _, misfit in find_misfits(pod(*before, (last, cores, memory))):
+            _, _, advice = misfit.detail.partition("ask for at most ")
+            if not advice:
+                continue
+            most = int(advice.split()[0])
+            assert not list(find_misfits(pod(*before, (last, most, memory))))
+            assert list(find_misfits(pod(*before, (last, most + 1, memory))))
+            advised += 1
+    assert advised > 100

@@ -1,0 +1,143 @@
+"""Agent, kubelet and proxy end while pods come all the time: what becomes of the pods."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.e2e.ground import phase, wait
+from tests.e2e.manifests import CARDS
+from tests.e2e.stage import PATIENCE, Stage
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+
+TIMES = 4
+SECONDS = 75.0
+UNDER_WAY = 40
+OFFERED = CARDS * 100
+_LOOK_SECONDS = 0.2
+_SENTENCE = "has been away for more than"
+CUT_STARTS = ("failed to start shim", "signal: killed", "context canceled", "failed to create shim")
+"""How containerd says that whoever asked it to start a container has died meanwhile (K35)."""
+
+
+@pytest.mark.parametrize("how", ["killed", "upgraded"])
+def test_the_end_of_an_agent_costs_no_pod(stage: Stage, how: str) -> None:
+    staying = stage.run(*stage.make.burst(20, seed=5))
+    with _offers(stage) as offers, stage.stream(most=UNDER_WAY) as stream:
+        for _ in _evenly():
+            if how == "killed":  # the kubelet starts a container that was killed at once
+                stage.kill_agent(gap=1)
+            else:
+                stage.upgrade_agent()
+
+    stage.report(f"agent {how} {TIMES} times: {stream}; the node offered {sorted(offers)}")
+    assert stream.failed == {}
+    assert len(stream.pods) > SECONDS
+    assert offers == {OFFERED}
+    stage.audit(f"agent {how}", staying)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "kubelet first"])
+def test_a_kubelet_and_an_agent_that_are_killed_cost_only_cut_starts(
+    stage: Stage, together: bool
+) -> None:
+    if not stage.settings.kill_kubelet:
+        pytest.skip("GPU_TURNSTILE_E2E_KILL_KUBELET names no command")
+    staying = stage.run(*stage.make.burst(20, seed=6))
+    with stage.stream(most=UNDER_WAY) as stream:
+        for _ in _evenly():
+            if together:
+                stage.agent.stop(signal.SIGKILL)
+                stage.kill_kubelet()
+            else:
+                stage.kill_kubelet()
+                stage.agent.stop(signal.SIGKILL)
+                time.sleep(2)
+            stage.agent.start()
+            wait("the agent is registered", stage.registered)
+
+    how = "together" if together else "the kubelet first"
+    stage.report(f"agent and kubelet killed {TIMES} times, {how}: {stream}")
+    assert [each for each in stream.failed.values() if not _cut(each)] == []
+    stage.audit(f"agent and kubelet killed, {how}", staying, init_recorded=False)
+
+
+def test_an_agent_that_stays_away_has_pods_refused_in_words(stage: Stage) -> None:
+    stage.run(stage.make.single("before", 5, 4))
+    stage.agent.stop(signal.SIGKILL)
+    began = time.monotonic()
+    stage.cluster.create(stage.make.single("away", 5, 4))
+    wait("it is refused", lambda: phase(stage.cluster.pods()["away"]) == "Failed", within=40)
+    away = time.monotonic() - began
+    words = stage.refused(stage.cluster.pods())["away"]
+    wait("the node offers nothing", lambda: stage.offered() == 0)
+
+    stage.agent.start()
+    wait("the agent is registered", stage.registered)
+    back = time.monotonic()
+    # Bound by hand: a scheduler waits until the node's status says what the kubelet knows.
+    bound = stage.make.single("after", 5, 4)
+    del bound["spec"]["affinity"]
+    bound["spec"]["nodeName"] = stage.node
+    pods = stage.run(bound)
+    served = time.monotonic() - back
+    wait("the node offers all", lambda: stage.offered() == OFFERED)
+    offered = time.monotonic() - back
+
+    stage.report(f"agent away: refused after {away:.1f} s: {words}")
+    stage.report(
+        f"agent back: a pod runs {served:.2f} s after it is registered, all is offered after "
+        f"{offered:.2f} s"
+    )
+    assert _SENTENCE in words
+    assert PATIENCE - 1 < away < PATIENCE + 5
+    assert stage.refused(pods) == {}
+
+
+def test_what_a_killed_proxy_costs_is_told(stage: Stage) -> None:
+    with stage.stream(most=UNDER_WAY) as stream:
+        for _ in _evenly():
+            stage.proxy.stop(signal.SIGKILL)
+            time.sleep(1)
+            stage.proxy.start()
+            wait("the agent is registered", stage.registered)
+
+    stage.report(f"proxy killed {TIMES} times, for a second each: {stream}")
+    assert [each for each in stream.failed.values() if "gpu-turnstile: " in each] == []
+    stage.wait_for_cards()
+
+
+def _evenly() -> Iterator[int]:
+    """Count to TIMES, evenly over SECONDS."""
+    began = time.monotonic()
+    for number in range(TIMES):
+        time.sleep(max(0.0, began + (number + 0.5) * SECONDS / TIMES - time.monotonic()))
+        yield number
+    time.sleep(max(0.0, began + SECONDS - time.monotonic()))
+
+
+def _cut(words: str) -> bool:
+    return any(each in words for each in CUT_STARTS)
+
+
+@contextmanager
+def _offers(stage: Stage) -> Iterator[set[int]]:
+    """Collect how many cores the node offers, over a time."""
+    seen: set[int] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            seen.add(stage.offered())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()

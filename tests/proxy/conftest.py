@@ -1,0 +1,42 @@
+"""A node with a kubelet and a proxy, and plugins of this process that end with it."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.node import Node, node
+from tests.proxy.plugin import Plugin
+
+PATIENCE = 3.0
+MakePlugin = Callable[..., Plugin]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name."""
+    made = Path(tempfile.mkdtemp(prefix="gt-proxy-", dir="/tmp"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def running(folder: Path) -> Iterator[Node]:
+    with node(folder, patience=PATIENCE) as made:
+        yield made
+
+
+@pytest.fixture
+def plugin(running: Node) -> Iterator[MakePlugin]:
+    """Makes plugins that serve, and are not registered yet."""
+    made: list[Plugin] = []
+
+    def make(name: str = "a", **how: object) -> Plugin:
+        made.append(Plugin(running.plugin_dir, name, **how))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()

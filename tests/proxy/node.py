@@ -1,0 +1,197 @@
+"""A kubelet, a proxy and plugins on one node, over real sockets.
+
+The kubelet is the simulated one's plugin manager, which obeys K11, K18, K19 and K26. The proxy runs
+in a thread of this process, plugins in processes of their own.
+"""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from proxy.program import Proxy
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.devices import Options
+from simulator.kubelet.numa import Device
+from simulator.kubelet.plugins import PluginClient, Plugins
+
+RESOURCE = "example.com/widget"
+WITHIN = 20.0
+
+
+def wait(what: str, condition: Callable[[], object], within: float = WITHIN) -> float:
+    """Wait until a condition holds; return the seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + within, f"not within {within:g} s: {what}"
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
+class Kubelet:
+    """One life of a kubelet; hears what plugins say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lists: list[tuple[Device, ...]] = []
+        self.connections = 0
+        self.losses = 0
+        self._plugins = Plugins(folder, self)
+
+    def start(self) -> None:
+        self._plugins.start()
+
+    def die(self) -> None:
+        """End as one that is killed: its socket stays."""
+        self._plugins.stop(leave_socket=True)
+
+    def connected(self, resource: str, options: Options) -> None:
+        self.options = options
+        self.connections += 1
+
+    def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
+        self.lists.append(devices)
+
+    def disconnected(self, resource: str) -> None:
+        self.losses += 1
+
+    @property
+    def healthy(self) -> int:
+        """How many devices it would give out."""
+        return sum(each.healthy for each in self.lists[-1]) if self.lists else 0
+
+    def client(self, resource: str = RESOURCE) -> PluginClient:
+        found = self._plugins.get(resource)
+        assert found is not None, f"no plugin of {resource} is registered"
+        return found
+
+    def allocate(self, *ids: str) -> Answer:
+        answer = self.client().allocate(ids)
+        assert answer is not None
+        return answer
+
+
+class PluginProcess:
+    """A plugin of a process of its own."""
+
+    def __init__(
+        self, folder: Path, endpoint: str = "plugin.sock", death: str = "", resource: str = RESOURCE
+    ) -> None:
+        self.endpoint = endpoint
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.proxy.plugin_process", folder, endpoint, resource, death],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_registered(self) -> Self:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "registered\n"
+        return self
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self, number: int) -> None:
+        self._process.send_signal(number)
+        self._process.wait(WITHIN)
+
+    def clean_up(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait(WITHIN)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Node:
+    """A kubelet's folder, a proxy's folder, and all that runs between them."""
+
+    def __init__(self, folder: Path, *, patience: float = 8.0) -> None:
+        self.kubelet_dir, self.plugin_dir = folder / "k", folder / "p"
+        self.kubelet_dir.mkdir()
+        self.patience = patience
+        self.kubelet = Kubelet(self.kubelet_dir)
+        self._plugins: list[PluginProcess] = []
+        self.defect: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self.kubelet.start()
+        self.start_proxy()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for each in self._plugins:
+            each.clean_up()
+        self.stop_proxy()
+        self.kubelet.die()
+        if error is None:
+            assert self.defect is None
+
+    def start_proxy(self) -> None:
+        self.proxy = Proxy(self.kubelet_dir, self.plugin_dir, patience=self.patience)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        wait("the proxy listens", lambda: not self.proxy.why_not_ready())
+
+    def stop_proxy(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.proxy.stop)
+            self._thread.join(WITHIN)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self.proxy.run())
+        except Exception as error:  # noqa: BLE001 -- told at the end
+            self.defect = error
+        finally:
+            self._loop.close()
+
+    def plugin(
+        self, endpoint: str = "plugin.sock", death: str = "", resource: str = RESOURCE
+    ) -> PluginProcess:
+        """Start a plugin, which registers when it can."""
+        made = PluginProcess(self.plugin_dir, endpoint, death, resource)
+        self._plugins.append(made)
+        return made
+
+    def served(self, endpoint: str = "plugin.sock", death: str = "") -> PluginProcess:
+        """Start a plugin, and wait until the kubelet knows its devices."""
+        lists = len(self.kubelet.lists)
+        made = self.plugin(endpoint, death).wait_registered()
+        wait("a list", lambda: len(self.kubelet.lists) > lists or self.kubelet.healthy)
+        return made
+
+    def new_kubelet(self) -> Kubelet:
+        """Let the kubelet die, and another start."""
+        self.kubelet.die()
+        self.kubelet = Kubelet(self.kubelet_dir)
+        self.kubelet.start()
+        return self.kubelet
+
+
+@contextmanager
+def node(folder: Path, *, patience: float = 8.0) -> Iterator[Node]:
+    """Run a node."""
+    with Node(folder, patience=patience) as running:
+        yield running

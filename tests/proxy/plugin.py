@@ -1,0 +1,155 @@
+"""A device plugin in this process, with a real server on a real socket."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+
+from common.kubelet_api import deviceplugin_pb2 as pb
+from tests.proxy.node import RESOURCE
+
+Answering = Callable[[grpc.ServicerContext], str]
+_ANSWERS = {
+    "GetDevicePluginOptions": b"",
+    "Allocate": b"",
+    "GetPreferredAllocation": pb.PreferredAllocationResponse(
+        container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=["d1"])]
+    ).SerializeToString(),
+    "PreStartContainer": b"",
+}
+
+
+def register(
+    folder: Path,
+    endpoint: str,
+    *,
+    resource: str = RESOURCE,
+    version: str = "v1beta1",
+    within: float = 20.0,
+) -> None:
+    """Register as a plugin does.
+
+    Raises:
+        grpc.RpcError: it is refused.
+    """
+    request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
+    register_bytes(folder, request.SerializeToString(), within=within)
+
+
+def register_bytes(folder: Path, request: bytes, *, within: float = 20.0) -> None:
+    """Send the bytes of a registration.
+
+    Raises:
+        grpc.RpcError: it is refused.
+    """
+    with grpc.insecure_channel(
+        f"unix:{folder / 'kubelet.sock'}", (("grpc.use_local_subchannel_pool", 1),)
+    ) as channel:
+        channel.unary_unary("/v1beta1.Registration/Register", None, None)(
+            request, timeout=within, wait_for_ready=True
+        )
+
+
+class Plugin:
+    """Answers with its name, and does otherwise only what a test tells it.
+
+    Attributes:
+        answer: answers Allocate.
+        asked: the methods that were called.
+        options: what it answers when it is asked for its options.
+        fail_options: how many questions for them fail, after a call of Allocate.
+        lists: raw messages that it sends instead of its devices.
+    """
+
+    def __init__(self, folder: Path, name: str, *, endpoint: str = "", devices: int = 4) -> None:
+        self.name = name
+        self.endpoint = endpoint or f"{name}.sock"
+        self.answer: Answering = lambda _context: name
+        self.asked: list[str] = []
+        self.options = pb.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=True
+        ).SerializeToString()
+        self.lists: list[bytes] = []
+        self.fail_options = 0
+        self._devices = devices
+        self._folder = folder
+        self._changed = threading.Condition()
+        self._ended = True
+        self._server: grpc.Server | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Serve on its socket."""
+        self._ended = False
+        self._server = grpc.server(ThreadPoolExecutor(16))
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, name))
+            for name in _ANSWERS
+        }
+        handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._watch)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),)
+        )
+        path = self._folder / self.endpoint
+        path.unlink(missing_ok=True)
+        self._server.add_insecure_port(f"unix:{quote(str(path))}")
+        self._server.start()
+
+    def register(self, **how: Any) -> "Plugin":
+        register(self._folder, self.endpoint, **how)
+        return self
+
+    def say(self, devices: int) -> None:
+        """Offer so many devices from now on."""
+        with self._changed:
+            self._devices = devices
+            self._changed.notify_all()
+
+    def end_stream(self) -> None:
+        """End the streams, while the server goes on."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def end(self, *, within: float = 0.0) -> None:
+        """End streams and server; calls under way have so many seconds left."""
+        self.end_stream()
+        if self._server is not None:
+            self._server.stop(within).wait()
+
+    def _answer(self, method: str, _request: bytes, context: grpc.ServicerContext) -> bytes:
+        self.asked.append(method)
+        if method == "GetDevicePluginOptions":
+            if self.fail_options and "Allocate" in self.asked:
+                self.fail_options -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            return self.options
+        if method == "Allocate":
+            return pb.AllocateResponse(
+                container_responses=[
+                    pb.ContainerAllocateResponse(envs={"BY": self.answer(context)})
+                ]
+            ).SerializeToString()
+        return _ANSWERS[method]
+
+    def _watch(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from self.lists
+        if self.lists:
+            context.add_callback(self.end_stream)
+        while True:
+            with self._changed:
+                devices = self._devices
+            if not self.lists:
+                yield pb.ListAndWatchResponse(
+                    devices=[pb.Device(ID=f"d{each}", health="Healthy") for each in range(devices)]
+                ).SerializeToString()
+            with self._changed:
+                while devices == self._devices and not self._ended and context.is_active():
+                    self._changed.wait(0.1)
+                if self._ended or not context.is_active():
+                    return

@@ -1,0 +1,491 @@
+"""Plugins come, end, hang and are replaced behind a kubelet that does not see it."""
+
+import os
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+
+from proxy import calls as proxy_calls
+from proxy import resource as proxy_resource
+from simulator.kubelet.errors import CallFailed
+from tests.proxy.conftest import PATIENCE, MakePlugin
+from tests.proxy.node import RESOURCE, Node, wait
+
+pytestmark = pytest.mark.slow
+
+AWAY = f"the device plugin of {RESOURCE} has been away for more than {PATIENCE:g} s"
+
+
+def _by(running: Node) -> str:
+    return running.kubelet.allocate("d0").envs["BY"]
+
+
+def _is_known(running: Node, devices: int = 4) -> None:
+    wait(f"{devices} devices are known", lambda: running.kubelet.healthy == devices)
+
+
+def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None:
+    made = plugin().register()
+    _is_known(running)
+
+    client = running.kubelet.client()
+    assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
+    assert _by(running) == "a"
+    client.pre_start(("d0",))
+
+    assert (running.kubelet.options.pre_start, running.kubelet.options.preferred) == (True, True)
+    assert made.asked == [
+        "GetDevicePluginOptions",
+        "GetPreferredAllocation",
+        "Allocate",
+        "PreStartContainer",
+    ]
+    made.say(7)
+    _is_known(running, 7)
+
+
+def test_a_plugin_without_devices_is_registered_as_well(running: Node, plugin: MakePlugin) -> None:
+    plugin(devices=0).register()
+
+    wait("a list", lambda: running.kubelet.lists)
+    assert running.kubelet.lists == [()]
+
+
+def test_a_refusal_of_the_plugin_passes_as_it_is(running: Node, plugin: MakePlugin) -> None:
+    def refuse(context: grpc.ServicerContext) -> str:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no card fits")
+        raise AssertionError
+
+    plugin().register().answer = refuse
+    _is_known(running)
+
+    with pytest.raises(CallFailed, match=r"code = FailedPrecondition desc = no card fits$"):
+        _by(running)
+
+
+def test_the_end_of_a_plugin_is_not_seen_and_its_successor_is_asked(
+    running: Node, plugin: MakePlugin
+) -> None:
+    first = plugin("a").register()
+    _is_known(running)
+    first.end()
+    late = threading.Timer(0.5, lambda: plugin("b").register())
+    late.start()
+
+    assert _by(running) == "b"
+
+    late.join()
+    assert running.kubelet.losses == 0
+    assert len(running.kubelet.lists) == 1
+
+
+def test_calls_wait_beside_each_other(running: Node, plugin: MakePlugin) -> None:
+    first = plugin("a").register()
+    _is_known(running)
+    first.end()
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda: answers.append(_by(running))) for _ in range(20)]
+    for each in threads:
+        each.start()
+    calls = running.proxy.fronts[RESOURCE].calls
+    wait("all wait", lambda: calls.waiting == 20)
+    plugin("b").register()
+    for each in threads:
+        each.join()
+
+    assert answers == ["b"] * 20
+    assert 0 < calls.longest_wait() < PATIENCE
+
+
+def test_the_newest_registration_serves_and_the_older_one_again_after_it(
+    running: Node, plugin: MakePlugin
+) -> None:
+    plugin("a", devices=4).register()
+    _is_known(running)
+    newer = plugin("b", devices=5).register()
+    _is_known(running, 5)
+    assert _by(running) == "b"
+
+    newer.end()
+
+    _is_known(running, 4)
+    assert _by(running) == "a"
+    assert running.kubelet.losses == 0
+
+
+def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakePlugin) -> None:
+    older = plugin("a", devices=4).register()
+    plugin("b", devices=5).register()
+    _is_known(running, 5)
+
+    older.say(3)
+    plugin(
+        "c", devices=6, endpoint="c.sock"
+    ).register()  # lists arrive in the order of their sending
+
+    _is_known(running, 6)
+    assert [len(each) for each in running.kubelet.lists][-2:] == [5, 6]
+
+
+def test_a_plugin_may_register_again_on_its_own_socket(running: Node, plugin: MakePlugin) -> None:
+    made = plugin("a").register()
+    _is_known(running)
+
+    for _ in range(3):
+        made.register()
+
+    assert _by(running) == "a"
+    roster = running.proxy.fronts[RESOURCE].resource.roster
+    wait("one is left", lambda: len(roster.plugins) == 1)
+    assert running.kubelet.losses == 0
+
+
+def test_a_successor_on_the_same_socket_takes_its_place(running: Node, plugin: MakePlugin) -> None:
+    first = plugin("a", endpoint="same.sock").register()
+    _is_known(running)
+    first.end()
+
+    plugin("b", endpoint="same.sock", devices=5).register()
+
+    _is_known(running, 5)
+    assert _by(running) == "b"
+
+
+def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
+    running: Node, plugin: MakePlugin
+) -> None:
+    first = plugin("a").register()
+    _is_known(running)
+    first.end()
+
+    with pytest.raises(CallFailed, match=f"code = Unavailable desc = {AWAY}$"):
+        _by(running)
+    _is_known(running, 0)
+    assert len(running.kubelet.lists[-1]) == 4
+    began = time.monotonic()
+    with pytest.raises(CallFailed, match=AWAY):
+        _by(running)
+    assert time.monotonic() - began < PATIENCE / 2, "nobody waits once all is given up"
+
+    plugin("b").register()
+    _is_known(running, 4)
+    assert _by(running) == "b"
+
+
+def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
+    running: Node, plugin: MakePlugin
+) -> None:
+    def refuse(context: grpc.ServicerContext) -> str:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+        raise AssertionError
+
+    made = plugin("a").register()
+    made.answer = refuse
+    _is_known(running)
+
+    with pytest.raises(CallFailed, match=r"code = Unavailable desc = busy$"):
+        _by(running)
+
+    assert made.asked.count("Allocate") == 1
+
+
+def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
+    running: Node, plugin: MakePlugin
+) -> None:
+    """Its stream ends first, as ours does it; the call under way keeps its time."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slowly(_context: grpc.ServicerContext) -> str:
+        asked.set()
+        go_on.wait(PATIENCE)
+        return "a, late"
+
+    made = plugin("a").register()
+    made.answer = slowly
+    _is_known(running)
+    answers: list[str] = []
+    calling = threading.Thread(target=lambda: answers.append(_by(running)))
+    calling.start()
+    asked.wait(PATIENCE)
+    made.end_stream()
+    wait("its stream has ended", lambda: not running.proxy.fronts[RESOURCE].resource.roster.plugins)
+    go_on.set()
+    calling.join()
+
+    assert answers == ["a, late"]
+
+
+def test_a_stopped_plugin_is_passed_over_until_it_answers(
+    running: Node, plugin: MakePlugin
+) -> None:
+    """SIGSTOP: its stream stays open, and nothing is answered."""
+    plugin("a", devices=5).register()
+    stopped = running.plugin("b.sock").wait_registered()
+    _is_known(running, 4)
+    stopped.send(signal.SIGSTOP)
+
+    began = time.monotonic()
+    with pytest.raises(
+        CallFailed, match=f"{RESOURCE} has not answered Allocate within {PATIENCE:g} s"
+    ):
+        _by(running)
+    assert time.monotonic() - began >= PATIENCE - 0.1
+
+    _is_known(running, 5)
+    assert _by(running) == "a"
+    stopped.send(signal.SIGCONT)
+    _is_known(running, 4)
+    assert running.kubelet.allocate("d0").envs == {"PID": str(stopped.pid)}
+
+
+def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
+    running: Node,
+) -> None:
+    stopped = running.served()
+    stopped.send(signal.SIGSTOP)
+    with pytest.raises(CallFailed, match="has not answered"):
+        running.kubelet.allocate("d0")
+    _is_known(running, 0)
+
+    stopped.send(signal.SIGCONT)
+
+    _is_known(running, 4)
+    assert running.kubelet.allocate("d0").envs == {"PID": str(stopped.pid)}
+
+
+def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubelet(
+    running: Node, plugin: MakePlugin
+) -> None:
+    first = plugin("a").register()
+    _is_known(running)
+    broken = plugin("b")
+    broken.lists = [b"\x0a\xff\xff\xff"]
+
+    with pytest.raises(grpc.RpcError) as raised:
+        broken.register()
+
+    assert raised.value.details() == "b.sock: its list of devices cannot be read"
+    assert _by(running) == first.name
+    assert len(running.kubelet.lists) == 1
+
+
+def test_options_that_cannot_be_read_refuse_the_registration(
+    running: Node, plugin: MakePlugin
+) -> None:
+    made = plugin("a")
+    made.options = b"\x0a\xff"
+
+    with pytest.raises(grpc.RpcError) as raised:
+        made.register()
+
+    assert raised.value.details() == "a.sock: its options cannot be read"
+
+
+def test_other_options_are_told_to_the_kubelet(running: Node, plugin: MakePlugin) -> None:
+    plugin("a").register()
+    _is_known(running)
+    newer = plugin("b", devices=5)
+    newer.options = b""
+
+    newer.register()
+
+    wait("the kubelet knows", lambda: not running.kubelet.options.pre_start)
+    _is_known(running, 5)
+    assert _by(running) == "b"
+
+
+def test_the_kubelets_refusal_reaches_the_plugin(running: Node, plugin: MakePlugin) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        plugin("a").register(resource="no-domain")
+
+    assert raised.value.code() is grpc.StatusCode.UNKNOWN
+    assert 'the ResourceName "no-domain" is invalid' in str(raised.value.details())
+
+
+def test_no_more_calls_are_kept_than_a_bound(
+    running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_calls, "MOST_CALLS", 2)
+    first = plugin("a").register()
+    _is_known(running)
+    first.end()
+    threads = [threading.Thread(target=_by, args=(running,)) for _ in range(2)]
+    for each in threads:
+        each.start()
+    wait("both wait", lambda: running.proxy.fronts[RESOURCE].calls.waiting == 2)
+
+    with pytest.raises(
+        CallFailed, match=r"ResourceExhausted desc = 2 calls for example.com/widget"
+    ):
+        _by(running)
+
+    plugin("b").register()
+    for each in threads:
+        each.join()
+
+
+def test_no_more_plugins_of_a_resource_are_followed_than_a_bound(
+    running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_resource, "MOST_PLUGINS", 1)
+    plugin("a").register()
+
+    with pytest.raises(grpc.RpcError) as raised:
+        plugin("b").register()
+
+    assert raised.value.details() == f"1 plugins of {RESOURCE} are registered already"
+
+
+def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
+    running: Node, plugin: MakePlugin
+) -> None:
+    """Whatever it is that kills it comes again with each asking."""
+    over = threading.Event()
+
+    def restart() -> None:
+        while not over.is_set():
+            made = running.plugin("plugin.sock", "SIGKILL:Allocate:before")
+            while made.alive and not over.wait(0.02):
+                pass
+
+    restarting = threading.Thread(target=restart)
+    restarting.start()
+    try:
+        _is_known(running)
+        with pytest.raises(CallFailed):
+            running.kubelet.allocate("d0")
+    finally:
+        over.set()
+        restarting.join()
+    assert running.proxy.fronts[RESOURCE].calls.asked_again > 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda each: each.name)
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    "method",
+    ["GetDevicePluginOptions", "ListAndWatch", "GetPreferredAllocation", "Allocate",
+     "PreStartContainer"],
+)  # fmt: skip
+def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
+    running: Node, method: str, moment: str, number: signal.Signals
+) -> None:
+    running.plugin("dying.sock", f"{number.name}:{method}:{moment}")
+    time.sleep(0)  # the next may overtake it: both orders are right
+    if method not in ("GetDevicePluginOptions", "ListAndWatch"):
+        _is_known(running)
+        running.plugin("next.sock")
+    else:
+        running.plugin("next.sock").wait_registered()
+        _is_known(running)
+
+    client = running.kubelet.client()
+    assert client.prefer(("d0", "d1"), (), 1) == ("d0",)
+    answer = running.kubelet.allocate("d0")
+    client.pre_start(("d0",))
+
+    assert int(answer.envs["PID"]) != os.getpid()
+    assert running.kubelet.losses == 0
+
+
+def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
+    running: Node, plugin: MakePlugin
+) -> None:
+    """One question after a call that was left unanswered is not its last chance."""
+    hung = threading.Event()
+
+    def hang(_context: object) -> str:
+        hung.wait(PATIENCE + 5)
+        return "late"
+
+    made = plugin("a").register()
+    made.answer = hang
+    made.fail_options = 2
+    _is_known(running)
+    with pytest.raises(CallFailed, match="has not answered"):
+        _by(running)
+    hung.set()
+    made.answer = lambda _context: "again"
+
+    wait("it is asked", lambda: _answers(running) == "again")
+    _is_known(running)
+
+
+def _answers(running: Node) -> str:
+    try:
+        return _by(running)
+    except CallFailed:
+        return ""
+
+
+def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
+    running: Node, plugin: MakePlugin
+) -> None:
+    hung = threading.Event()
+
+    def hang(_context: object) -> str:
+        hung.wait(PATIENCE + 5)
+        return "late"
+
+    plugin("a").register().answer = hang
+    _is_known(running)
+    with pytest.raises(CallFailed, match="has not answered"):
+        _by(running)
+    hung.set()
+
+    assert [len([one for one in each if one.healthy]) for each in running.kubelet.lists] == [4]
+
+
+def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(
+    running: Node, plugin: MakePlugin
+) -> None:
+    stopped = running.plugin("a.sock").wait_registered()
+    newer = plugin("b").register()
+    _is_known(running)
+    stopped.send(signal.SIGSTOP)
+    newer.end()
+    late = threading.Timer(0.5, lambda: plugin("c").register())
+    late.start()
+
+    assert _by(running) == "c"
+
+    late.join()
+    stopped.send(signal.SIGCONT)
+
+
+def test_waiting_and_asking_together_take_no_longer_than_patience(
+    running: Node, plugin: MakePlugin
+) -> None:
+    """PreStartContainer has 30 s in all (K10)."""
+    first = plugin("a").register()
+    _is_known(running)
+    first.end()
+
+    def hang(_context: object) -> str:
+        time.sleep(PATIENCE)
+        return "late"
+
+    def come_and_hang() -> None:
+        made = plugin("b")
+        made.answer = hang
+        made.register()
+
+    late = threading.Timer(PATIENCE - 1, come_and_hang)
+    late.start()
+    began = time.monotonic()
+    with pytest.raises(CallFailed):
+        _by(running)
+
+    assert time.monotonic() - began < PATIENCE + 1.5
+    late.join()
+
+
+def test_an_endpoint_is_a_file_name_and_no_uri(running: Node, plugin: MakePlugin) -> None:
+    plugin("a", endpoint="xA.sock", devices=9)
+    plugin("b", endpoint="x%41.sock", devices=5).register()
+
+    _is_known(running, 5)
+    assert _by(running) == "b"

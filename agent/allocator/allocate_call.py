@@ -88,7 +88,9 @@ class AllocateCall:
         written = self._observer.written()
         with self._state as state:
             last, service = state.last_answer(resource, ids, written), state.service
-            if last is None or service is None or not state.record.may_be_listed(service.pod):
+            if last is None or service is None:
+                return None
+            if state.listed is not None and not state.record.lists(service.pod.key):
                 return None
             view = state.pods.view(service.pod)
             container = view.demand.of(last.container) if view is not None else None

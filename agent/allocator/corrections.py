@@ -4,16 +4,16 @@ Only guesses are corrected: what was known does not turn out wrong, and the entr
 may show the same places (K29) or come back (K33).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import ListedPod
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Offered, RecordedPod
+from agent.allocator.record import Offered, Record, RecordedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import count_of
@@ -57,9 +57,7 @@ def by_checkpoint(
     return result, found
 
 
-def by_list(
-    service: InService, listed: Sequence[RecordedPod]
-) -> tuple[InService, list[Correction]]:
+def by_list(service: InService, record: Record) -> tuple[InService, list[Correction]]:
     """Return the pod in service after what ``List`` shows: a guess that it shows is none any more.
 
     What its own entry does not show of a listed container was a wrong guess; what was none has been
@@ -70,23 +68,30 @@ def by_list(
     for each in service.answers:
         if not each.allocated:
             continue
-        for pod in listed:
-            assert pod.listed is not None  # noqa: S101 -- they are listed ones
-            mine = service.is_pod(pod.id, pod.uid)
-            for one in pod.listed.containers:
-                has = one.held.get(each.resource) == each.ids
-                if mine and one.name == each.container:
-                    if not has and not _is_guess(each):
-                        return replace(service, answers=()), found
-                    result = result.proven(each) if has else result.taken_back(each)
-                elif not mine and has and _is_guess(each):
-                    result = result.taken_back(each)
-                    found.append(_correction(service, each, ContainerRef(pod.id, one.name)))
+        for pod, one in _listed(record.open):
+            has = one.held.get(each.resource) == each.ids
+            if service.is_pod(pod.id, pod.uid) and one.name == each.container:
+                if not has and not _is_guess(each):
+                    return replace(service, answers=()), found
+                result = result.proven(each) if has else result.taken_back(each)
+        for pod, one in _listed(record.pods) if _is_guess(each) else ():
+            has = one.held.get(each.resource) == each.ids
+            if has and not service.is_pod(pod.id, pod.uid):
+                result = result.taken_back(each)
+                found.append(_correction(service, each, ContainerRef(pod.id, one.name)))
     return result, found
 
 
+def _listed(pods: Iterable[RecordedPod]) -> Iterator[tuple[RecordedPod, ListedContainer]]:
+    """Walk the containers that ``List`` shows."""
+    for pod in pods:
+        if pod.listed is not None:
+            for one in pod.listed.containers:
+                yield pod, one
+
+
 def by_offer(
-    service: InService, offered: Offered, written: Checkpoint, listed: Sequence[RecordedPod]
+    service: InService, offered: Offered, written: Checkpoint, record: Record
 ) -> InService:
     """Return the pod in service without the guesses whose places the kubelet offers again.
 
@@ -98,7 +103,7 @@ def by_offer(
             _is_guess(each)
             and each.ids <= offered.get(each.resource, frozenset())
             and not written.owners(each.resource, each.ids)
-            and not any(pod.shows_exactly(each.resource, each.ids) for pod in listed)
+            and not any(one.held.get(each.resource) == each.ids for _, one in _listed(record.pods))
         ):
             service = service.taken_back(each)
     return service

@@ -20,7 +20,7 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Offered, Record, Seen, read_record
+from agent.allocator.record import Offered, Record, Seen, Settled, read_record, settle
 from agent.allocator.resolver import Resolution, Turn
 from agent.allocator.saved_state import Store, decode, encode
 from contract.allocation import Evidence
@@ -37,7 +37,6 @@ class NodeState:
 
     Attributes:
         pods: what the API shows of pods.
-        record: who holds what.
         turn: whose turn it was (R3).
         service: the pod in service.
         answers: how many answers this process has given.
@@ -48,7 +47,9 @@ class NodeState:
     def __init__(self, store: Store) -> None:
         """Start with what the agent before has left in *store*."""
         self.pods = Pods()
-        self.record = Record()
+        self._record = Record()
+        self._stale = False
+        self._settled = Settled()
         self._store = store
         self.service, self.turn = decode(store.load())
         self.answers = 0
@@ -91,7 +92,7 @@ class NodeState:
             self.service, self._earlier, self.turn = None, None, Turn()
             self._seen.clear()
             self._freed.clear()
-            self.listed = None
+            self.listed, self._settled = None, Settled()
             self._plan = None
         self._kubelet = life
 
@@ -105,10 +106,8 @@ class NodeState:
         names: Collection[Key],
         shown: AbstractSet[str],
         is_only_one: Callable[[PodView], bool],
-    ) -> bool:
+    ) -> None:
         """Apply what the API has told since ``List`` showed the pods of the record.
-
-        Return whether a pod is sure now that was not.
 
         Args:
             names: the names that were read.
@@ -116,13 +115,13 @@ class NodeState:
             is_only_one: whether the watch has told of no other pod of this name.
         """
         before = len(self._confirmed)
-        for each in self.record.listed:
+        for each in self.record.open:
             if each.id.key in names and self.turn.is_new(each, self.record):
                 uids = map(kubelet_uid, self.pods.of_name(each.id.key))
                 self._confirmed |= {uid for uid in uids if uid in shown and self.pods.is_shown(uid)}
             if each.lacks and each.view is not None and is_only_one(each.view):
                 self._confirmed.add(each.uid)
-        return len(self._confirmed) > before
+        self._stale = self._stale or len(self._confirmed) > before
 
     def see(
         self,
@@ -142,21 +141,25 @@ class NodeState:
         """
         before = self.written or written or Checkpoint()
         self._ever_written |= before.pods.keys()
+        self._settled = settle(
+            self._record,
+            written=written or Checkpoint(),
+            listed=listed,
+            services=self._services,
+            pods=self.pods,
+        )
         self.written, self.listed, self._offered = written, listed, offered or {}
         corrections = self._correct(before, written) if written is not None else []
-        self.rebuild()
+        self._stale = True
         if settled and self.service is not None:
-            was = self.service
+            was, record = self.service, self.record
             if listed is not None:
-                self.service, wrong = by_list(was, self.record.listed)
+                self.service, wrong = by_list(was, record)
                 corrections += wrong
-            self.service = by_offer(
-                self.service, self._offered, written or Checkpoint(), self.record.listed
-            )
+            self.service = by_offer(self.service, self._offered, written or Checkpoint(), record)
             if self._is_disproved(was, self.service):
                 self.turn = self.turn.disproved()
-            if self.service is not was:
-                self.rebuild()
+            self._stale = self.service is not was
         self._remember(offered=bool(offered))
         self.turn = self.turn.without_departed(self.record, self._seen)
         return corrections
@@ -165,7 +168,7 @@ class NodeState:
         """Return whether an answer was another pod's; of its own, the container alone was wrong."""
         lost = [each for each in was.answers if each not in now.answers]
         lost = [each for each in lost if not any(each.is_for_same(one) for one in now.answers)]
-        mine = [each for each in self.record.listed if was.is_pod(each.id, each.uid)]
+        mine = [each for each in self.record.open if was.is_pod(each.id, each.uid)]
         return any(
             not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost
         )
@@ -182,8 +185,7 @@ class NodeState:
         """
         was = self.service
         found = self._correct(self.written or written, written)
-        if self.service is not was:
-            self.rebuild()
+        self._stale = self._stale or self.service is not was
         return found
 
     def is_something_over(self) -> bool:
@@ -198,8 +200,7 @@ class NodeState:
 
     def has_ended(self, uid: str) -> bool:
         """Return whether the entry of a pod, by the kubelet's UID, is one that stayed (K29)."""
-        known = next((each for each in self.record.pods if each.uid == uid), None)
-        view = self.pods.by_uid(uid)
+        known, view = self.record.of_uid(uid), self.pods.by_uid(uid)
         if known is not None:
             return known.over or (view is not None and view.terminal)
         return view.terminal if view is not None else uid in self._ever_written
@@ -225,7 +226,10 @@ class NodeState:
 
     def _remember(self, *, offered: bool) -> None:
         """Keep which pods were listed, and whose places were offered (R2)."""
-        for each in self.record.pods:
+        settled = self.record.settled.by_uid.keys()
+        self._seen |= settled
+        self._freed -= settled
+        for each in self.record.others:
             if each.listed is not None and each.uid:
                 self._seen.add(each.uid)
                 if not each.over:
@@ -235,13 +239,24 @@ class NodeState:
             elif each.over and offered:
                 self._freed.add(each.uid)
         if self.record.listing:  # a name that has gone may come back as another pod's
-            self._confirmed &= {each.uid for each in self.record.listed}
+            self._confirmed &= settled | {each.uid for each in self.record.open}
 
     def take_turn(self, turn: Turn) -> None:
         """Apply whose turn it is now."""
         before, self.turn = self.turn, turn
         if (turn.asker, turn.passed) != (before.asker, before.passed):
+            self._stale = True
+
+    @property
+    def record(self) -> Record:
+        """Who holds what, by what was seen last."""
+        if self._stale:
             self.rebuild()
+        return self._record
+
+    @property
+    def _services(self) -> Sequence[InService]:
+        return [each for each in (self.service, self._earlier) if each is not None]
 
     def rebuild(self, offered: Offered | None = None) -> None:
         """Put the record together anew, from what was seen last.
@@ -250,10 +265,11 @@ class NodeState:
             offered: what the kubelet offers, where that is not what the last look was told.
         """
         turn = self.turn
-        self.record = read_record(
+        self._stale = False
+        self._record = read_record(
             written=self.written or Checkpoint(),
             listed=self.listed,
-            services=[each for each in (self.service, self._earlier) if each is not None],
+            services=self._services,
             pods=self.pods,
             seen=Seen(
                 listed=self._seen,
@@ -264,7 +280,7 @@ class NodeState:
                 offered=self._offered if offered is None else offered,
                 synced=self._synced,
             ),
-            before=self.record,
+            settled=self._settled,
         )
 
     # --- the pod in service ---------------------------------------------------------------
@@ -288,8 +304,7 @@ class NodeState:
             Answered(name, resource, ids, resolution.evidence, allocated)
         )
         self.answers += 1
-        if allocated:
-            self.rebuild()
+        self._stale = self._stale or allocated
 
     def save(self) -> None:
         """Write what the next agent has to know."""

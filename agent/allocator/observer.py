@@ -162,8 +162,7 @@ class Observer:
         with self._state as state:
             state.update(self._pods.views(), synced=self._pods.is_synced())
             corrections = state.see(written, listed, offered=offered, settled=settled)
-            if state.confirm(*confirmed, self._pods.is_only_one):
-                state.rebuild()
+            state.confirm(*confirmed, self._pods.is_only_one)
         for each in corrections:
             self._decision_log.corrected(each)
 
@@ -177,13 +176,13 @@ def _to_read(state: NodeState, read: AbstractSet[Key]) -> list[Key]:
     turn, record = state.turn, state.record
     come = [
         each
-        for each in record.listed
+        for each in record.open
         if (each.lacks or (each.view is not None and each.view.terminal))
         and turn.is_new(each, record)
     ]
     unknown = [
         each
-        for each in record.listed
+        for each in record.open
         if (each.view is None and turn.is_asker(each))
         or (each.over and not each.shows and not (each.view is not None and each.view.terminal))
     ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from agent.allocator.free_places import by_card
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
@@ -99,11 +98,10 @@ class PreferredCall:
     def _assumptions(self, call: Call) -> Assumptions:
         """Return what the kubelet may withhold, and what may be free all the same."""
         record, other = self._state.record, call.resource.other
-        withheld = record.withheld(
-            call.resource, call.offered, self._table.cards(call.resource).keys()
-        )
+        withheld = record.withheld(call.resource, call.offered)
         return Assumptions(
-            {other: by_card(withheld[other])}, {other: by_card(record.doubtful(other))}
+            {other: self._table.count(other, withheld)},
+            {other: self._table.count(other, record.doubtful(other))},
         )
 
     def _policy_for(self, asker: Resolution) -> Policy:

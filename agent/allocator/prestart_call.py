@@ -123,7 +123,7 @@ class PreStartCall:
             found = []
             for uid, name in written.owners(resource, ids):
                 view = state.pods.by_uid(uid)
-                known = next((each for each in state.record.pods if each.uid == uid), None)
+                known = state.record.of_uid(uid)
                 pod = view.id if view is not None else PodId("", "", uid)
                 pod = pod if view is not None or known is None else known.id
                 ref = ContainerRef(pod, name)

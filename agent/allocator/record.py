@@ -13,7 +13,7 @@ K35 in docs/kubelet-facts.md.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from agent.allocator.identity import Identified, identify
 from agent.allocator.in_service import InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers, Places
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
+from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from contract.demand import ContainerKind
@@ -34,6 +34,7 @@ Shape: TypeAlias = str
 
 _NOTHING: frozenset[str] = frozenset()
 _NO_PLACES: Places = {}
+_NOT_WRITTEN: Containers = {}
 _UNKNOWN = QueuePosition(0, "", "", 0, "")
 
 
@@ -64,18 +65,14 @@ class RecordedPod:
     written: Containers = field(default_factory=dict)
 
     @cached_property
-    def settled(self) -> bool:
-        """Whether ``List`` and the checkpoint agree on it, and it lacks nothing."""
-        return (
-            self.listed is not None
-            and self.view is not None
-            and not self.over
-            and self.shows
-            and not self.lacks
-            and all(
-                self.written.get(one.name, one.held) == one.held for one in self.listed.containers
-            )
-        )
+    def is_settled(self) -> bool:
+        """Whether all sources agree on it, and it lacks nothing: no call can be its."""
+        if self.listed is None or self.view is None or self.view.terminal or self.over:
+            return False
+        shown = {one.name: one.held for one in self.listed.containers}
+        agree = all(self.written.get(name, places) == places for name, places in shown.items())
+        known = {**self.written, **{name: places for name, places in shown.items() if places}}
+        return agree and self.shows and not self.lacks and self.held == known
 
     def is_init(self, container: str) -> bool:
         """Return whether a container is an ordinary init container, which ``List`` omits (K4)."""
@@ -93,6 +90,10 @@ class RecordedPod:
     def shape(self) -> Shape:
         """Its name and those of its listed containers: another shape is another pod."""
         return " ".join((*self.id.key, *sorted(self.listed.names if self.listed else ())))
+
+    def places(self, resource: Resource) -> frozenset[str]:
+        """Return every place of *resource* that its containers hold."""
+        return _NOTHING.union(*(one.get(resource, _NOTHING) for one in self.held.values()))
 
     @property
     def shows(self) -> bool:
@@ -132,45 +133,135 @@ class RecordedPod:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """The settled pods: most of a busy node's, and the same from call to call.
+
+    They are taken over as they were and counted once, which changes no result.
+
+    Attributes:
+        pods: these pods.
+    """
+
+    pods: tuple[RecordedPod, ...] = ()
+
+    @cached_property
+    def by_entry(self) -> Mapping[int, RecordedPod]:
+        """The pods by their entries: an entry that is unchanged is the same object."""
+        return {id(each.listed): each for each in self.pods}
+
+    @cached_property
+    def by_uid(self) -> Mapping[str, RecordedPod]:
+        """The pods by the kubelet's UID."""
+        return {each.uid: each for each in self.pods}
+
+    @cached_property
+    def by_id(self) -> Mapping[PodId, RecordedPod]:
+        """The pods by the API's UID."""
+        return {each.id: each for each in self.pods}
+
+    @cached_property
+    def keys(self) -> AbstractSet[Key]:
+        """Their names."""
+        return {each.id.key for each in self.pods}
+
+    @cached_property
+    def shapes(self) -> Mapping[Shape, int]:
+        """How many pods there are of each shape."""
+        return Counter([each.shape for each in self.pods])
+
+    @cached_property
+    def held(self) -> Mapping[Resource, frozenset[str]]:
+        """The places that they hold."""
+        return _all_places(self.pods)
+
+
+def settle(
+    before: "Record",
+    *,
+    written: Checkpoint,
+    listed: Sequence[ListedPod] | None,
+    services: Sequence[InService],
+    pods: Pods,
+) -> Settled:
+    """Return the pods of the record before that are settled, and of which nothing has changed.
+
+    Args:
+        before: the record before.
+        written: the checkpoint.
+        listed: what ``List`` shows; ``None`` where it cannot be had.
+        services: the pods in service: they are never settled.
+        pods: what the API shows of pods.
+    """
+    if listed is None:
+        return Settled()
+    known = {**before.settled.by_entry}
+    known.update((id(each.listed), each) for each in before.open if each.is_settled)
+    names = Counter([entry.key for entry in listed])
+    serving = {each.pod.key for each in services}
+    found = tuple(
+        pod
+        for entry in listed
+        if (pod := known.get(id(entry))) is not None
+        and pod.view is pods.by_uid(pod.uid)
+        and pod.written is written.pods.get(pod.uid, _NOT_WRITTEN)
+        and names[entry.key] == 1
+        and entry.key not in serving
+    )
+    return before.settled if found == before.settled.pods else Settled(found)
+
+
+@dataclass(frozen=True)
 class Record:
     """Who holds what, at one moment.
 
     Attributes:
-        pods: every pod that is listed or that something is written of.
+        others: the pods that are not settled: of these one may be asking.
         listing: whether ``List`` could be had.
+        settled: the settled pods.
     """
 
-    pods: tuple[RecordedPod, ...] = ()
+    others: tuple[RecordedPod, ...] = ()
     listing: bool = False
+    settled: Settled = field(default_factory=Settled)
+
+    @property
+    def pods(self) -> tuple[RecordedPod, ...]:
+        """Every pod that is listed or that something is written of."""
+        return self.settled.pods + self.others
 
     @cached_property
-    def listed(self) -> Sequence[RecordedPod]:
-        """The pods that ``List`` shows."""
-        return [each for each in self.pods if each.listed is not None]
+    def open(self) -> Sequence[RecordedPod]:
+        """The pods that ``List`` shows and that are not settled."""
+        return [each for each in self.others if each.listed is not None]
 
     @cached_property
-    def by_shape(self) -> Mapping[Shape, Sequence[RecordedPod]]:
-        """The pods that ``List`` shows, by shape."""
-        found: dict[Shape, list[RecordedPod]] = {}
-        for each in self.listed:
-            found.setdefault(each.shape, []).append(each)
+    def shapes(self) -> Mapping[Shape, int]:
+        """How often ``List`` shows each shape."""
+        found = dict(self.settled.shapes)
+        for each in self.open:
+            found[each.shape] = found.get(each.shape, 0) + 1
         return found
 
     @cached_property
     def _by_id(self) -> Mapping[PodId, RecordedPod]:
-        return {each.id: each for each in self.pods}
+        return {each.id: each for each in self.others}
 
     def pod(self, pod: PodId) -> RecordedPod | None:
         """Return what is known of a pod."""
-        return self._by_id.get(pod)
+        return self._by_id.get(pod) or self.settled.by_id.get(pod)
 
-    def may_be_listed(self, pod: PodId) -> bool:
-        """Return whether ``List`` shows a pod of this name, as far as it could be had."""
-        return not self.listing or any(each.id.key == pod.key for each in self.listed)
+    def lists(self, key: Key) -> bool:
+        """Return whether ``List`` shows a pod of this name."""
+        return key in self.settled.keys or any(each.id.key == key for each in self.open)
+
+    def of_uid(self, uid: str) -> RecordedPod | None:
+        """Return what is known of a pod by the kubelet's UID."""
+        found = self.settled.by_uid.get(uid)
+        return found or next((each for each in self.others if each.uid == uid), None)
 
     def containers(self, pod: PodId) -> Containers:
         """Return what the containers of a pod hold."""
-        found = self._by_id.get(pod)
+        found = self.pod(pod)
         return {} if found is None else found.held
 
     def holding(self, ref: ContainerRef, resource: Resource) -> frozenset[str] | None:
@@ -183,31 +274,19 @@ class Record:
             for name, places in each.held.items():
                 yield ContainerRef(each.id, name), places
 
-    def owners(self, resource: Resource, ids: AbstractSet[str]) -> Sequence[RecordedPod]:
-        """Return the pods that hold any of *ids*."""
-        return [
-            each
-            for each in self.pods
-            if any(
-                not places.get(resource, _NOTHING).isdisjoint(ids) for places in each.held.values()
-            )
-        ]
-
     def find(self, resource: Resource, ids: frozenset[str]) -> list[ContainerRef]:
         """Return the containers that hold exactly *ids*; several where they were handed on (K7)."""
         return [
             ContainerRef(each.id, name)
-            for each in self.owners(resource, ids)
+            for each in self.pods
             for name, places in each.held.items()
             if places.get(resource) == ids
         ]
 
     @cached_property
     def _held(self) -> Mapping[Resource, frozenset[str]]:
-        return {
-            one: _NOTHING.union(*(places.get(one, _NOTHING) for _, places in self.walk()))
-            for one in Resource
-        }
+        more = _all_places(self.others)
+        return {one: self.settled.held[one] | more[one] for one in Resource}
 
     def held(self, resource: Resource) -> frozenset[str]:
         """Return every place of *resource* that somebody holds."""
@@ -218,9 +297,9 @@ class Record:
 
         What ordinary init containers of its own pod have left over is within reach (K7).
         """
-        taken: set[str] = set()
-        for each in self.owners(resource, ids):
-            has = _NOTHING.union(*(one.get(resource, _NOTHING) for one in each.held.values()))
+        taken = set(self.settled.held[resource] & ids)
+        for each in self.others:
+            has = each.places(resource)
             if each.id == ref.pod:
                 has -= self.reusable(each.id, resource)
             taken |= has & ids
@@ -228,7 +307,7 @@ class Record:
 
     def reusable(self, pod: PodId, resource: Resource) -> frozenset[str]:
         """Return what the ordinary init containers of a pod have left over (K7)."""
-        found = self._by_id.get(pod)
+        found = self.pod(pod)
         left, kept = set[str](), set[str]()
         for name, places in self.containers(pod).items():
             if found is not None:
@@ -237,37 +316,25 @@ class Record:
 
     def doubtful(self, resource: Resource) -> frozenset[str]:
         """Return what pods hold that are not listed: they may be over, and nobody has told."""
-        return _NOTHING.union(
-            *(
-                places.get(resource, _NOTHING)
-                for each in self.pods
-                if self.listing and each.listed is None
-                for places in each.held.values()
-            )
-        )
+        unlisted = (each for each in self.others if self.listing and each.listed is None)
+        return _all_places(unlisted)[resource]
 
-    def withheld(
-        self, asked: Resource, offered: AbstractSet[str], places: AbstractSet[str]
-    ) -> Mapping[Resource, frozenset[str]]:
-        """Return what the kubelet counts as used though nobody holds it (R7, K31).
+    def withheld(self, asked: Resource, offered: AbstractSet[str]) -> frozenset[str]:
+        """Return what the kubelet counts as used of the other resource, and nobody holds (R7, K31).
 
-        Of what is asked for its offer says so. What a pod that is over had is counted as a whole or
-        not at all: if some of it is not offered, the rest would not be either.
+        What a pod that is over had is counted as a whole or not at all: if its places of what is
+        asked for are not offered, the rest would not be either.
 
         Args:
             asked: the resource that is asked for.
             offered: what is offered of it.
-            places: all healthy places of it.
         """
         counted: set[str] = set()
-        for each in self.pods:
+        for each in self.others:
             mine = _NOTHING.union(*(one.get(asked, _NOTHING) for one in each.ended.values()))
             if not mine & offered:
                 counted.update(*(one.get(asked.other, _NOTHING) for one in each.ended.values()))
-        return {
-            asked: frozenset(places - offered - self.held(asked)),
-            asked.other: frozenset(counted - self.held(asked.other)),
-        }
+        return frozenset(counted - self.held(asked.other))
 
 
 Offered: TypeAlias = Mapping[Resource, AbstractSet[str]]
@@ -306,7 +373,7 @@ def read_record(  # noqa: PLR0913 -- the sources
     services: Sequence[InService],
     pods: Pods,
     seen: Seen,
-    before: Record | None = None,
+    settled: Settled | None = None,
 ) -> Record:
     """Put the three sources together.
 
@@ -317,10 +384,9 @@ def read_record(  # noqa: PLR0913 -- the sources
             old (K33), and then nobody else knows what that was given while there is no ``List``.
         pods: what the API shows of pods.
         seen: what is known besides.
-        before: the record before: a settled pod of which all sources say the same is taken from
-            it. That changes no result.
+        settled: what :func:`settle` found in these sources.
     """
-    return _Reading(written, listed, services, pods, seen).record(before or Record())
+    return _Reading(written, listed, services, pods, seen).record(settled or Settled())
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,61 +399,39 @@ class _Reading:
     pods: Pods
     seen: Seen
 
-    def record(self, before: Record) -> Record:
+    def record(self, settled: Settled) -> Record:
         """Put the sources together: listed pods, then what is written of others, then our own."""
-        found, others = self._settled(before)
-        found += [
+        entries = [each for each in self.listed or () if id(each) not in settled.by_entry]
+        found = [
             self._listed_pod(each)
             for each in identify(
-                others,
+                entries,
                 self.written,
                 self.services,
                 self.pods,
-                used={each.uid for each in found},
+                used=settled.by_uid.keys(),
                 confirmed=self.seen.confirmed,
                 asker=self.seen.asker,
             )
         ]
-        shown = Record(tuple(found))
-        there = {each.uid for each in found}
+        listing = self.listed is not None
+        shown = Record(tuple(found), listing, settled)
+        there = settled.by_uid.keys() | {each.uid for each in found}
         found += [self._unlisted_pod(uid, shown) for uid in self.written.pods if uid not in there]
         for each in self._served:
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
                 view = self.pods.by_uid(each.uid)
-                over = self.listed is not None or (view is not None and self._has_ended(view))
+                over = listing or (view is not None and self._has_ended(view))
                 held, ended = ({}, each.given) if over else (each.given, {})
                 found.append(RecordedPod(each.pod, each.uid, view, None, held, ended, over))
-        if self.listed is None:  # who is not served yet can only be known from the API
+        if not listing:  # who is not served yet can only be known from the API
             there = {each.uid for each in found}
             found += [
                 RecordedPod(view.id, kubelet_uid(view), view, None, {})
                 for view in self.pods.shown
                 if kubelet_uid(view) not in there
             ]
-        return Record(tuple(found), self.listed is not None)
-
-    def _settled(self, before: Record) -> tuple[list[RecordedPod], list[ListedPod]]:
-        """Return the pods of *before* that are settled still, and the entries of all others."""
-        if self.listed is None:
-            return [], []
-        known = {id(each.listed): each for each in before.listed if each.settled}
-        names = Counter(entry.key for entry in self.listed)
-        serving = {each.pod.key for each in self.services}
-        found: list[RecordedPod] = []
-        others: list[ListedPod] = []
-        for entry in self.listed:
-            pod = known.get(id(entry))
-            if (
-                pod is not None
-                and pod.view is self.pods.by_uid(pod.uid)
-                and pod.written is self.written.pods.get(pod.uid)
-                and names[entry.key] == 1
-                and entry.key not in serving
-            ):
-                found.append(pod)
-            else:
-                others.append(entry)
-        return found, others
+        return Record(tuple(found), listing, settled)
 
     @property
     def _served(self) -> Sequence[InService]:
@@ -399,7 +443,7 @@ class _Reading:
     def _listed_pod(self, each: Identified) -> RecordedPod:
         """Return a listed pod with what it holds: all that List shows, whatever else is known."""
         shown = {one.name: one.held for one in each.entry.containers}
-        written = self.written.pods.get(each.uid, {})
+        written = self.written.pods.get(each.uid, _NOT_WRITTEN)
         # The file was read before: where List shows something else, the kubelet has freed it (R2).
         freed = any(
             shown[name].get(resource) != ids
@@ -464,6 +508,15 @@ class _Reading:
 
     def _has_ended(self, view: PodView) -> bool:
         return view.terminal or not self.pods.is_shown(kubelet_uid(view))
+
+
+def _all_places(pods: Iterable[RecordedPod]) -> Mapping[Resource, frozenset[str]]:
+    """Return the places that pods hold."""
+    containers = [places for each in pods for places in each.held.values()]
+    return {
+        one: _NOTHING.union(*[places.get(one, _NOTHING) for places in containers])
+        for one in Resource
+    }
 
 
 def _added(held: Containers, more: Containers) -> Containers:

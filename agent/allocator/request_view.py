@@ -6,7 +6,7 @@ found for each.
 
 from collections.abc import Callable, Mapping
 
-from agent.allocator.free_places import by_card, free_places, left_over, within_reach
+from agent.allocator.free_places import free_places, left_over, within_reach
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import DeviceTable, per_card
 from agent.allocator.placement_request import Assumptions, PlacementRequest
@@ -42,7 +42,7 @@ class RequestView:
         self._table = table
         self._record = record
         self.offered = within_reach(request.ref, request.resource, request.available, record)
-        self._offer = by_card(self.offered)
+        self._offer = table.count(request.resource, self.offered)
         wishes = request.constraints.wishes
         self._barred = {
             card.uuid: (unhealthy(card.uuid), wishes.excludes(model=card.model, uuid=card.uuid))
@@ -109,7 +109,7 @@ class RequestView:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*step.fixed, *step.must}
         if other in step.lacking:
-            bound |= left_over(self._pod, other, self._record).keys()
+            bound |= left_over(self._pod, other, self._record, self._table).keys()
         need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
         states = {state.uuid: state for state in self._states({})}
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
@@ -143,7 +143,7 @@ class RequestView:
                     card: max(n - missing.get(card, 0) + more.get(card, 0), 0)
                     for card, n in found.items()
                 }
-                left[each] = left_over(self._pod, each, self._record)
+                left[each] = left_over(self._pod, each, self._record, self._table)
         return [
             Capacity(
                 state,

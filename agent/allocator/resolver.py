@@ -91,10 +91,10 @@ class Turn:
         me = found.me if found is not None else asker
         if not record.listing:  # a pod that is guessed without List may not be listed yet
             return replace(self, asker=me, guessed=True, before=None)
-        others = [each for each in record.listed if each.id != asker]
+        others = [each for each in record.open if each.id != asker]
         return Turn(
             me,
-            {shape: len(alike) for shape, alike in record.by_shape.items()},
+            record.shapes,
             guessed,
             frozenset(each.me for each in others if each.lacks or each.me in self.passed),
             self.before if me == self.asker else replace(self, before=None),
@@ -105,11 +105,8 @@ class Turn:
         """Return what a refusal leaves: every pod listed that lacks something is rejected."""
         if not record.listing:
             return self
-        there = {each.me for each in record.listed}
-        lacking = {each.me for each in record.listed if each.lacks}
-        counts = {shape: len(alike) for shape, alike in record.by_shape.items()}
-        passed = frozenset((self.passed & there) | lacking)
-        return replace(self, listed=counts, guessed=True, passed=passed)
+        rejected = (each.me for each in record.open if each.lacks or each.me in self.passed)
+        return replace(self, listed=record.shapes, guessed=True, passed=frozenset(rejected))
 
     def disproved(self) -> "Turn":
         """Return the turn before the pod of the last call was guessed: it was not that pod's."""
@@ -128,12 +125,11 @@ class Turn:
         """
         if not record.listing:
             return self
-        now, names = record.by_shape, {each.id.key for each in record.listed}
-        asker, listed = self.asker, self.listed
-        if asker is not None and asker.uid in seen and asker.key not in names:
+        asker, listed, now = self.asker, self.listed, record.shapes
+        if asker is not None and asker.uid in seen and not record.lists(asker.key):
             asker = None
-        if listed is not None:
-            listed = {shape: min(n, len(now.get(shape, ()))) for shape, n in listed.items()}
+        if listed is not None and not listed.items() <= now.items():
+            listed = {shape: min(n, now.get(shape, 0)) for shape, n in listed.items()}
         return replace(self, asker=asker, listed=listed)
 
     def is_asker(self, pod: RecordedPod) -> bool:
@@ -145,11 +141,11 @@ class Turn:
         """Return whether a pod is listed only since the last call: its shape is there more now."""
         if self.listed is None or pod.shape not in self.listed:
             return True
-        alike = record.by_shape.get(pod.shape, ())
-        grown = len(alike) - self.listed[pod.shape]
+        grown = record.shapes.get(pod.shape, 0) - self.listed[pod.shape]
         if pod.shows or grown <= 0:
             return False
         # Of several that show nothing it is the newest: the others were there before.
+        alike = (each for each in record.open if each.shape == pod.shape)
         known = [each for each in alike if not each.shows and each.view is not None]
         known.sort(key=lambda each: (each.sure, each.position), reverse=True)
         return pod.view is None or pod in known[:grown]
@@ -212,9 +208,9 @@ def tiers(record: Record, turn: Turn) -> Tiers:
     Without ``List`` newcomers cannot be told from others.
     """
     if not record.listing:
-        return Tiers([[each for each in record.pods if each.may_ask]])
+        return Tiers([[each for each in record.others if each.may_ask]])
     new, last, rest = list[RecordedPod](), list[RecordedPod](), list[RecordedPod]()
-    for each in record.listed:
+    for each in record.open:
         if each.may_ask and turn.is_new(each, record):
             new.append(each)
         elif each.may_ask:
@@ -303,7 +299,7 @@ def _nothing_fits(ask: Ask, record: Record) -> str:
     """Return what was asked and what was waiting."""
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"
-        for pod in (record.listed if record.listing else record.pods)
+        for pod in (record.open if record.listing else record.others)
         if pod.may_ask and (each := next_container(pod)) is not None
     )
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""

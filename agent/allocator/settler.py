@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.allocator.model.grant import check_free
+from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
@@ -112,15 +113,15 @@ class Settler:
         Raises:
             GrantError: it names places of several pods, or such as a container keeps.
         """
-        record, named = self._state.record, frozenset(call.named)
-        owners = record.owners(call.resource, named)
-        kept: set[str] = set()
-        for each in owners:
-            mine = frozenset[str]().union(
-                *(places.get(call.resource, frozenset()) for places in each.held.values())
-            )
-            kept |= (mine & named) - record.reusable(each.id, call.resource)
-        check_free(call.resource, kept)
+        record, resource, named = self._state.record, call.resource, frozenset(call.named)
+        kept = set(record.settled.held[resource] & named)
+        owners: list[PodId] = []
+        for each in record.others:
+            mine = each.places(resource) & named
+            if mine:
+                owners.append(each.id)
+                kept |= mine - record.reusable(each.id, resource)
+        check_free(resource, kept)
         if len(owners) > 1:
-            raise GrantError(f"places of {call.resource} of several pods were named together")
-        return Ask(call.resource, call.size, owners[0].id if owners else None)
+            raise GrantError(f"places of {resource} of several pods were named together")
+        return Ask(resource, call.size, owners[0] if owners else None)

@@ -101,17 +101,6 @@ class DeviceTable:
         }
 
     @cached_property
-    def _cards(self) -> Mapping[Resource, Mapping[str, str]]:
-        return {
-            resource: {device_id: ticket.card for device_id, ticket in tickets.items()}
-            for resource, tickets in self._tickets.items()
-        }
-
-    def cards(self, resource: Resource) -> Mapping[str, str]:
-        """Map every device ID of *resource* to its card's UUID."""
-        return self._cards[resource]
-
-    @cached_property
     def _on_card(self) -> Mapping[Resource, Mapping[str, Sequence[tuple[str, Ticket]]]]:
         found: dict[Resource, dict[str, list[tuple[str, Ticket]]]] = {
             resource: {card.uuid: [] for card in self.inventory.cards} for resource in Resource
@@ -128,8 +117,13 @@ class DeviceTable:
         return (each for name, each in self._on_card[resource][card] if name in device_ids)
 
     def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
-        """Map every card's UUID to its device IDs of *resource*: to count with, in sets."""
+        """Map every card's UUID to its device IDs of *resource*."""
         return self._by_card[resource]
+
+    def count(self, resource: Resource, device_ids: AbstractSet[str]) -> dict[str, int]:
+        """Count device IDs by card, of the cards that have any: in sets, there are thousands."""
+        cards = self._by_card[resource].items()
+        return {card: count for card, mine in cards if (count := len(mine & device_ids))}
 
     def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Ticket]:
         """Look device IDs up.

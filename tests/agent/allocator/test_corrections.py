@@ -20,6 +20,7 @@ from tests.agent.builders import (
     listed,
     pod_id,
     pods_of,
+    record_of,
     recorded,
     view,
     written,
@@ -32,6 +33,7 @@ OTHER = view("q")
 PODS = pods_of(POD, OTHER)
 GUESS = Answered("c0", CORE, A, Evidence.ORDER, allocated=True)
 NOTHING = Checkpoint()
+NOBODY = record_of()
 
 
 def _service(*answers: Answered, pod: PodId = POD.id, uid: str = "u-p") -> InService:
@@ -136,21 +138,21 @@ def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
 ) -> None:
     views = {"p": POD, "q": OTHER}
     shown = [recorded(views[name], **has) for name, has in held.items()]  # type: ignore[arg-type]
-    service, found = by_list(_service(), shown)
+    service, found = by_list(_service(), record_of(*shown))
     assert (len(service.answers), found) == (left, corrections)
 
 
 def test_an_answer_that_was_no_guess_is_denied_only_by_its_own_entry() -> None:
     known = _service(Answered("c0", CORE, A, Evidence.WITNESS, allocated=True))
-    assert by_list(known, [recorded(OTHER, c0={CORE: A})]) == (known, [])
-    service, found = by_list(known, [recorded(POD)])
+    assert by_list(known, record_of(recorded(OTHER, c0={CORE: A}))) == (known, [])
+    service, found = by_list(known, record_of(recorded(POD)))
     assert (service.answers, found) == ((), [])
 
 
 def test_what_an_init_container_was_given_list_does_not_deny() -> None:
     """K4."""
     service = _service(Answered("i", CORE, A, Evidence.WITNESS, allocated=True))
-    assert by_list(service, [recorded(POD)]) == (service, [])
+    assert by_list(service, record_of(recorded(POD))) == (service, [])
 
 
 # --- by what is offered -------------------------------------------------------------------
@@ -169,11 +171,11 @@ def test_a_guess_whose_places_are_all_offered_again_is_void(
     offered: frozenset[str], evidence: Evidence, left: int
 ) -> None:
     service = _service(Answered("c0", CORE, A, evidence, allocated=True))
-    assert len(by_offer(service, {CORE: offered}, NOTHING, []).answers) == left
-    assert by_offer(service, {MEMORY: offered}, NOTHING, []) == service
+    assert len(by_offer(service, {CORE: offered}, NOTHING, NOBODY).answers) == left
+    assert by_offer(service, {MEMORY: offered}, NOTHING, NOBODY) == service
     # What file or List shows is held although it is offered (K15).
-    assert by_offer(service, {CORE: offered}, written(q={"c0": {CORE: A}}), []) == service
-    assert by_offer(service, {CORE: offered}, NOTHING, [recorded(POD, c0={CORE: A})]) == service
+    assert by_offer(service, {CORE: offered}, written(q={"c0": {CORE: A}}), NOBODY) == service
+    assert by_offer(service, {CORE: offered}, NOTHING, record_of(recorded(POD, c0={CORE: A}))) == service
 
 
 # --- whose UID it is ----------------------------------------------------------------------

@@ -280,7 +280,6 @@ def test_places_that_were_handed_on_are_found_at_both_containers() -> None:
     record = record_of(recorded(POD, i={CORE: A}, c0={CORE: A}), recorded(GUEST, c0={CORE: B}))
     assert record.find(CORE, A) == [ContainerRef(POD.id, "i"), ContainerRef(POD.id, "c0")]
     assert record.find(CORE, A | B) == []
-    assert record.owners(CORE, A | B) == list(record.pods)
 
 
 def test_what_pods_hold_that_are_not_listed_is_doubtful() -> None:
@@ -296,12 +295,6 @@ EVERY = ids("GPU-0", range(40))
 FREED: Mapping[str, Places] = {"c0": {CORE: A, MEMORY: B}}
 
 
-def test_withheld_of_what_is_asked_for_is_exactly_what_is_neither_offered_nor_held() -> None:
-    record = record_of(recorded(GUEST, c0={CORE: B}))
-    withheld = record.withheld(CORE, EVERY - A - B, EVERY)
-    assert withheld == {CORE: A, MEMORY: frozenset()}
-
-
 @pytest.mark.parametrize(
     ("offered", "withheld"),
     [(EVERY - A, B), (EVERY, frozenset()), (EVERY - (A - {"GPU-0::0"}), frozenset())],
@@ -311,14 +304,14 @@ def test_what_a_pod_that_is_over_had_is_withheld_as_a_whole_or_not_at_all(
     offered: frozenset[str], withheld: frozenset[str]
 ) -> None:
     record = _read([], written(p=FREED), views=[SEVERAL], seen=Seen(listed={"u-p"}))
-    assert record.withheld(CORE, offered, EVERY)[MEMORY] == withheld
+    assert record.withheld(CORE, offered) == withheld
 
 
 def test_what_another_holds_by_now_is_not_withheld() -> None:
     file = written(p=FREED)
     entry = listed("q", c0={MEMORY: B})
     record = _read([entry], file, views=[SEVERAL, GUEST], seen=Seen(listed={"u-p"}))
-    assert record.withheld(CORE, EVERY - A, EVERY)[MEMORY] == frozenset()
+    assert record.withheld(CORE, EVERY - A) == frozenset()
 
 
 def test_without_list_what_is_written_of_a_pod_that_nobody_knows_is_held() -> None:

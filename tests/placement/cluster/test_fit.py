@@ -215,10 +215,10 @@ def _agent_places(pod: Pod, free: Sequence[tuple[int, int]]) -> bool:
         available[resource] = set()
         for card, row in zip(cards, free, strict=True):
             wanted = row[0] if resource is Resource.CORE else row[1]
-            ids = [each for each, uuid in table.cards(resource).items() if uuid == card.uuid]
+            ids = sorted(table.by_card(resource)[card.uuid])
             available[resource] |= set(ids[:wanted])
     # What is not free is somebody's.
-    taken = {each: frozenset(table.cards(each)) - available[each] for each in Resource}
+    taken = {each: frozenset(table.tickets(each)) - available[each] for each in Resource}
     other = RecordedPod(PodId("default", "b", "u-b"), "u-b", None, None, {"main": taken})
     placer = Placer(table=table, links=Links(Inventory(cards)), unhealthy=lambda _: "")
     first = pod.demand.containers[0]

@@ -48,7 +48,7 @@ class LoadedPods:
 
     def is_only_one(self, view: PodView) -> bool:
         """Return whether no other pod of this name can be on the node."""
-        return view in self._views
+        return self._by_name.get(view.id.key) is view
 
     def is_synced(self) -> bool:
         """Return that all are known."""

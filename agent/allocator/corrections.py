@@ -150,7 +150,9 @@ def identified(
     """
     if service.uid:
         view = pods.by_uid(service.uid)  # of a static pod its mirror may have come
-        return service if view is None else replace(service, pod=view.id)
+        if view is None or view.id == service.pod:
+            return service
+        return replace(service, pod=view.id)
     for each in service.answers:
         old = before.owners(each.resource, each.ids)
         for owner in now.owners(each.resource, each.ids):

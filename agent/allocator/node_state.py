@@ -22,7 +22,7 @@ from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Offered, Record, Seen, Settled, read_record, settle
 from agent.allocator.resolver import Resolution, Turn
-from agent.allocator.saved_state import Store, decode, encode
+from agent.allocator.saved_state import Store, decode, encode, encode_turn
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.search import Plan
@@ -50,8 +50,10 @@ class NodeState:
         self._record = Record()
         self._stale = False
         self._settled = Settled()
+        self._entries: Sequence[ListedPod] | None = None  # of ``List``, less those settled
         self._store = store
         self.service, self.turn = decode(store.load())
+        self._turn_as_text = self.turn, encode_turn(self.turn)
         self.answers = 0
         self.listed: Sequence[ListedPod] | None = None
         self._earlier: InService | None = None
@@ -92,7 +94,7 @@ class NodeState:
             self.service, self._earlier, self.turn = None, None, Turn()
             self._seen.clear()
             self._freed.clear()
-            self.listed, self._settled = None, Settled()
+            self.listed, self._entries, self._settled = None, None, Settled()
             self._plan = None
         self._kubelet = life
 
@@ -141,13 +143,18 @@ class NodeState:
         """
         before = self.written or written or Checkpoint()
         self._ever_written |= before.pods.keys()
-        self._settled = settle(
-            self._record,
-            written=written or Checkpoint(),
-            listed=listed,
-            services=self._services,
-            pods=self.pods,
-        )
+        if listed is None:
+            self._entries, self._settled = None, Settled()
+        elif written is not self.written or listed is not self.listed:
+            self._settled = settle(
+                self._record,
+                written=written or Checkpoint(),
+                listed=listed,
+                services=self._services,
+                pods=self.pods,
+            )
+            settled_entries = self._settled.by_entry
+            self._entries = [each for each in listed if id(each) not in settled_entries]
         self.written, self.listed, self._offered = written, listed, offered or {}
         corrections = self._correct(before, written) if written is not None else []
         self._stale = True
@@ -268,7 +275,7 @@ class NodeState:
         self._stale = False
         self._record = read_record(
             written=self.written or Checkpoint(),
-            listed=self.listed,
+            listed=self._entries,
             services=self._services,
             pods=self.pods,
             seen=Seen(
@@ -311,7 +318,9 @@ class NodeState:
         service = self.service
         if service is not None:
             service = replace(service, confirmed=service.uid in self._confirmed)
-        self._store.save(encode(service, self.turn))
+        if self.turn is not self._turn_as_text[0]:
+            self._turn_as_text = self.turn, encode_turn(self.turn)
+        self._store.save(encode(service, self._turn_as_text[1]))
 
     def refuse(self, pod: PodId | None) -> None:
         """Apply that a call was refused: the kubelet rejects the pod, and frees what it has."""

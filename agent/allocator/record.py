@@ -179,7 +179,7 @@ def settle(
     before: "Record",
     *,
     written: Checkpoint,
-    listed: Sequence[ListedPod] | None,
+    listed: Sequence[ListedPod],
     services: Sequence[InService],
     pods: Pods,
 ) -> Settled:
@@ -188,24 +188,24 @@ def settle(
     Args:
         before: the record before.
         written: the checkpoint.
-        listed: what ``List`` shows; ``None`` where it cannot be had.
+        listed: what ``List`` shows.
         services: the pods in service: they are never settled.
         pods: what the API shows of pods.
     """
-    if listed is None:
-        return Settled()
     known = {**before.settled.by_entry}
     known.update((id(each.listed), each) for each in before.open if each.is_settled)
-    names = Counter([entry.key for entry in listed])
-    serving = {each.pod.key for each in services}
+    keys = [entry.key for entry in listed]
+    excluded = {each.pod.key for each in services}
+    excluded |= {key for key, count in Counter(keys).items() if count > 1}
     found = tuple(
-        pod
-        for entry in listed
-        if (pod := known.get(id(entry))) is not None
-        and pod.view is pods.by_uid(pod.uid)
-        and pod.written is written.pods.get(pod.uid, _NOT_WRITTEN)
-        and names[entry.key] == 1
-        and entry.key not in serving
+        [
+            pod
+            for entry, key in zip(listed, keys, strict=True)
+            if (pod := known.get(id(entry))) is not None
+            and pod.view is pods.by_uid(pod.uid)
+            and pod.written is written.pods.get(pod.uid, _NOT_WRITTEN)
+            and key not in excluded
+        ]
     )
     return before.settled if found == before.settled.pods else Settled(found)
 
@@ -379,7 +379,8 @@ def read_record(  # noqa: PLR0913 -- the sources
 
     Args:
         written: the kubelet's checkpoint; empty where it cannot be read.
-        listed: what ``List`` shows; ``None`` where it cannot be had.
+        listed: what ``List`` shows, less the entries of settled pods; ``None`` where it cannot be
+            had.
         services: the pod in service, then the one before: the checkpoint may be one container
             old (K33), and then nobody else knows what that was given while there is no ``List``.
         pods: what the API shows of pods.
@@ -401,11 +402,10 @@ class _Reading:
 
     def record(self, settled: Settled) -> Record:
         """Put the sources together: listed pods, then what is written of others, then our own."""
-        entries = [each for each in self.listed or () if id(each) not in settled.by_entry]
         found = [
             self._listed_pod(each)
             for each in identify(
-                entries,
+                self.listed or (),
                 self.written,
                 self.services,
                 self.pods,

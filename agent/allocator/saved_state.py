@@ -27,11 +27,15 @@ class Store(Protocol):
         ...
 
 
-def encode(service: InService | None, turn: Turn) -> str:
-    """Write pod and turn as JSON."""
-    return json.dumps(
-        {"service": None if service is None else _pod_json(service), "turn": _turn_json(turn)}
-    )
+def encode(service: InService | None, turn: str) -> str:
+    """Write pod and turn as JSON; *turn* is what :func:`encode_turn` wrote, for many calls."""
+    pod = None if service is None else _pod_json(service)
+    return f'{{"service": {json.dumps(pod)}, "turn": {turn}}}'
+
+
+def encode_turn(turn: Turn) -> str:
+    """Write a turn as JSON."""
+    return json.dumps(_turn_json(turn))
 
 
 def _pod_json(service: InService) -> dict[str, object]:

@@ -45,26 +45,26 @@ class _Entry:
     """One entry of the file.
 
     Attributes:
-        owner: pod UID, container name and resource name.
-        resource: which resource that is.
-        raw: its device IDs as they stand in the file.
+        uid: pod UID.
+        container: container name.
+        resource: which resource.
         ids: its device IDs.
         foreign: why these are none that an agent makes; ``None`` if they are.
     """
 
-    owner: tuple[str, str, str]
+    uid: str
+    container: str
     resource: Resource
-    raw: object
     ids: frozenset[str]
     foreign: str | None
 
 
 class _Parser:
-    """Reads the file again and again: an entry that has not changed is not checked again."""
+    """Reads the file again and again: an entry that has not changed is not read again."""
 
     def __init__(self, resources: Mapping[str, Resource]) -> None:
         self._resources = resources
-        self._entries: dict[tuple[str, str, str], _Entry] = {}
+        self._seen: dict[bytes, _Entry | None] = {}
         self._last = Checkpoint()
 
     def parse(self, text: str | bytes) -> Checkpoint:
@@ -73,33 +73,48 @@ class _Parser:
         Raises:
             CheckpointError: as for :func:`parse_checkpoint`.
         """
-        data = _field(_decode(text), "Data", dict, "")
-        entries = _field(data, "PodDeviceEntries", list | None, "Data.")
-        fresh: dict[tuple[str, str, str], _Entry] = {}
+        content = text.encode() if isinstance(text, str) else text
         pods: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
         unreadable: list[str] = []
-        for index, raw in enumerate(entries or ()):
-            entry = self._unchanged(raw) or self._read(raw, f"Data.PodDeviceEntries[{index}]")
+        for index, entry in enumerate(self._entries(content)):
             if entry is None:
                 continue
-            fresh[entry.owner] = entry
-            uid, container, _ = entry.owner
             if entry.foreign is None:
-                pods.setdefault(uid, {}).setdefault(container, {})[entry.resource] = entry.ids
+                containers = pods.setdefault(entry.uid, {})
+                containers.setdefault(entry.container, {})[entry.resource] = entry.ids
             else:
                 unreadable.append(f"Data.PodDeviceEntries[{index}]: {entry.foreign}")
         last = self._last.pods
         same = {uid: old if (old := last.get(uid)) == new else new for uid, new in pods.items()}
-        self._entries, self._last = fresh, Checkpoint(same, tuple(unreadable))
+        self._last = Checkpoint(same, tuple(unreadable))
         return self._last
 
-    def _unchanged(self, raw: Any) -> _Entry | None:
-        """Return an entry, if it stood in the file before."""
+    def _entries(self, content: bytes) -> list[_Entry | None]:
+        """Read the entries; ``None`` for one of a resource that is not ours.
+
+        Raises:
+            CheckpointError: as for :func:`parse_checkpoint`.
+        """
+        fresh: dict[bytes, _Entry | None] = {}
         try:
-            known = self._entries[raw["PodUID"], raw["ContainerName"], raw["ResourceName"]]
-            return known if known.raw == raw["DeviceIDs"] else None
-        except (KeyError, TypeError):
-            return None
+            texts = _split(content)
+            for each in texts:
+                known = each in self._seen
+                fresh[each] = self._seen[each] if known else self._read(json.loads(each), "")
+        except (ValueError, RecursionError, CheckpointError):
+            pass  # not as a kubelet writes it: to be read as a whole, or explained
+        else:
+            self._seen = fresh
+            return [fresh[each] for each in texts]
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"not JSON: {error}") from error
+        raws = _field(_field(document, "Data", dict, ""), "PodDeviceEntries", list | None, "Data.")
+        return [
+            self._read(raw, f"Data.PodDeviceEntries[{index}]")
+            for index, raw in enumerate(raws or ())
+        ]
 
     def _read(self, raw: Any, at: str) -> _Entry | None:
         """Read an entry; ``None`` where it is of a resource that is not ours.
@@ -109,37 +124,32 @@ class _Parser:
         """
         if not isinstance(raw, dict):
             raise CheckpointError(f"{at}: must be an object, found {_kind(raw)}")
-        name = _field(raw, "ResourceName", str, f"{at}.")
-        resource = self._resources.get(name)
+        resource = self._resources.get(_field(raw, "ResourceName", str, f"{at}."))
         if resource is None:
             return None
-        owner = (
-            _field(raw, "PodUID", str, f"{at}."),
-            _field(raw, "ContainerName", str, f"{at}."),
-            name,
-        )
+        uid = _field(raw, "PodUID", str, f"{at}.")
+        container = _field(raw, "ContainerName", str, f"{at}.")
         ids = _device_ids(raw, at)
-        return _Entry(owner, resource, raw["DeviceIDs"], ids, _foreign(ids))
+        return _Entry(uid, container, resource, ids, _foreign(ids))
 
 
-def _decode(text: str | bytes) -> Any:
-    """Decode the file without its second half, the devices on offer, which nobody reads.
+_HEAD = b'{"Data":{"PodDeviceEntries":[{"PodUID":'
+_NEXT = b',{"PodUID":'
 
-    Sound for any text: a quotation mark after a comma is not escaped.
+
+def _split(content: bytes) -> list[bytes]:
+    """Cut the entries out of a file, as texts: of a busy node's only a few are not known.
+
+    The second half of the file, the devices on offer, nobody reads. Sound for any content: within
+    a text a quotation mark is escaped, so none follows a brace or a comma there.
 
     Raises:
-        CheckpointError: it is not JSON.
+        ValueError: the file is not as a kubelet writes it.
     """
-    content = text.encode() if isinstance(text, str) else text
-    head, found, _ = content.rpartition(b',"RegisteredDevices":')
-    try:
-        return json.loads(head + b"}}" if found else content)
-    except (ValueError, RecursionError):
-        pass  # not as a kubelet writes it
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"not JSON: {error}") from error
+    head, _, _ = content.rpartition(b',"RegisteredDevices":')
+    if not head.startswith(_HEAD) or not head.endswith(b"]"):
+        raise ValueError("no entries found")
+    return [_NEXT[1:] + each for each in head[len(_HEAD) : -1].split(_NEXT)]
 
 
 def _device_ids(entry: Mapping[str, Any], at: str) -> frozenset[str]:

@@ -33,12 +33,13 @@ class Checkpoint:
     unreadable: tuple[str, ...] = ()
 
     @cached_property
-    def _owners(self) -> Mapping[tuple[Resource, frozenset[str]], list[Owner]]:
-        found: dict[tuple[Resource, frozenset[str]], list[Owner]] = {}
+    def _owners(self) -> Mapping[Resource, Mapping[frozenset[str], list[tuple[str, str]]]]:
+        found: dict[Resource, dict[frozenset[str], list[tuple[str, str]]]]
+        found = {each: {} for each in Resource}
         for uid, containers in self.pods.items():
             for name, places in containers.items():
                 for resource, ids in places.items():
-                    found.setdefault((resource, ids), []).append(Owner(uid, name))
+                    found[resource].setdefault(ids, []).append((uid, name))
         return found
 
     def owners(self, resource: Resource, ids: frozenset[str]) -> list[Owner]:
@@ -46,4 +47,4 @@ class Checkpoint:
 
         Containers of one pod may hold the same (K7), and an ended pod's entry may stay (K29).
         """
-        return self._owners.get((resource, ids), [])
+        return [Owner(*each) for each in self._owners[resource].get(ids, ())]

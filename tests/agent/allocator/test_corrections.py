@@ -175,7 +175,10 @@ def test_a_guess_whose_places_are_all_offered_again_is_void(
     assert by_offer(service, {MEMORY: offered}, NOTHING, NOBODY) == service
     # What file or List shows is held although it is offered (K15).
     assert by_offer(service, {CORE: offered}, written(q={"c0": {CORE: A}}), NOBODY) == service
-    assert by_offer(service, {CORE: offered}, NOTHING, record_of(recorded(POD, c0={CORE: A}))) == service
+    assert (
+        by_offer(service, {CORE: offered}, NOTHING, record_of(recorded(POD, c0={CORE: A})))
+        == service
+    )
 
 
 # --- whose UID it is ----------------------------------------------------------------------

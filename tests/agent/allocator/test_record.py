@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers, Places
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedPod
-from agent.allocator.record import Record, Seen, read_record
+from agent.allocator.record import Record, Seen, read_record, settle
 from contract.allocation import Evidence
+from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -19,6 +24,7 @@ from tests.agent.builders import (
     container,
     ids,
     listed,
+    patient,
     pod_id,
     pods_of,
     record_of,
@@ -319,3 +325,89 @@ def test_without_list_what_is_written_of_a_pod_that_nobody_knows_is_held() -> No
     record = _read(None, FILE, views=[], seen=Seen(synced=True, offered={CORE: A | B}))
     assert record.held(CORE) == A | B
     assert not _read([], FILE, views=[], seen=Seen(synced=True)).held(CORE)
+
+
+# --- settled pods: taken over from look to look ------------------------------------------------
+
+NAMES = "pqr"
+VIEWS = {
+    name: view(name, container("i", 10, 1, kind=INIT), container("c0", 10, 1)) for name in NAMES
+}
+PLACES = {
+    name: {CORE: ids("GPU-0", range(10 * at, 10 * at + 10)), MEMORY: ids("GPU-0", [at])}
+    for at, name in enumerate(NAMES)
+}
+
+
+@st.composite
+def _looks(draw: st.DrawFn) -> dict[str, Any]:
+    """What is seen at one moment; entries and files that say the same are the same objects."""
+    entries: list[ListedPod] = []
+    file: dict[str, Containers] = {}
+    views: list[PodView] = []
+    for name in NAMES:
+        mine = PLACES[name]
+        shown = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
+        entries += [] if shown is None else [_entry(name, *sorted(shown))]
+        if draw(st.booleans()):
+            file[f"u-{name}"] = _file_of(name, draw(st.booleans()), draw(st.booleans()))
+        views.append(_view_of(name, terminal=draw(st.booleans())))
+    if entries and draw(st.booleans()):
+        entries.append(entries[0])
+    name = draw(st.sampled_from(NAMES))
+    service = _service(_answer("c0", PLACES[name][CORE]), pod=VIEWS[name].id, uid=f"u-{name}")
+    return {
+        "listed": entries,
+        "written": Checkpoint(file),
+        "services": draw(st.sampled_from([(), (service,)])),
+        "pods": pods_of(*draw(st.sampled_from([views, views[1:]]))),
+    }
+
+
+@cache
+def _entry(name: str, *resources: Resource) -> ListedPod:
+    return listed(name, c0={each: PLACES[name][each] for each in resources} or None)
+
+
+@cache
+def _file_of(name: str, init: bool, right: bool) -> Containers:
+    held = {"c0": PLACES[name] if right else PLACES["p"]}
+    return {**held, "i": PLACES[name]} if init else held
+
+
+@cache
+def _view_of(name: str, *, terminal: bool) -> PodView:
+    return replace(VIEWS[name], terminal=terminal)
+
+
+@patient
+@given(st.lists(_looks(), min_size=2, max_size=5))
+def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
+    record = Record()
+    for look in looks:
+        settled = settle(record, **look)
+        rest = [each for each in look["listed"] if id(each) not in settled.by_entry]
+        record = read_record(**look | {"listed": rest}, seen=Seen(), settled=settled)
+        afresh = read_record(**look, seen=Seen())
+        assert sorted(map(repr, record.pods)) == sorted(map(repr, afresh.pods))
+        assert record.shapes == afresh.shapes
+        assert not any(settled.by_uid.keys() & {each.uid} for each in look["services"])
+        for each in Resource:
+            assert record.held(each) == afresh.held(each)
+        for name in NAMES:
+            assert record.lists(VIEWS[name].id.key) == afresh.lists(VIEWS[name].id.key)
+            assert record.find(CORE, PLACES[name][CORE]) == afresh.find(CORE, PLACES[name][CORE])
+            assert record.of_uid(f"u-{name}") == afresh.of_uid(f"u-{name}")
+
+
+def test_a_pod_of_which_nothing_changes_is_settled() -> None:
+    look: dict[str, Any] = {
+        "listed": [_entry("p", CORE, MEMORY)],
+        "written": Checkpoint({"u-p": _file_of("p", init=True, right=True)}),
+        "services": (),
+        "pods": pods_of(VIEWS["p"]),
+    }
+    record = read_record(**look, seen=Seen())
+    settled = settle(record, **look)
+    assert settled.pods == record.pods
+    assert settle(Record(settled=settled), **look) is settled

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -123,9 +124,8 @@ _places = st.dictionaries(st.sampled_from([CORE, MEMORY]), _ids, min_size=1)
 _held = st.dictionaries(_names, st.dictionaries(_names, _places, min_size=1))
 
 
-@patient
-@given(_held, st.integers(-1, 3))
-def test_what_a_kubelet_writes_is_read(held: Any, node: int) -> None:
+def _file(held: Any, node: int) -> str:
+    """Write what a kubelet writes."""
     named = {resource: name for name, resource in RESOURCES.items()}
     pods = {
         uid: {
@@ -137,7 +137,24 @@ def test_what_a_kubelet_writes_is_read(held: Any, node: int) -> None:
         }
         for uid, containers in held.items()
     }
-    assert parse(kubelets.encode(kubelets.Checkpoint(pods, {}))) == Checkpoint(held)
+    return kubelets.encode(kubelets.Checkpoint(pods, {}))
+
+
+@patient
+@given(st.lists(_held, min_size=1, max_size=4), st.integers(-1, 3))
+def test_whatever_a_kubelet_writes_one_after_the_other_is_read(files: list[Any], node: int) -> None:
+    """An entry that stood in the file before is not read again."""
+    with tempfile.TemporaryDirectory() as made:
+        folder, merged = Path(made), dict[str, Any]()
+        reader = CheckpointFile(folder, RESOURCES)
+        for held in files:
+            merged = {**dict(list(merged.items())[1:]), **held}
+            content = _file(merged, node)
+            assert parse(content) == Checkpoint(merged)
+            fresh = folder / "new"
+            fresh.write_text(content, encoding="utf-8")
+            fresh.replace(folder / FILE_NAME)
+            assert reader.read() == Checkpoint(merged)
 
 
 _json = st.recursive(

@@ -347,13 +347,13 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     views: list[PodView] = []
     for name in NAMES:
         mine = PLACES[name]
-        shown = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
+        shown: Places | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
         entries += [] if shown is None else [_entry(name, *sorted(shown))]
         if draw(st.booleans()):
             file[f"u-{name}"] = _file_of(name, draw(st.booleans()), draw(st.booleans()))
         views.append(_view_of(name, terminal=draw(st.booleans())))
-    if entries and draw(st.booleans()):
-        entries.append(entries[0])
+    twice = draw(st.booleans())
+    entries += entries[:1] if twice else []
     name = draw(st.sampled_from(NAMES))
     service = _service(_answer("c0", PLACES[name][CORE]), pod=VIEWS[name].id, uid=f"u-{name}")
     return {

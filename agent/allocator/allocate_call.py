@@ -1,6 +1,7 @@
 """``Allocate``: check the kubelet's choice, and assign its places to whoever is asking."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
@@ -18,30 +19,18 @@ from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateCall:
-    """Answers ``Allocate`` calls."""
+    """Answers ``Allocate`` calls; *inject* turns a grant into what its container finds."""
 
-    def __init__(  # noqa: PLR0913 -- the collaborators, by keyword
-        self,
-        *,
-        state: NodeState,
-        table: DeviceTable,
-        settler: Settler,
-        observer: Observer,
-        coordinator: EnforcementCoordinator,
-        publisher: AllocationPublisher,
-        decision_log: DecisionLog,
-        answer: Callable[[Grant], Answer],
-    ) -> None:
-        """Assign on *state*; *answer* turns a grant into what its container finds."""
-        self._state = state
-        self._table = table
-        self._settler = settler
-        self._observer = observer
-        self._coordinator = coordinator
-        self._publisher = publisher
-        self._decision_log = decision_log
-        self._answer = answer
+    state: NodeState
+    table: DeviceTable
+    settler: Settler
+    observer: Observer
+    coordinator: EnforcementCoordinator
+    publisher: AllocationPublisher
+    decision_log: DecisionLog
+    inject: Callable[[Grant], Answer]
 
     def answer(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
         """Return what the container of these places finds, and assign them to it.
@@ -51,31 +40,31 @@ class AllocateCall:
         """
         ids = frozenset(device_ids)
         call = Call("allocate", resource, len(device_ids), named=device_ids)
-        with self._settler.refusing(call):
-            tickets = self._table.read(resource, device_ids)
+        with self.settler.refusing(call):
+            tickets = self.table.read(resource, device_ids)
             expected = call.asker = self._expected(resource, ids)
             if expected is not None:
-                with self._state as state:
+                with self.state as state:
                     if not state.answers:  # the agent before reserved them: they are free (R2)
                         state.rebuild({resource: ids})
                     asker, grant = expected, self._vet(expected, resource, tickets)
             else:
-                asker, grant = self._settler.settle(
+                asker, grant = self.settler.settle(
                     call, lambda asker: (asker, self._vet(asker, resource, tickets))
                 )
             # Before anything is assigned: where it cannot be made, nothing has happened.
-            found = self._answer(grant)
-            with self._coordinator.making(asker.ref, ids, grant) as made, self._state as state:
+            found = self.inject(grant)
+            with self.coordinator.making(asker.ref, ids, grant) as made, self.state as state:
                 state.answer(asker, resource, ids, allocated=True)
                 state.save()
                 state.note_advice(ids, known=asker.view is not None)
-                self._publisher.publish(asker.view)
+                self.publisher.publish(asker.view)
         if expected is None and asker.view is None:
-            self._decision_log.unadvised(asker.ref, resource, ids)
+            self.decision_log.unadvised(asker.ref, resource, ids)
         evidence = asker.evidence
         if expected is not None and evidence is not Evidence.ORDER:
             evidence = Evidence.TICKET
-        self._decision_log.decided("allocate", asker.ref, resource, evidence, ids)
+        self.decision_log.decided("allocate", asker.ref, resource, evidence, ids)
         return found.plus(made)
 
     def _expected(self, resource: Resource, ids: frozenset[str]) -> Resolution | None:
@@ -85,8 +74,8 @@ class AllocateCall:
         for an init container that has all it asks for is a guess, too: its places may be handed on
         as well (K7), and the file be late (K33).
         """
-        written = self._observer.written()
-        with self._state as state:
+        written = self.observer.written()
+        with self.state as state:
             last, service = state.last_answer(resource, ids, written), state.service
             if last is None or service is None:
                 return None
@@ -109,11 +98,11 @@ class AllocateCall:
         Raises:
             GrantError: they cannot.
         """
-        record, ref = self._state.record, asker.ref
+        record, ref = self.state.record, asker.ref
         ids = frozenset(str(ticket) for ticket in tickets)
         check_free(resource, record.taken(ref, resource, ids))
         grant = translate(resource, tickets)
         check_request(asker.container.demand, grant)
-        other = grant_of(self._table, resource.other, record.holding(ref, resource.other))
+        other = grant_of(self.table, resource.other, record.holding(ref, resource.other))
         check_together(*((grant, other) if resource is Resource.CORE else (other, grant)))
         return grant

@@ -1,5 +1,7 @@
 """Which allocation annotations are written: what a pod's containers got, once known. Pure."""
 
+from dataclasses import dataclass
+
 from agent.allocator.model.allocations import allocations_of, is_news
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import AnnotationWriter
@@ -9,30 +11,29 @@ from agent.allocator.pods import kubelet_uid
 from agent.errors import GrantError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPublisher:
     """Hand what is news to the annotation writer. Called with the state's lock held."""
 
-    def __init__(self, *, state: NodeState, table: DeviceTable, writer: AnnotationWriter) -> None:
-        """Read off *state* and put into *writer*."""
-        self._state = state
-        self._table = table
-        self._writer = writer
+    state: NodeState
+    table: DeviceTable
+    writer: AnnotationWriter
 
     def publish_all(self) -> None:
         """Hand on what is complete and not shown yet, of any pod that the API shows."""
-        for view in self._state.pods.shown:
+        for view in self.state.pods.shown:
             if view.demand and not view.terminal:
                 self.publish(view)
 
     def publish(self, view: PodView | None) -> None:
         """Hand on what a pod got, once that is complete and its annotation does not show it."""
-        if view is None or not self._state.pods.is_shown(kubelet_uid(view)):
+        if view is None or not self.state.pods.is_shown(kubelet_uid(view)):
             return  # nobody is there to be written to
         try:
             found = allocations_of(
-                self._state.record, self._table, view, evidence=self._state.evidence
+                self.state.record, self.table, view, evidence=self.state.evidence
             )
         except GrantError:
             return  # it holds places of a card this node no longer has
         if found and is_news(found, view.annotated):
-            self._writer.put(view, found)
+            self.writer.put(view, found)

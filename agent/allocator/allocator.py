@@ -11,7 +11,7 @@ from agent.allocator.allocate_call import AllocateCall
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
 from agent.allocator.free_places import free_places
-from agent.allocator.holdings import Holdings, read_holdings
+from agent.allocator.holdings import Holdings, count_holdings
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
@@ -115,7 +115,7 @@ class Allocator:
             coordinator=self._coordinator,
             publisher=publisher,
             decision_log=decision_log,
-            answer=answer,
+            inject=answer,
         )
         self._prestart = PreStartCall(
             state=state,
@@ -194,8 +194,8 @@ class Allocator:
     def holdings(self) -> Holdings:
         """Return who holds what of each card, and what is free."""
         with self.state as state:
-            moment = read_holdings(state, self._table)
-        return moment.count()
+            record = state.record
+        return count_holdings(record, self._table)
 
     # --- enforcing -------------------------------------------------------------------
 

@@ -1,21 +1,17 @@
 """What each container holds of each card, as numbers: for gauges and for what use is compared with.
 
-Read off the record at one moment. Counting is done outside of the lock, on immutable values.
+Pure.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.allocator.free_places import free_places
 from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import DeviceTable, card_of
-from agent.allocator.node_state import NodeState
+from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.record import Record, RecordedPod
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
-
-_NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,70 +75,48 @@ class Holdings:
     cards: Mapping[str, CardRoom] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """One container's places and its pod, as they were under the lock."""
-
-    ref: ContainerRef
-    places: Places
-    view: PodView | None
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What was taken from the record; nothing of it changes any more."""
-
-    held: tuple[_Held, ...]
-    free: Mapping[Resource, Mapping[str, int]]
-    table: DeviceTable
-
-    def count(self) -> Holdings:
-        """Count what was taken; needs no lock."""
-        holders = tuple(sorted(map(self._holder, self.held), key=lambda each: each.ref))
-        rooms = {}
-        for card in self.table.inventory.cards:
-            blocks = self.table.places(Resource.MEMORY, card)
-            cores_free = self.free[Resource.CORE][card.uuid]
-            shares = (each.shares.get(card.uuid) for each in holders)
-            # A whole card without a memory request: the kubelet counts no block of it, and yet
-            # nobody else can have one.
-            filled = any(share is not None and share.memory == card.memory for share in shares)
-            blocks_free = 0 if filled else self.free[Resource.MEMORY][card.uuid]
-            rooms[card.uuid] = CardRoom(
-                CORES_PER_CARD - cores_free,
-                cores_free,
-                (blocks - blocks_free) * self.table.block,
-                blocks_free * self.table.block,
-            )
-        return Holdings(holders, rooms)
-
-    def _holder(self, held: _Held) -> Holder:
-        cores = Counter(map(card_of, held.places.get(Resource.CORE, _NOTHING)))
-        blocks = Counter(map(card_of, held.places.get(Resource.MEMORY, _NOTHING)))
-        shares = {}
-        for uuid in sorted(cores.keys() | blocks.keys()):
-            card = self.table.inventory.card(uuid)
-            if card is None:
-                continue  # of a card that this node no longer has
-            whole = not blocks and cores[uuid] == CORES_PER_CARD
-            memory = card.memory if whole else blocks[uuid] * self.table.block
-            shares[uuid] = HeldShare(cores[uuid], memory)
-        view = held.view
-        return Holder(
-            held.ref,
-            (view.runtime_uid if view is not None else "") or held.ref.pod.uid,
-            shares,
-            view.wishes.core_limit if view is not None else None,
+def count_holdings(record: Record, table: DeviceTable) -> Holdings:
+    """Count what *record* says; a record does not change, so nothing needs to be locked."""
+    holders = [
+        _holder(pod, name, places, table)
+        for pod in record.pods
+        for name, places in pod.held.items()
+        # What an init container took its pod keeps, by its later containers (K7).
+        if not (pod.view is not None and pod.view.running and pod.is_init(name))
+    ]
+    holders.sort(key=lambda each: each.ref)
+    free = {each: free_places(record, table, each) for each in Resource}
+    rooms = {}
+    for card in table.inventory.cards:
+        blocks, cores_free = table.places(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
+        shares = (each.shares.get(card.uuid) for each in holders)
+        # A whole card without a memory request: the kubelet counts no block of it, and yet
+        # nobody else can have one.
+        filled = any(share is not None and share.memory == card.memory for share in shares)
+        blocks_free = 0 if filled else free[Resource.MEMORY][card.uuid]
+        rooms[card.uuid] = CardRoom(
+            CORES_PER_CARD - cores_free,
+            cores_free,
+            (blocks - blocks_free) * table.block,
+            blocks_free * table.block,
         )
+    return Holdings(tuple(holders), rooms)
 
 
-def read_holdings(state: NodeState, table: DeviceTable) -> Moment:
-    """Take from *state*, whose lock is held, what :meth:`Moment.count` counts later."""
-    held = []
-    for ref, places in state.record.walk():
-        found, view = state.record.pod(ref.pod), state.pods.view(ref.pod)
-        over = found is not None and found.is_init(ref.container)
-        if not (over and view is not None and view.running):
-            held.append(_Held(ref, places, view))
-    free = {each: free_places(state.record, table, each) for each in Resource}
-    return Moment(tuple(held), free, table)
+def _holder(pod: RecordedPod, name: str, places: Places, table: DeviceTable) -> Holder:
+    """Count what one container holds, of the cards that this node still has."""
+    cores, blocks = (table.count(each, places.get(each, frozenset())) for each in Resource)
+    shares = {}
+    for card in table.inventory.cards:
+        core, memory = cores.get(card.uuid, 0), blocks.get(card.uuid, 0) * table.block
+        if not blocks and core == CORES_PER_CARD:
+            memory = card.memory
+        if core or memory:
+            shares[card.uuid] = HeldShare(core, memory)
+    view = pod.view
+    return Holder(
+        ContainerRef(pod.id, name),
+        (view.runtime_uid if view is not None else "") or pod.uid,
+        shares,
+        view.wishes.core_limit if view is not None else None,
+    )

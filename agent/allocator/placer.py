@@ -33,22 +33,19 @@ class Placement:
     replaced: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placer:
-    """Places containers on the cards of one node."""
+    """Places containers on the cards of one node.
 
-    def __init__(
-        self, *, table: DeviceTable, links: Links, unhealthy: Callable[[str], str]
-    ) -> None:
-        """Place on the node of *table*.
+    Attributes:
+        table: the node's device IDs.
+        links: how the node's cards are connected.
+        unhealthy: why a card, by UUID, may not be given out; empty when it may.
+    """
 
-        Args:
-            table: the node's device IDs.
-            links: how the node's cards are connected.
-            unhealthy: why a card, by UUID, may not be given out; empty when it may.
-        """
-        self._table = table
-        self._links = links
-        self._unhealthy = unhealthy
+    table: DeviceTable
+    links: Links
+    unhealthy: Callable[[str], str]
 
     def place(self, request: PlacementRequest, record: Record) -> Placement:
         """Choose cards and places for one container.
@@ -60,7 +57,7 @@ class Placer:
         Raises:
             PlacementError: nothing fits; names the container that cannot be placed.
         """
-        view = RequestView(request, table=self._table, record=record, unhealthy=self._unhealthy)
+        view = RequestView(request, table=self.table, record=record, unhealthy=self.unhealthy)
         container, resource = request.container, request.resource
         try:
             step = view.step(container)
@@ -68,7 +65,7 @@ class Placer:
         except NoPlacement as error:
             raise PlacementError(str(error)) from error
         cards = found[container.name].cards
-        within = {card: self._table.among(resource, card, view.offered) for card in cards}
+        within = {card: self.table.among(resource, card, view.offered) for card in cards}
         tickets = pick(container.demand, resource, cards, free=within, must=request.must)
         first = resource.other in step.lacking or not count_of(container.demand, resource.other)
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
@@ -85,7 +82,7 @@ class Placer:
                     found = make_plan(
                         attempt.steps,
                         attempt.capacities,
-                        links=self._links,
+                        links=self.links,
                         policy=request.policy,
                         guaranteed=attempt.guaranteed,
                     )

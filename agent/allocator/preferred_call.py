@@ -1,6 +1,7 @@
 """``GetPreferredAllocation``: find which container is asking, and choose its places."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
@@ -14,28 +15,17 @@ from contract.resource import Resource
 from placement.scoring import Policy
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreferredCall:
-    """Answers preferred calls."""
+    """Answers preferred calls; the settings are those of the allocator."""
 
-    def __init__(  # noqa: PLR0913 -- collaborators and settings, by keyword
-        self,
-        *,
-        state: NodeState,
-        table: DeviceTable,
-        settler: Settler,
-        placer: Placer,
-        decision_log: DecisionLog,
-        policy: Policy,
-        strict: bool,
-    ) -> None:
-        """Place on *state*; the settings are those of the allocator."""
-        self._state = state
-        self._table = table
-        self._settler = settler
-        self._placer = placer
-        self._decision_log = decision_log
-        self._policy = policy
-        self._strict = strict
+    state: NodeState
+    table: DeviceTable
+    settler: Settler
+    placer: Placer
+    decision_log: DecisionLog
+    policy: Policy
+    strict: bool
 
     def answer(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
@@ -46,19 +36,19 @@ class PreferredCall:
             Refusal: no container can be asking this, or nothing fits.
         """
         call = Call("prefer", resource, size, offered=frozenset(available), named=must)
-        with self._settler.refusing(call):
-            tickets = self._table.read(resource, must)
-            asker, placement = self._settler.settle(
+        with self.settler.refusing(call):
+            tickets = self.table.read(resource, must)
+            asker, placement = self.settler.settle(
                 call, lambda asker: (asker, self._place(call, tickets, asker))
             )
-            with self._state as state:
+            with self.state as state:
                 state.save()
         ids = [str(ticket) for ticket in placement.tickets]
         if placement.replaced:
-            self._decision_log.replaced(asker.ref, placement.replaced, placement.cards)
+            self.decision_log.replaced(asker.ref, placement.replaced, placement.cards)
         if asker.view is None:
-            self._decision_log.unadvised(asker.ref, resource, ids)
-        self._decision_log.decided("prefer", asker.ref, resource, asker.evidence, ids)
+            self.decision_log.unadvised(asker.ref, resource, ids)
+        self.decision_log.decided("prefer", asker.ref, resource, asker.evidence, ids)
         return ids
 
     def _place(self, call: Call, must: Sequence[Ticket], asker: Resolution) -> Placement:
@@ -67,8 +57,8 @@ class PreferredCall:
         Raises:
             PlacementError: nothing fits.
         """
-        state = self._state
-        placement = self._placer.place(self._request(call, must, asker), state.record)
+        state = self.state
+        placement = self.placer.place(self._request(call, must, asker), state.record)
         ids = frozenset(str(ticket) for ticket in placement.tickets)
         state.answer(asker, call.resource, ids, allocated=False)
         state.keep_plan(asker.pod, placement.plan)
@@ -78,7 +68,7 @@ class PreferredCall:
         """Return all that the placement depends on."""
         view, container = asker.view, asker.container
         if view is None:
-            container = at_least(container, self._table)
+            container = at_least(container, self.table)
         return PlacementRequest(
             asker.ref,
             container,
@@ -87,9 +77,9 @@ class PreferredCall:
             self._policy_for(asker),
             call.offered,
             must,
-            plan=self._state.plan(asker.pod),
+            plan=self.state.plan(asker.pod),
             assumptions=self._assumptions(call),
-            constraints=Constraints(view.wishes, view.chosen, self._strict)
+            constraints=Constraints(view.wishes, view.chosen, self.strict)
             if view is not None
             else Constraints(),
             certain=not asker.rivals,
@@ -97,11 +87,11 @@ class PreferredCall:
 
     def _assumptions(self, call: Call) -> Assumptions:
         """Return what the kubelet may withhold, and what may be free all the same."""
-        record, other = self._state.record, call.resource.other
+        record, other = self.state.record, call.resource.other
         withheld = record.withheld(call.resource, call.offered)
         return Assumptions(
-            {other: self._table.count(other, withheld)},
-            {other: self._table.count(other, record.doubtful(other))},
+            {other: self.table.count(other, withheld)},
+            {other: self.table.count(other, record.doubtful(other))},
         )
 
     def _policy_for(self, asker: Resolution) -> Policy:
@@ -110,4 +100,4 @@ class PreferredCall:
             # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
             # that fits best where most is free.
             return Policy.SPREAD
-        return Policy(asker.view.wishes.policy) if asker.view.wishes.policy else self._policy
+        return Policy(asker.view.wishes.policy) if asker.view.wishes.policy else self.policy

@@ -48,28 +48,17 @@ class _Proof:
     held: Containers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreStartCall:
     """Answers ``PreStartContainer`` calls."""
 
-    def __init__(  # noqa: PLR0913 -- the collaborators, by keyword
-        self,
-        *,
-        state: NodeState,
-        table: DeviceTable,
-        observer: Observer,
-        coordinator: EnforcementCoordinator,
-        publisher: AllocationPublisher,
-        decision_log: DecisionLog,
-        pause: Pause = pause_asleep,
-    ) -> None:
-        """Prove by the checkpoint that *observer* reads."""
-        self._state = state
-        self._table = table
-        self._observer = observer
-        self._coordinator = coordinator
-        self._publisher = publisher
-        self._decision_log = decision_log
-        self._pause = pause
+    state: NodeState
+    table: DeviceTable
+    observer: Observer
+    coordinator: EnforcementCoordinator
+    publisher: AllocationPublisher
+    decision_log: DecisionLog
+    pause: Pause = pause_asleep
 
     def answer(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Return if the container that holds these places may start.
@@ -80,7 +69,7 @@ class PreStartCall:
         ids = frozenset(device_ids)
         ref: ContainerRef | None = None
         try:
-            self._table.read(resource, device_ids)  # none that another plugin has given
+            self.table.read(resource, device_ids)  # none that another plugin has given
             proof = self._prove(resource, ids)
             if proof is not None:
                 ref = proof.ref if proof.ref.pod.name else None  # nobody has told its name
@@ -88,15 +77,15 @@ class PreStartCall:
             if resource is Resource.CORE:
                 self._start(proof, ids)
         except Refusal as error:
-            self._decision_log.refused("prestart", ref, resource, len(device_ids), str(error))
+            self.decision_log.refused("prestart", ref, resource, len(device_ids), str(error))
             raise
         if ref is not None:
-            self._decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
+            self.decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
         """Find the container that holds these places by the checkpoint; log where none does."""
         for look in range(_LOOKS):
-            written = self._observer.written()
+            written = self.observer.written()
             if written is None:
                 reason = "the kubelet's checkpoint cannot be read"
                 break
@@ -104,12 +93,12 @@ class PreStartCall:
             if found is not None:
                 return found
             if look < _LOOKS - 1:
-                self._pause(_PAUSE_S)
+                self.pause(_PAUSE_S)
         else:
             reason = "the kubelet's checkpoint shows no container with exactly these places"
-        with self._state as state:
+        with self.state as state:
             guessed = state.record.find(resource, ids)
-        self._decision_log.unproven(guessed[0] if guessed else None, ids, reason)
+        self.decision_log.unproven(guessed[0] if guessed else None, ids, reason)
         return None
 
     def _owner(self, written: Checkpoint, resource: Resource, ids: frozenset[str]) -> _Proof | None:
@@ -118,7 +107,7 @@ class PreStartCall:
         The entry of an ended pod may show the same (K29). An answer that was a guess, and wrong, is
         corrected.
         """
-        with self._state as state:
+        with self.state as state:
             guessed = state.record.find(resource, ids)
             found = []
             for uid, name in written.owners(resource, ids):
@@ -136,7 +125,7 @@ class PreStartCall:
             found.sort(key=lambda each: each[:2])
             corrections = state.correct(written) if found else []
         for each in corrections:
-            self._decision_log.corrected(each)
+            self.decision_log.corrected(each)
         if not found:
             return None
         unknown, ended, first = found[0]
@@ -150,16 +139,16 @@ class PreStartCall:
         """
         view, name = proof.view, proof.ref.container
         places = proof.held[name]
-        cores, memory = (grant_of(self._table, each, places.get(each)) for each in Resource)
+        cores, memory = (grant_of(self.table, each, places.get(each)) for each in Resource)
         container = view.demand.of(name) if view is not None else None
         for grant in (cores, memory):
             if grant is not None and container is not None:
                 check_request(container.demand, grant)
         check_together(cores, memory)
-        with self._state as state:
+        with self.state as state:
             unadvised = state.is_unadvised(ids)
             state.prove(proof.uid, name, resource)
-            self._publisher.publish(view)
+            self.publisher.publish(view)
         if view is not None and (not view.running or unadvised):
             self._check_wishes(resource, ids, view)
 
@@ -172,8 +161,8 @@ class PreStartCall:
             GrantError: naming the cards and the annotations.
         """
         ruled_out = []
-        for card in translate(resource, self._table.read(resource, ids)).cards:
-            found = self._table.inventory.card(card)
+        for card in translate(resource, self.table.read(resource, ids)).cards:
+            found = self.table.inventory.card(card)
             key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
             if key:
                 ruled_out.append(f"{card} by {key}")
@@ -186,10 +175,10 @@ class PreStartCall:
     def _start(self, proof: _Proof | None, ids: frozenset[str]) -> None:
         """Make ready what enforcement needs; without proof, for whoever was given these places."""
         if proof is not None:
-            self._coordinator.start(proof.ref.pod, proof.view, proof.held, ids)
+            self.coordinator.start(proof.ref.pod, proof.view, proof.held, ids)
             return
-        with self._state as state:
+        with self.state as state:
             guessed = state.record.find(Resource.CORE, ids)
             pod = guessed[0].pod if guessed else PodId("", "", "")
             view, held = state.pods.view(pod), state.record.containers(pod)
-        self._coordinator.start(pod, view, held, ids)
+        self.coordinator.start(pod, view, held, ids)

@@ -48,14 +48,13 @@ class Call:
         return {self.resource: self.offered - frozenset(self.named)} if self.offered else {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settler:
     """Finds who is asking, and the answer that holds for it."""
 
-    def __init__(self, *, state: NodeState, observer: Observer, decision_log: DecisionLog) -> None:
-        """Settle calls on *state*."""
-        self._state = state
-        self._observer = observer
-        self._decision_log = decision_log
+    state: NodeState
+    observer: Observer
+    decision_log: DecisionLog
 
     @contextmanager
     def refusing(self, call: Call) -> Iterator[None]:
@@ -67,11 +66,11 @@ class Settler:
             yield
         except Refusal as error:
             asker = call.asker
-            with self._state as state:
+            with self.state as state:
                 state.refuse(asker.pod if asker is not None else None)
                 state.save()
             ref = asker.ref if asker is not None and not asker.rivals else None
-            self._decision_log.refused(call.name, ref, call.resource, call.size, str(error))
+            self.decision_log.refused(call.name, ref, call.resource, call.size, str(error))
             raise
 
     def settle(self, call: Call, attempt: Attempt[_Answer]) -> _Answer:
@@ -84,16 +83,16 @@ class Settler:
         Raises:
             Refusal: no container can be asking this, or no answer holds.
         """
-        self._observer.look_for(call.for_anybody)
+        self.observer.look_for(call.for_anybody)
         try:
             return self._try(call, attempt, last_resort=False)
         except ResolutionError:
-            self._observer.look_again(call.for_anybody)
+            self.observer.look_again(call.for_anybody)
         return self._try(call, attempt, last_resort=True)
 
     def _try(self, call: Call, attempt: Attempt[_Answer], *, last_resort: bool) -> _Answer:
         """Resolve, and make the answer for the likeliest for which there is one."""
-        with self._state as state:
+        with self.state as state:
             record, before = state.record, state.turn
             asker = call.asker = resolve(self._ask(call), record, before, last_resort=last_resort)
             refusals: list[Refusal] = []
@@ -113,7 +112,7 @@ class Settler:
         Raises:
             GrantError: it names places of several pods, or such as a container keeps.
         """
-        record, resource, named = self._state.record, call.resource, frozenset(call.named)
+        record, resource, named = self.state.record, call.resource, frozenset(call.named)
         kept = set(record.settled.held[resource] & named)
         owners: list[PodId] = []
         for each in record.others:

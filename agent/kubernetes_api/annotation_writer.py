@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from agent.allocator.model.pod_view import PodId, PodView, is_complete
+from agent.allocator.model.pod_view import PodId, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.pod_parser import is_complete
 from common.backoff import Jitter, by_chance, pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from agent.allocator.model.pod_view import Key, PodView, parse_pod
+from agent.allocator.model.pod_view import Key, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.pod_parser import parse_pod
 from common.apiserver.follower import Follower
 from common.backoff import Jitter, by_chance
 from contract.names import Names

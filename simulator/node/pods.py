@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.allocator.model.pod_view import PodView, is_complete, parse_pod
+from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
+from agent.kubernetes_api.pod_parser import is_complete, parse_pod
 from contract.allocation import Allocation
 from contract.names import Names
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import PodView, parse_pod
+from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import DecisionLog
 from agent.errors import Refusal
 from agent.kubernetes_api.annotation_writer import PatchQueue
+from agent.kubernetes_api.pod_parser import parse_pod
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from contract.allocation import Allocation, Evidence, encode_allocations

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.pod_view import PodView, parse_pod
+from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.pods import Pods
 from agent.allocator.record import Seen, read_record
 from agent.allocator.resolver import Ask, Resolution, Turn, resolve
+from agent.kubernetes_api.pod_parser import parse_pod
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.names import Names

@@ -9,8 +9,8 @@ import asyncio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import parse_pod
 from agent.kubernetes_api.annotation_writer import allocation_patch
+from agent.kubernetes_api.pod_parser import parse_pod
 from placement.scoring import Policy
 from scheduler.binding import Binder
 from scheduler.errors import BindError

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from agent.allocator.model.pod_view import parse_pod as parse_for_the_agent
+from agent.kubernetes_api.pod_parser import parse_pod as parse_for_the_agent
 from certs.issue import issue
 from certs.names import parse_subject
 from simulator.api.server import ApiServer, Settings, kubeconfig_for

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.holdings import CardRoom, HeldShare, Holdings, Moment, read_holdings
+from agent.allocator.holdings import CardRoom, HeldShare, Holdings, count_holdings
 from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.node_state import NodeState
@@ -26,8 +26,8 @@ SHARE = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(4))}
 WHOLE = {CORE: ids("GPU-1", range(100))}
 
 
-def _moment(*pods: tuple[PodView, dict[str, Places]]) -> Moment:
-    """Take what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
+def _holdings(*pods: tuple[PodView, dict[str, Places]]) -> Holdings:
+    """Count what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
     state, table = NodeState(FakeStore()), device_table()
     state.update([pod for pod, _ in pods], synced=True)
     entries = [
@@ -42,11 +42,7 @@ def _moment(*pods: tuple[PodView, dict[str, Places]]) -> Moment:
         for pod, held in pods
     ]
     state.see(written(**{pod.id.name: held for pod, held in pods}), entries)
-    return read_holdings(state, table)
-
-
-def _holdings(*pods: tuple[PodView, dict[str, Places]]) -> Holdings:
-    return _moment(*pods).count()
+    return count_holdings(state.record, table)
 
 
 def _shares(found: Holdings) -> dict[str, dict[str, HeldShare]]:
@@ -78,7 +74,7 @@ def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
     state = NodeState(FakeStore())
     state.update([pod], synced=True)
     state.see(written(static={"c0": SHARE}), [listed("p", c0=SHARE)])
-    (holder,) = read_holdings(state, device_table()).count().holders
+    (holder,) = count_holdings(state.record, device_table()).holders
     assert (holder.ref.pod, holder.runtime_uid) == (pod.id, "u-static")
 
 

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView, is_complete
+from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.pod_parser import is_complete
 from contract.allocation import Allocation, Evidence
 from tests.agent.fakes import NAMES, FakeClock, asks, eventually, init, make_pod
 from tests.agent.threads import running

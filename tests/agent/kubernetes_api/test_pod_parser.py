@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import PodId, PodView, parse_pod
+from agent.allocator.model.pod_view import PodId, PodView
+from agent.kubernetes_api.pod_parser import parse_pod
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.demand import Demand
 from contract.names import Names

@@ -60,7 +60,6 @@ class LoadedPods:
         name: str,
         *,
         within: float = 1.0,  # noqa: ARG002 -- the Protocol's
-        again: bool = False,  # noqa: ARG002 -- the Protocol's
     ) -> PodView | None:
         """Return a pod, at once."""
         self.reads += 1

@@ -116,7 +116,7 @@ class Observer:
             if len(names) > _MOST_FETCHES:  # nobody is known: one answer for all
                 if not self._reader.refresh(within=LIST_WITHIN):
                     return
-            elif self._reader.read(names, deadline=deadline, again=True) is None:
+            elif not self._reader.read(names, deadline=deadline):
                 return  # List alone is enough to go on; the watch catches up later
             self._wait_for_watch(names, shown)
             self._see(written, listed, offered, settled=True, confirmed=(names, shown))

@@ -35,9 +35,6 @@ class PodApi(Protocol):
         ...
 
 
-# The same pod is not asked for again within this time: the kubelet's record may go on
-# showing a pod that the API has no spec of (a static pod without its mirror).
-_ASK_AGAIN_SECONDS = 0.5
 # UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
 # meanwhile must not bring such a pod back.
 _MOST_GONE = 1024
@@ -82,8 +79,6 @@ class PodCache:
         # UIDs whose names the API has shown to belong to others, until the watch says so too.
         self._replaced: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
-        # By name: when it was asked for, and the UID that was found, if any.
-        self._asked: dict[tuple[str, str], tuple[float, str]] = {}
         # UIDs of each name that the watch has told of since the last list, and when that was.
         self._told: OrderedDict[Key, set[str]] = OrderedDict()
         self._listed_at = 0.0
@@ -115,42 +110,18 @@ class PodCache:
             gap = self._clock() < self._listed_at + _GAP_SECONDS
             return not gap and self._told.get(view.id.key) == {view.id.uid}
 
-    def fetch(
-        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
-    ) -> PodView | None:
-        """Ask the API for one pod and remember it; at most twice a second for the same pod.
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
+        """Ask the API for one pod, within so many seconds, and remember it.
 
         A name belongs to one pod at a time: others of it that are remembered are gone, which
-        the watch will tell later. A question without an answer does not count; nor does the
-        answer that found a pod which is gone since.
-
-        Args:
-            namespace: of the pod.
-            name: of the pod.
-            within: seconds for the answer.
-            again: ask although the same pod was asked for a moment ago.
+        the watch will tell later.
 
         Raises:
             Unavailable: no answer in time.
         """
-        now = self._clock()
-        with self._lock:
-            at, uid = self._asked.get((namespace, name), (-_ASK_AGAIN_SECONDS, ""))
-            # One that was found and is gone since is another matter: its name may have come back.
-            same = not uid or uid in self._views
-            if now - at < _ASK_AGAIN_SECONDS and same and not again:
-                return self._views.get(uid)
         obj = self._api.get_pod(namespace, name, within)
         here = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
-        view = self._remember(obj, alone=True) if obj is not None and here else None
-        with self._lock:
-            self._asked = {
-                key: asked
-                for key, asked in self._asked.items()
-                if now - asked[0] < _ASK_AGAIN_SECONDS
-            }
-            self._asked[namespace, name] = now, view.id.uid if view is not None else ""
-        return view
+        return self._remember(obj, alone=True) if obj is not None and here else None
 
     def refresh(self, *, within: float) -> None:
         """List the pods once, beside the watch, and learn those that it has not told of.

@@ -146,7 +146,6 @@ class PodsInMemory:
         name: str,
         *,
         within: float = 1.0,  # noqa: ARG002 -- the Protocol's
-        again: bool = False,  # noqa: ARG002 -- the Protocol's
     ) -> PodView | None:
         """Ask for one pod; a name has one, so others that the watch has told of are gone."""
         with self._lock:

@@ -178,9 +178,7 @@ class FakePods:
             self._views = views
         return self._views  # the same object while nothing has changed, as of the real one
 
-    def fetch(
-        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
-    ) -> PodView | None:
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
         self.fetched.append((namespace, name))
         self._answer()
         view = self.on_server.get((namespace, name))

@@ -29,16 +29,8 @@ class PodSource(Protocol):
         """Return whether no other pod of this name can be on the node, by what the watch told."""
         ...
 
-    def fetch(
-        self, namespace: str, name: str, *, within: float = 1.0, again: bool = False
-    ) -> PodView | None:
-        """Ask for one pod; ``None`` when there is none on this node.
-
-        Args:
-            namespace: of the pod.
-            name: of the pod.
-            within: seconds for the answer.
-            again: ask although the same pod was asked for a moment ago.
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
+        """Ask for one pod, within so many seconds; ``None`` when there is none on this node.
 
         Raises:
             Unavailable: no answer in time.

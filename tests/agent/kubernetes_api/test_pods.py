@@ -246,32 +246,6 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     ]
 
 
-def test_the_same_pod_is_fetched_at_most_twice_a_second() -> None:
-    api, clock = FakePodApi(), FakeClock()
-    cache = cache_of(api, clock)
-    assert cache.fetch("default", "static") is None
-    clock.now += 0.4
-    assert cache.fetch("default", "static") is None
-    assert cache.fetch("default", "other") is None
-    clock.now += 0.2
-    api.pods["default", "static"] = entry("static")
-    found = cache.fetch("default", "static")
-    assert found is not None
-    assert known(cache) == {"static"}
-    assert api.gets == [("default", "static"), ("default", "other"), ("default", "static")]
-
-
-def test_a_pod_that_was_found_a_moment_ago_is_still_found_without_asking() -> None:
-    """To say that there is none would mean that it has left the API."""
-    api, clock = FakePodApi(), FakeClock()
-    api.pods["default", "a"] = entry("a")
-    cache = cache_of(api, clock)
-    found = cache.fetch("default", "a")
-    assert found is not None
-    assert cache.fetch("default", "a") is found
-    assert len(api.gets) == 1
-
-
 def test_a_name_that_came_back_is_asked_for_at_once() -> None:
     api, clock = FakePodApi(([], "3")), FakeClock()
     api.pods["default", "a"] = entry("a", "one")

@@ -13,7 +13,8 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Offered, Record, RecordedPod
+from agent.allocator.record import Offered, Record
+from agent.allocator.recorded_pod import RecordedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import count_of

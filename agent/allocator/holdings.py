@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from agent.allocator.free_places import free_places
 from agent.allocator.model.containers import ContainerRef, Places
 from agent.allocator.model.tickets import DeviceTable
-from agent.allocator.record import Record, RecordedPod
+from agent.allocator.record import Record
+from agent.allocator.recorded_pod import RecordedPod
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 

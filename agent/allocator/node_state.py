@@ -20,7 +20,8 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Offered, Record, Seen, Settled, read_record, settle
+from agent.allocator.record import Offered, Record, Seen, read_record
+from agent.allocator.recorded_pod import Settled, settle
 from agent.allocator.resolver import Resolution, Turn
 from agent.allocator.saved_state import Store, decode, encode, encode_turn
 from contract.allocation import Evidence
@@ -147,7 +148,8 @@ class NodeState:
             self._entries, self._settled = None, Settled()
         elif written is not self.written or listed is not self.listed:
             self._settled = settle(
-                self._record,
+                self._record.settled,
+                self._record.open,
                 written=written or Checkpoint(),
                 listed=listed,
                 services=self._services,

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.record import Record, RecordedPod, Shape
+from agent.allocator.record import Record
+from agent.allocator.recorded_pod import RecordedPod, Shape
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand

@@ -10,7 +10,8 @@ from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Record, RecordedPod
+from agent.allocator.record import Record
+from agent.allocator.recorded_pod import RecordedPod
 from contract.allocation import Allocation
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource

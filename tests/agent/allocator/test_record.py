@@ -14,7 +14,8 @@ from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers, Places
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedPod
-from agent.allocator.record import Record, Seen, read_record, settle
+from agent.allocator.record import Record, Seen, read_record
+from agent.allocator.recorded_pod import settle
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import (
@@ -385,7 +386,7 @@ def _view_of(name: str, *, terminal: bool) -> PodView:
 def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
     record = Record()
     for look in looks:
-        settled = settle(record, **look)
+        settled = settle(record.settled, record.open, **look)
         rest = [each for each in look["listed"] if id(each) not in settled.by_entry]
         record = read_record(**look | {"listed": rest}, seen=Seen(), settled=settled)
         afresh = read_record(**look, seen=Seen())
@@ -408,6 +409,6 @@ def test_a_pod_of_which_nothing_changes_is_settled() -> None:
         "pods": pods_of(VIEWS["p"]),
     }
     record = read_record(**look, seen=Seen())
-    settled = settle(record, **look)
+    settled = settle(record.settled, record.open, **look)
     assert settled.pods == record.pods
-    assert settle(Record(settled=settled), **look) is settled
+    assert settle(settled, (), **look) is settled

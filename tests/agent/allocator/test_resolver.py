@@ -7,7 +7,8 @@ import pytest
 
 from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.record import Record, RecordedPod
+from agent.allocator.record import Record
+from agent.allocator.recorded_pod import RecordedPod
 from agent.allocator.resolver import Ask, Resolution, Turn, assumed_container, resolve
 from agent.errors import ResolutionError
 from contract.allocation import Evidence

@@ -11,7 +11,8 @@ from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.placement_request import PlacementRequest
 from agent.allocator.placer import Placer
-from agent.allocator.record import Record, RecordedPod
+from agent.allocator.record import Record
+from agent.allocator.recorded_pod import RecordedPod
 from agent.errors import PlacementError
 from contract.resource import Resource
 from placement.cards import Card, Inventory

@@ -153,9 +153,9 @@ class Record:
         """
         counted: set[str] = set()
         for each in self.others:
-            mine = _NOTHING.union(*(one.get(asked, _NOTHING) for one in each.ended.values()))
+            mine = _NOTHING.union(*(one.get(asked, _NOTHING) for one in each.outdated.values()))
             if not mine & offered:
-                counted.update(*(one.get(asked.other, _NOTHING) for one in each.ended.values()))
+                counted.update(*(one.get(asked.other, _NOTHING) for one in each.outdated.values()))
         return frozenset(counted - self.held(asked.other))
 
 
@@ -244,8 +244,8 @@ class _Reading:
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
                 view = self.pods.by_uid(each.uid)
                 over = listing or (view is not None and self._has_ended(view))
-                held, ended = ({}, each.given) if over else (each.given, {})
-                found.append(RecordedPod(each.pod, each.uid, view, None, held, ended, over))
+                held, outdated = ({}, each.given) if over else (each.given, {})
+                found.append(RecordedPod(each.pod, each.uid, view, None, held, outdated, over))
         if not listing:  # who is not served yet can only be known from the API
             there = {each.uid for each in found}
             found += [
@@ -288,7 +288,7 @@ class _Reading:
             written=written,
         )
         if freed or self._is_rejected(pod, silent=not any(shown.values())):
-            return replace(pod, held=held, ended=rest, over=True)
+            return replace(pod, held=held, outdated=rest, over=True)
         return pod
 
     def _is_rejected(self, pod: RecordedPod, *, silent: bool) -> bool:
@@ -301,8 +301,8 @@ class _Reading:
             return False
         if pod.view is None:
             gone = pod.uid in self.seen.freed or _meet(pod.held, self.seen.offered)
-            return silent and gone and pod.me in self.seen.passed
-        return (pod.lacks and pod.me in self.seen.passed) or (silent and pod.view.terminal)
+            return silent and gone and pod.kubelet_id in self.seen.passed
+        return (pod.lacks and pod.kubelet_id in self.seen.passed) or (silent and pod.view.terminal)
 
     def _unlisted_pod(self, uid: str, shown: Record) -> RecordedPod:
         """Return a pod that something is written of and that ``List`` does not show."""

@@ -35,7 +35,7 @@ class RecordedPod:
         view: what the API shows of it, or showed; ``None`` where only the kubelet knows it.
         listed: its entry in ``List``; ``None`` where that does not show it.
         held: what its containers hold.
-        ended: what is written of its containers though it is over: free, or about to be.
+        outdated: what is still written of its containers though it is over: free, or about to be.
         over: its admission, or its life, has ended: it holds no more than ``List`` still shows.
         sure: it is this pod and no other of its name.
         written: what the checkpoint says of it.
@@ -46,7 +46,7 @@ class RecordedPod:
     view: PodView | None
     listed: ListedPod | None
     held: Containers
-    ended: Containers = field(default_factory=dict)
+    outdated: Containers = field(default_factory=dict)
     over: bool = False
     sure: bool = True
     written: Containers = field(default_factory=dict)
@@ -69,7 +69,7 @@ class RecordedPod:
         return self.listed is not None and container not in self.listed.names
 
     @cached_property
-    def me(self) -> PodId:
+    def kubelet_id(self) -> PodId:
         """Its name with the kubelet's UID, which is not the API's for a static pod (K34)."""
         return PodId(*self.id.key, self.uid)
 
@@ -113,7 +113,7 @@ class RecordedPod:
         return any(
             count_of(each.demand, resource)
             and not self.held.get(each.name, _NO_PLACES).get(resource)
-            and not self.ended.get(each.name, _NO_PLACES).get(resource)
+            and not self.outdated.get(each.name, _NO_PLACES).get(resource)
             for each in self.view.demand.containers
             for resource in Resource
         )

@@ -89,7 +89,7 @@ class Turn:
     def after(self, record: Record, asker: PodId, *, guessed: bool) -> "Turn":
         """Return what a call of *asker* leaves for the next."""
         found = record.pod(asker)
-        me = found.me if found is not None else asker
+        me = found.kubelet_id if found is not None else asker
         if not record.listing:  # a pod that is guessed without List may not be listed yet
             return replace(self, asker=me, guessed=True, before=None)
         others = [each for each in record.open if each.id != asker]
@@ -97,7 +97,9 @@ class Turn:
             me,
             record.shapes,
             guessed,
-            frozenset(each.me for each in others if each.lacks or each.me in self.passed),
+            frozenset(
+                each.kubelet_id for each in others if each.lacks or each.kubelet_id in self.passed
+            ),
             self.before if me == self.asker else replace(self, before=None),
             self.tried if me == self.asker else frozenset(),
         )
@@ -106,7 +108,9 @@ class Turn:
         """Return what a refusal leaves: every pod listed that lacks something is rejected."""
         if not record.listing:
             return self
-        rejected = (each.me for each in record.open if each.lacks or each.me in self.passed)
+        rejected = (
+            each.kubelet_id for each in record.open if each.lacks or each.kubelet_id in self.passed
+        )
         return replace(self, listed=record.shapes, guessed=True, passed=frozenset(rejected))
 
     def disproved(self) -> "Turn":
@@ -215,10 +219,10 @@ def tiers(record: Record, turn: Turn) -> Tiers:
         if each.may_ask and turn.is_new(each, record):
             new.append(each)
         elif each.may_ask:
-            is_last = turn.is_asker(each) and each.me not in turn.passed
+            is_last = turn.is_asker(each) and each.kubelet_id not in turn.passed
             (last if is_last else rest).append(each)
-    untried = [each for each in new if each.me not in turn.tried] or new
-    others = [each for each in rest if each.me not in turn.passed | turn.tried]
+    untried = [each for each in new if each.kubelet_id not in turn.tried] or new
+    others = [each for each in rest if each.kubelet_id not in turn.passed | turn.tried]
     certain = [untried] if len(untried) == len(new) else []
     # The last asker is certain if no newcomer lacks anything, and it was no guess or is shown.
     confirmed = not turn.guessed or all(each.shows for each in last)

@@ -11,7 +11,6 @@ from agent.allocator.allocate_call import AllocateCall
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
 from agent.allocator.free_places import free_places
-from agent.allocator.holdings import Holdings, count_holdings
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
@@ -30,6 +29,7 @@ from agent.allocator.observer import Observer
 from agent.allocator.placer import Placer
 from agent.allocator.preferred_call import PreferredCall
 from agent.allocator.prestart_call import Pause, PreStartCall, pause_asleep
+from agent.allocator.record import Record
 from agent.allocator.saved_state import Store
 from agent.allocator.settler import Settler
 from contract.resource import Resource
@@ -81,7 +81,7 @@ class Allocator:
             pause: waits so many seconds.
         """
         self.state = state = NodeState(store)
-        self._table = table
+        self.table = table
         self._pods = pods
         observer = Observer(
             state=state,
@@ -189,13 +189,12 @@ class Allocator:
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self.state as state:
-            return free_places(state.record, self._table, resource)
+            return free_places(state.record, self.table, resource)
 
-    def holdings(self) -> Holdings:
-        """Return who holds what of each card, and what is free."""
+    def record(self) -> Record:
+        """Return who holds what at this moment."""
         with self.state as state:
-            record = state.record
-        return count_holdings(record, self._table)
+            return state.record
 
     # --- enforcing -------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 
-from agent.allocator.holdings import Holdings
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.gpu_manager_series import gpu_manager_series
@@ -13,6 +12,7 @@ from agent.observability.series import card_series
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
+from agent.usage.holdings import Holdings
 from agent.usage.join import Measured
 from agent.usage.meter import Meter
 from agent.usage.overuse import Overuse

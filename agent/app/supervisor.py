@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.holdings import Holdings
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.pod_view import PodView
@@ -49,6 +48,7 @@ from agent.observability.decision_log import LoggedDecisions
 from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.settings import Settings
+from agent.usage.holdings import Holdings, count_holdings
 from contract.demand import CORES_PER_CARD
 from contract.inventory import NodeCards
 from contract.resource import Resource
@@ -415,7 +415,7 @@ class Agent:
         session = self._session
         if session is None or not self._loaded:
             return None
-        return session.allocator.holdings()
+        return count_holdings(session.allocator.record(), session.allocator.table)
 
     # --- pages -------------------------------------------------------------------------
 

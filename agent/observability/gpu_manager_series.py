@@ -7,8 +7,8 @@ a request of them in cards, memory in MiB.
 
 from collections.abc import Iterator, Mapping
 
-from agent.allocator.holdings import Holder, Holdings
 from agent.observability.series import Series
+from agent.usage.holdings import Holder, Holdings
 from agent.usage.join import Measured, Used
 
 _LABELS = ("pod_name", "namespace", "node", "container_name")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.cards.card_use import CardUse
+from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.usage.join import Measured, Used
 
 PREFIX = "gpu_turnstile_agent_"

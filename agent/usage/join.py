@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.allocator.holdings import Holder
 from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
+from agent.usage.holdings import Holder
 
 _WHOLE = 100
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from agent.allocator.holdings import Holdings
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
+from agent.usage.holdings import Holdings
 from agent.usage.join import Measured, join
 from agent.usage.overuse import Overuse, OveruseWatch
 from agent.usage.owners import Owners

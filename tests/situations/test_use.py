@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from agent.allocator.holdings import Holdings
 from agent.cards.card_use import CardUse
+from agent.usage.holdings import Holdings, count_holdings
 from agent.usage.join import Owner, join
 from simulator.node.node import BLOCK, Node
 from tests.situations.build import NAMES, a_node, a_pod, gpu, uid_of, wait_for
@@ -35,7 +35,7 @@ def _holdings(node: Node) -> Holdings:
     assert node.agent is not None
     node.sweep()  # what has ended leaves the API
     node.agent.allocator.refresh()
-    return node.agent.allocator.holdings()
+    return count_holdings(node.agent.allocator.record(), node.agent.allocator.table)
 
 
 def test_what_is_told_is_the_kubelets_record_and_nothing_is_left_of_pods_that_end() -> None:

@@ -1,11 +1,11 @@
 """Gauges of what containers hold of cards."""
 
-from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.observability.gpu_manager_series import gpu_manager_series
 from agent.observability.metrics import Metrics
 from agent.observability.series import card_series
+from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.usage.join import Measured, Used
 from tests.agent.builders import pod_id
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.holdings import HeldShare, Holder
 from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
+from agent.usage.holdings import HeldShare, Holder
 from agent.usage.join import Owner, Used, join
 from agent.usage.overuse import OveruseRules, OveruseWatch
 from tests.agent.builders import patient, pod_id

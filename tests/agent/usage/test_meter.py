@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.allocator.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo, ContainerState
+from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.usage.join import Measured, Owner, Used
 from agent.usage.meter import Meter
 from agent.usage.overuse import Overuse, OveruseRules, OveruseWatch

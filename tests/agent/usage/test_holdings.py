@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.holdings import CardRoom, HeldShare, Holdings, count_holdings
 from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.node_state import NodeState
+from agent.usage.holdings import CardRoom, HeldShare, Holdings, count_holdings
 from tests.agent.builders import (
     BLOCK,
     CORE,

@@ -8,13 +8,14 @@ this language.
 import sys
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import click
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.pod_view import Key, PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.supervisor import IN_SERVICE
 from agent.host import memory
@@ -46,9 +47,9 @@ class LoadedPods:
         """Return all."""
         return self._views
 
-    def is_only_one(self, view: PodView) -> bool:
-        """Return whether no other pod of this name can be on the node."""
-        return self._by_name.get(view.id.key) is view
+    def told(self, key: Key) -> AbstractSet[str]:
+        """Return the UIDs of the pods of a name."""
+        return {self._by_name[key].id.uid}
 
     def is_synced(self) -> bool:
         """Return that all are known."""

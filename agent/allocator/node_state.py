@@ -108,21 +108,21 @@ class NodeState:
         self,
         names: Collection[Key],
         shown: AbstractSet[str],
-        is_only_one: Callable[[PodView], bool],
+        told: Callable[[Key], AbstractSet[str]],
     ) -> None:
         """Apply what the API has told since ``List`` showed the pods of the record.
 
         Args:
             names: the names that were read.
             shown: the kubelet's UIDs of the pods that the API showed before ``List``.
-            is_only_one: whether the watch has told of no other pod of this name.
+            told: the UIDs of the pods of a name, as the watch has told.
         """
         before = len(self._confirmed)
         for each in self.record.open:
             if each.id.key in names and self.turn.is_new(each, self.record):
                 uids = map(kubelet_uid, self.pods.of_name(each.id.key))
                 self._confirmed |= {uid for uid in uids if uid in shown and self.pods.is_shown(uid)}
-            if each.lacks and each.view is not None and is_only_one(each.view):
+            if each.lacks and each.view is not None and told(each.id.key) == {each.id.uid}:
                 self._confirmed.add(each.uid)
         self._stale = self._stale or len(self._confirmed) > before
 

@@ -20,7 +20,7 @@ from agent.errors import Unavailable
 _MOST_FETCHES = 6
 _MOST_ROUNDS = 3
 _LOOKS_UNTIL_ASKED_AGAIN = 3
-_LOOKS_AT_WATCH = 10
+_LOOKS_AT_WATCH = 50
 _WATCH_PAUSE_S = 0.01
 
 LIST_WITHIN = 1.0
@@ -122,10 +122,13 @@ class Observer:
             self._see(written, listed, offered, settled=True, confirmed=(names, shown))
 
     def _wait_for_watch(self, names: Collection[Key], shown: AbstractSet[str]) -> None:
-        """Wait until the watch has told of the newcomers, too."""
+        """Wait until the watch has told of the newcomers, too: it is late on a busy node."""
         for _ in range(_LOOKS_AT_WATCH):
             come = [each for each in self._pods.views() if each.id.key in names]
-            if all(kubelet_uid(each) in shown or self._pods.is_only_one(each) for each in come):
+            if all(
+                kubelet_uid(each) in shown or each.id.uid in self._pods.told(each.id.key)
+                for each in come
+            ):
                 return
             self._pause(_WATCH_PAUSE_S)
 
@@ -162,7 +165,7 @@ class Observer:
         with self._state as state:
             state.update(self._pods.views(), synced=self._pods.is_synced())
             corrections = state.see(written, listed, offered=offered, settled=settled)
-            state.confirm(*confirmed, self._pods.is_only_one)
+            state.confirm(*confirmed, self._pods.told)
         for each in corrections:
             self._decision_log.corrected(each)
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from agent.allocator.model.pod_view import Key, PodView
@@ -101,14 +102,15 @@ class PodCache:
         """Return all known pods; the same object for as long as nothing has changed."""
         return self._tuple
 
-    def is_only_one(self, view: PodView) -> bool:
-        """Return whether no other pod of this name can be on the node, by what the watch has told.
+    def told(self, key: Key) -> AbstractSet[str]:
+        """Return the UIDs of the pods of a name that the watch has told of, gone ones too.
 
-        The watch tells of every pod, in order; what there was before it began is unknown.
+        An empty one is among them while there may be pods that it has not told of: it tells of
+        every pod, in order, but not of what there was before it began.
         """
         with self._lock:
             gap = self._clock() < self._listed_at + _GAP_SECONDS
-            return not gap and self._told.get(view.id.key) == {view.id.uid}
+            return self._told.get(key, set()) | ({""} if gap else set())
 
     def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
         """Ask the API for one pod, within so many seconds, and remember it.

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.pod_view import Key, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.pod_parser import is_complete, parse_pod
 from contract.allocation import Allocation
@@ -106,11 +107,10 @@ class PodsInMemory:
         for view in changed:
             self._on_change(view)
 
-    def is_only_one(self, view: PodView) -> bool:
-        """Return whether no other pod of this name can be on the node, by what the watch told."""
+    def told(self, key: Key) -> AbstractSet[str]:
+        """Return the UIDs of the pods of a name that the watch has told of."""
         with self._lock:
-            told = [each for each in self._told.values() if each.id.key == view.id.key]
-            return told == [view]
+            return {each.id.uid for each in self._told.values() if each.id.key == key}
 
     def is_synced(self) -> bool:
         """Return whether all pods are known."""

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from agent.allocator.model.checkpoint import Checkpoint, Owner
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
+from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
@@ -166,8 +167,8 @@ class FakePods:
         self.cached.pop(view.id, None)
         self.on_server.pop(view.id.key, None)
 
-    def is_only_one(self, view: PodView) -> bool:
-        return False  # only the watch of a real API server tells that
+    def told(self, key: Key) -> AbstractSet[str]:
+        return {""}  # only the watch of a real API server tells that
 
     def is_synced(self) -> bool:
         return True

@@ -1,6 +1,7 @@
 """What the allocator needs from outside, as Protocols: adapters and test fakes implement them."""
 
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from agent.allocator.model.answer import Answer
@@ -8,7 +9,7 @@ from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import Snapshot
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
@@ -25,8 +26,11 @@ class PodSource(Protocol):
         """Return whether the API has told all pods of the node once."""
         ...
 
-    def is_only_one(self, view: PodView) -> bool:
-        """Return whether no other pod of this name can be on the node, by what the watch told."""
+    def told(self, key: Key) -> AbstractSet[str]:
+        """Return the UIDs of the pods of a name that the watch has told of, gone ones too.
+
+        An empty one is among them while there may be pods that it has not told of.
+        """
         ...
 
     def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:

@@ -316,6 +316,32 @@ def test_a_pod_that_only_the_kubelet_shows_keeps_what_it_holds(node: Node) -> No
     assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
 
 
+@pytest.mark.parametrize(
+    ("told", "paused", "evidence"),
+    [
+        ({"uid-a"}, 3, Evidence.WITNESS),
+        ({"uid-a", "uid-before"}, 3, Evidence.ORDER),
+        ({"uid-before"}, 50, Evidence.ORDER),
+    ],
+    ids=["it was told of, alone", "its name had another pod", "it is never told of"],
+)
+def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
+    node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    told: set[str],
+    paused: int,
+    evidence: Evidence,
+) -> None:
+    """Only the watch tells that a name has no other pod; on a busy node it is late."""
+    monkeypatch.setattr(node.pods, "told", lambda _: told if node.paused >= 3 else set())
+    pod = make_pod("a", asks(30, 8))
+    pod = replace(pod, id=pod.id._replace(uid="uid-a"), runtime_uid="uid-a")
+    node.pods.on_server[pod.id.key] = pod
+    node.record.show(pod)
+    node.prefer(CORE, 30)
+    assert (node.paused, node.decision_log.evidence("prefer")) == (paused, [evidence])
+
+
 # --- an agent that starts while the API is away -------------------------------------------
 
 

@@ -414,6 +414,7 @@ def test_a_pod_is_the_only_one_of_its_name_if_the_watch_alone_has_told_of_it() -
     for name, uid in (("listed", ""), ("new", ""), ("twice", "u-1"), ("twice", "u-2")):
         cache.apply("ADDED", entry(name, uid))
     views = {view.id.uid: view for view in cache.views()}
-    assert not any(map(cache.is_only_one, views.values()))
+    assert not any(cache.told(view.id.key) == {uid} for uid, view in views.items())
     clock.now += 5.0
-    assert [uid for uid, view in views.items() if cache.is_only_one(view)] == ["uid-new"]
+    alone = [uid for uid, view in views.items() if cache.told(view.id.key) == {uid}]
+    assert alone == ["uid-new"]

@@ -37,7 +37,7 @@ from agent.kubelet.device_list import check_size
 from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.refusal_pacing import PacedCalls
+from agent.kubelet.refusal_pacing import RefusalPace
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
@@ -94,11 +94,7 @@ class Agent:
     ) -> None:
         """Read the cards file and the credentials; nothing runs yet.
 
-        Args:
-            settings: what an admin can set.
-            source: where cards come from, by default what the settings say.
-            pace: how often cards are looked at.
-            inventory_pace: how often the node's inventory is written.
+        *source* is where cards come from, by default what the settings say.
 
         Raises:
             SettingsError: a setting cannot be used.
@@ -116,17 +112,9 @@ class Agent:
         self._unusable = ""  # why cards that were found cannot be served
         self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
-        self._record = PodResources(
-            settings.pod_resources_socket,
-            resources={
-                settings.names.core: Resource.CORE,
-                settings.names.memory: Resource.MEMORY,
-            },
-        )
-        self._checkpoint = CheckpointFile(
-            settings.kubelet_dir,
-            {settings.names.core: Resource.CORE, settings.names.memory: Resource.MEMORY},
-        )
+        resources = {settings.names.core: Resource.CORE, settings.names.memory: Resource.MEMORY}
+        self._record = PodResources(settings.pod_resources_socket, resources=resources)
+        self._checkpoint = CheckpointFile(settings.kubelet_dir, resources)
         self._events = EventQueue(
             api=self._api,
             node=settings.node_name,
@@ -321,15 +309,16 @@ class Agent:
             policy=settings.policy,
             strict=settings.strict_predicate,
         )
-        calls = PacedCalls(allocator, wait=self._stop.wait)
+        pace = RefusalPace(time.monotonic)
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
                 resource=resource,
                 table=table,
-                calls=calls,
+                calls=allocator,
                 health_feed=self._health_feed,
                 numa=settings.numa,
+                before_refusal=lambda: self._stop.wait(pace.delay()),
             )
 
         registrar = Registrar(

@@ -52,7 +52,7 @@ class Calls(Protocol):
 class DevicePluginService(rpc.DevicePluginServicer):
     """One resource of the device plugin API, v1beta1."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         resource: Resource,
@@ -60,6 +60,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         calls: Calls,
         health_feed: HealthFeed | None = None,
         numa: bool = False,
+        before_refusal: Callable[[], object] = lambda: None,
     ) -> None:
         """Serve *resource* from *table*.
 
@@ -69,12 +70,14 @@ class DevicePluginService(rpc.DevicePluginServicer):
             calls: what answers the calls.
             health_feed: tells which cards are unhealthy; none is when it is left out.
             numa: whether places say on which NUMA node they are (K23).
+            before_refusal: waits before one of the kubelet's serial calls is refused.
         """
         self._numa = numa
         self._resource = resource
         self._table = table
         self._calls = calls
         self._health_feed = health_feed or HealthFeed()
+        self._before_refusal = before_refusal
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self._streams = 0
@@ -186,16 +189,20 @@ class DevicePluginService(rpc.DevicePluginServicer):
         try:
             self._calls.prestart(self._resource, request.devices_ids)
         except Exception as error:  # noqa: BLE001 -- the edge: see _abort
-            self._abort(context, error)
+            self._abort(context, error, at_once=True)  # side by side: the kubelet paces them itself
         return api.PreStartContainerResponse()
 
-    def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    def _abort(
+        self, context: grpc.ServicerContext, error: Exception, *, at_once: bool = False
+    ) -> NoReturn:
         """Answer an error: a refusal in its own words, anything else without ours.
 
         The text ends up in the pod's status (fact K9), where its author reads it. A fault of
         ours must fail this one call, not the server, and must not show internals.
         """
         if isinstance(error, Refusal):
+            if not at_once:
+                self._before_refusal()
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"gpu-turnstile: {error}")
         log.error("call failed", extra={"resource": str(self._resource)}, exc_info=error)
         context.abort(
@@ -236,7 +243,7 @@ class PluginServer:
         """
         socket.unlink(missing_ok=True)
         self.socket = socket
-        self._service = service
+        self.service = service
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix=socket.stem),
             options=(
@@ -254,5 +261,5 @@ class PluginServer:
 
     def stop(self, *, within: float = 1.0) -> None:
         """End streams, let calls in flight finish for a while, then stop."""
-        self._service.end()
+        self.service.end()
         self._server.stop(within).wait(within + 1)

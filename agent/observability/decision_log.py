@@ -43,13 +43,7 @@ class LoggedDecisions:
         tell: Callable[[str, ContainerRef, str], None] = lambda _call, _claim, _reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count in *metrics*.
-
-        Args:
-            metrics: the counters.
-            tell: tells a pod's author of a refusal: call, container, reason.
-            clock: seconds, monotonic.
-        """
+        """Count in *metrics*; *tell* tells a pod's author of a refusal: call, container, reason."""
         self._metrics = metrics
         self._tell = tell
         self._lock = threading.Lock()
@@ -141,17 +135,11 @@ class LoggedDecisions:
         )
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Places were chosen while the wishes of the pod's author were not known."""
+        """Report that places were chosen while the wishes of the pod's author were not known."""
         self._metrics.unadvised.inc()
         log.warning(
             "chosen without wishes",
-            extra={
-                "pod": str(ref.pod),
-                "uid": ref.pod.uid,
-                "container": ref.container,
-                "resource": resource.value,
-                "ids": summarize(ids),
-            },
+            extra={**_named(ref), "resource": resource.value, "ids": summarize(ids)},
         )
 
     def podresources_unavailable(self, reason: str) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.errors import PlacementError
 from agent.kubelet.server import DevicePluginService, PluginServer
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -113,6 +115,25 @@ def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_
     ask(stub, call)
 
 
+def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: FakeCalls) -> None:
+    waits: list[str] = []
+    service = DevicePluginService(
+        resource=CORE,
+        table=make_table(1),
+        calls=calls,
+        before_refusal=lambda: waits.append(calls.asked[-1][0]),
+    )
+    server = PluginServer(service, folder / "vcore.sock")
+    with plugin(server.socket) as stub:
+        for error in (None, OSError("secret"), PlacementError("no card fits")):
+            calls.error = error
+            for call in ("prefer", "allocate", "prestart"):
+                with suppress(grpc.RpcError):
+                    ask(stub, call)
+    server.stop()
+    assert waits == ["prefer", "allocate"]
+
+
 @pytest.mark.parametrize(("resource", "count"), [(CORE, 300), (MEMORY, 96)])
 def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     folder: Path, calls: FakeCalls, resource: Resource, count: int
@@ -146,10 +167,7 @@ def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
         assert list(answer.container_responses[0].deviceIDs) == every
         stub.Allocate(allocation(*every), timeout=20)
     server.stop()
-    assert calls.asked[-1][2] == tuple(every)
-
-
-# --- health -----------------------------------------------------------------------------
+    assert calls.asked[-1] == ("allocate", tuple(every))
 
 
 # --- streams ----------------------------------------------------------------------------

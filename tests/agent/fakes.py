@@ -2,14 +2,13 @@
 
 import itertools
 import json
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +30,8 @@ from agent.errors import CheckpointError, Unavailable
 from agent.injection.inject import Injection
 from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
 from agent.settings import Settings
-from common.kubelet_api import deviceplugin_pb2, deviceplugin_pb2_grpc
+from common.kubelet_api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from common.kubelet_api import podresources_pb2 as lister_pb
 from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from contract.allocation import Allocation, Evidence
@@ -65,11 +65,8 @@ def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) 
 @contextmanager
 def short_dir() -> Iterator[Path]:
     """A folder whose sockets stay below the 108 bytes a unix socket's path may have."""
-    made = Path(tempfile.mkdtemp(prefix="gt-", dir="/tmp"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="gt-", dir="/tmp", ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 # --- plain data ----------------------------------------------------------------------
@@ -155,7 +152,6 @@ class FakePods:
         self.fetched: list[tuple[str, str]] = []
         self.away = False
         self.failing = 0  # so many questions more
-        self.refreshed = 0
         self._views: tuple[PodView, ...] = ()
 
     def add(self, view: PodView) -> None:
@@ -190,7 +186,6 @@ class FakePods:
         return view
 
     def refresh(self, *, within: float) -> None:
-        self.refreshed += 1
         self._answer()
         for view in self.on_server.values():
             self.cached.setdefault(view.id, view)
@@ -365,24 +360,15 @@ class FakeAnnotationWriter:
         return [found for put, found in self.puts if put.id == view.id][-1]
 
 
-@dataclass
 class FakeDecisionLog:
     """A :class:`agent.allocator.model.ports.DecisionLog` that remembers."""
 
-    decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = field(
-        default_factory=list
-    )
-    refusals: list[tuple[str, Resource, int, str]] = field(default_factory=list)
-    refused_claims: list[ContainerRef | None] = field(default_factory=list)
-    corrections: list[Correction] = field(default_factory=list)
-    replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
-    unproven_starts: list[tuple[ContainerRef | None, frozenset[str], str]] = field(
-        default_factory=list
-    )
-    unadvised_choices: list[tuple[ContainerRef, Resource, frozenset[str]]] = field(
-        default_factory=list
-    )
-    blinds: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = []
+        self.refusals: list[tuple[str, Resource, int, str]] = []
+        self.corrections: list[Correction] = []
+        self.replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+        self.unproven_starts: list[tuple[ContainerRef | None, frozenset[str], str]] = []
 
     def decided(
         self,
@@ -398,7 +384,6 @@ class FakeDecisionLog:
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         self.refusals.append((call, resource, size, reason))
-        self.refused_claims.append(ref)
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         self.replacements.append((ref.container, tuple(chosen), tuple(cards)))
@@ -410,10 +395,10 @@ class FakeDecisionLog:
         self.unproven_starts.append((ref, frozenset(ids), reason))
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        self.unadvised_choices.append((ref, resource, frozenset(ids)))
+        """Not looked at."""
 
     def podresources_unavailable(self, reason: str) -> None:
-        self.blinds.append(reason)
+        """Not looked at."""
 
     def evidence(self, call: str) -> list[Evidence]:
         """The evidence of every decision of one kind of call, in order."""
@@ -438,7 +423,6 @@ class Node:
         free: what the kubelet offers, by resource.
         got: what each container has by it.
         reusable: what a pod's ordinary init containers have left over (K7).
-        forced: the last choice was the kubelet's: nothing else was left.
         paused: how often the agent waited.
     """
 
@@ -464,7 +448,6 @@ class Node:
         }
         self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
         self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
-        self.forced = False
         self.paused = 0
         self._uids: dict[PodId, str] = {}
         self.restart_agent()
@@ -566,10 +549,9 @@ class Node:
         """Choose devices as the kubelet does; return whether it asks for no preference (K2, K7)."""
         size = count_of(container.demand, resource)
         reusable = self.reusable.get((view.id, resource), [])
-        self.forced = len(reusable) + len(self.free[resource]) == size > len(reusable)
         if len(reusable) >= size:
             return reusable[:size], True
-        if self.forced:
+        if len(reusable) + len(self.free[resource]) == size:  # nothing else is left
             return [*reusable, *self.free[resource]], True
         return reusable, False
 
@@ -665,40 +647,31 @@ class FakeCalls:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.answer = Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, ("/dev/nvidia0", "/dev/null"))
-        self.asked: list[tuple[str, Resource, tuple[str, ...], tuple[str, ...], int]] = []
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
 
-    def _note(
-        self,
-        call: str,
-        resource: Resource,
-        first: Sequence[str],
-        second: Sequence[str] = (),
-        size: int = 0,
-    ) -> None:
-        self.asked.append((call, resource, tuple(first), tuple(second), size))
+    def _note(self, call: str, ids: Sequence[str]) -> None:
+        self.asked.append((call, tuple(ids)))
         if self.error is not None:
             raise self.error
 
     def prefer(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        self._note("prefer", resource, available, must, size)
+        self._note("prefer", available)
         return list(available)[:size]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        self._note("allocate", resource, device_ids)
+        self._note("allocate", device_ids)
         return self.answer
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        self._note("prestart", resource, device_ids)
+        self._note("prestart", device_ids)
 
 
 # --- a kubelet on unix sockets ---------------------------------------------------------
 
 
-class FakeKubelet(
-    deviceplugin_pb2_grpc.RegistrationServicer, lister_grpc.PodResourcesListerServicer
-):
+class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServicer):
     """The two sockets of a kubelet: registration, and PodResources.
 
     Args:
@@ -710,7 +683,7 @@ class FakeKubelet(
         self.plugin_dir.mkdir(exist_ok=True)
         self.socket = self.plugin_dir / "kubelet.sock"
         self.pod_resources = folder / "pr.sock"
-        self.registered: list[deviceplugin_pb2.RegisterRequest] = []
+        self.registered: list[pb.RegisterRequest] = []
         self.refuse_next = 0
         self.on_register: Callable[[], None] = lambda: None
         self.turn_away = 0
@@ -737,7 +710,7 @@ class FakeKubelet(
 
     def start_registration(self) -> None:
         server = self._server(self.socket)
-        deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self, server)
+        rpc.add_RegistrationServicer_to_server(self, server)
         server.start()
 
     def start_pod_resources(self) -> None:
@@ -754,13 +727,11 @@ class FakeKubelet(
         for endpoint in tuple(self.streams):
             self.streams.pop(endpoint).close()
 
-    def restart(self, *, delete_plugins: bool = True) -> None:
+    def restart(self) -> None:
         """Come back as a real kubelet does: the sockets in the directory are deleted (K11)."""
         self.stop()
-        if delete_plugins:
-            for each in self.plugin_dir.iterdir():
-                if not each.is_dir():
-                    each.unlink(missing_ok=True)
+        for each in self.plugin_dir.iterdir():
+            each.unlink(missing_ok=True)
         self.start()
 
     def write_checkpoint(self) -> None:
@@ -780,14 +751,10 @@ class FakeKubelet(
         (self.plugin_dir / ".new").write_text(text)
         (self.plugin_dir / ".new").replace(self.plugin_dir / CHECKPOINT)
 
-    @staticmethod
-    def _unlinked(path: Path) -> str:
-        path.unlink(missing_ok=True)
-        return f"unix:{path}"
-
     def _server(self, path: Path) -> grpc.Server:
         server = grpc.server(ThreadPoolExecutor(8))
-        server.add_insecure_port(self._unlinked(path))
+        path.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{path}")
         self._servers.append(server)
         return server
 
@@ -797,8 +764,8 @@ class FakeKubelet(
         return [each.resource_name for each in self.registered]
 
     def Register(  # noqa: N802 -- the API's name
-        self, request: deviceplugin_pb2.RegisterRequest, context: grpc.ServicerContext
-    ) -> deviceplugin_pb2.Empty:
+        self, request: pb.RegisterRequest, context: grpc.ServicerContext
+    ) -> pb.Empty:
         if self.refuse_next:
             self.refuse_next -= 1
             context.abort(grpc.StatusCode.UNKNOWN, "the kubelet does not like this")
@@ -808,15 +775,15 @@ class FakeKubelet(
             self.deaf_to -= 1
         else:
             self._stream(request.endpoint)
-        return deviceplugin_pb2.Empty()
+        return pb.Empty()
 
     def _stream(self, endpoint: str) -> None:
         """Ask a plugin that has registered for its devices, for as long as this kubelet lives."""
         channel = grpc.insecure_channel(
             f"unix:{self.plugin_dir / endpoint}", options=(("grpc.use_local_subchannel_pool", 1),)
         )
-        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)
-        stream = stub.ListAndWatch(deviceplugin_pb2.Empty(), wait_for_ready=True)
+        stub = rpc.DevicePluginStub(channel)
+        stream = stub.ListAndWatch(pb.Empty(), wait_for_ready=True)
         self.streams[endpoint] = channel
 
         def read() -> None:
@@ -825,6 +792,42 @@ class FakeKubelet(
                     pass
 
         threading.Thread(target=read, daemon=True).start()
+
+    def serve(self, pod: str, cores: int, memory: int) -> list[str]:
+        """Do what a kubelet does for the container ``c0`` of a pod; gives its device nodes."""
+        held = self.pods.setdefault(pod, {}).setdefault("c0", [])
+        nodes: list[str] = []
+        for stem, resource, size in (
+            ("vmemory", NAMES.memory, memory),
+            ("vcore", NAMES.core, cores),
+        ):
+            with plugin(self.path_of(stem)) as stub:
+                offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
+                taken = {
+                    each
+                    for containers in self.pods.values()
+                    for kind, ids in containers["c0"]
+                    for each in ids
+                    if kind == resource
+                }
+                wanted = pb.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=[each.ID for each in offered if each.ID not in taken],
+                    allocation_size=size,
+                )
+                (chosen,) = stub.GetPreferredAllocation(
+                    pb.PreferredAllocationRequest(container_requests=[wanted]), timeout=20
+                ).container_responses
+                asked = pb.ContainerAllocateRequest(devices_ids=chosen.deviceIDs)
+                (answer,) = stub.Allocate(
+                    pb.AllocateRequest(container_requests=[asked]), timeout=20
+                ).container_responses
+                nodes += [each.host_path for each in answer.devices]
+                held.append((resource, list(chosen.deviceIDs)))
+                self.write_checkpoint()
+                stub.PreStartContainer(
+                    pb.PreStartContainerRequest(devices_ids=chosen.deviceIDs), timeout=20
+                )
+        return nodes
 
     def cut(self, stem: str) -> None:
         """End the streams of a plugin, as a kubelet does when an earlier one breaks (K18)."""
@@ -868,11 +871,11 @@ class FakeKubelet(
 
 
 @contextmanager
-def plugin(socket: Path) -> Iterator[deviceplugin_pb2_grpc.DevicePluginStub]:
+def plugin(socket: Path) -> Iterator[rpc.DevicePluginStub]:
     """Call a device plugin as the kubelet does."""
     options = (("grpc.max_receive_message_length", 64 * MIB), ("grpc.enable_http_proxy", 0))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        yield deviceplugin_pb2_grpc.DevicePluginStub(channel)
+        yield rpc.DevicePluginStub(channel)
 
 
 # --- an HTTP server that says what a test wants ----------------------------------------

@@ -11,7 +11,7 @@ from agent.runtime.cgroups import Cgroups
 from agent.settings import MetricsNames, Settings
 from agent.usage.overuse import OveruseRules, OveruseWatch
 from simulator.client import ApiClient
-from tests.agent.app.test_supervisor import PODS, allocate, page, ready, running
+from tests.agent.app.test_supervisor import PODS, page, ready, running
 from tests.agent.fakes import FakeKubelet, eventually, make_manifest, make_settings, write_cards
 from tests.agent.nvml_node import GIB, Node
 from tests.agent.runtime.test_cri import FakeRuntime, entry
@@ -104,8 +104,8 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         assert meter is not None
         meter._period, meter._watch = 0.1, OveruseWatch(OveruseRules(seconds=0))
         eventually(lambda: ready(measuring), "registered")
-        allocate(kubelet, "a", "c0", 30, 4)
-        allocate(kubelet, "b", "c0", 100, 8)
+        kubelet.serve("a", 30, 4)
+        kubelet.serve("b", 100, 8)
 
         def told(path: str = "/metrics") -> dict[str, float]:
             return _gauges(page(measuring, path)[1])

@@ -82,52 +82,6 @@ def ready(agent: Agent) -> bool:
     return page(agent, "/readyz") == (200, "ok\n")
 
 
-def allocate(kubelet: FakeKubelet, pod: str, container: str, cores: int, memory: int) -> list[str]:
-    """Do what a kubelet does for one container; gives its device nodes."""
-    kubelet.pods.setdefault(pod, {}).setdefault(container, [])
-    nodes: list[str] = []
-    for stem, resource, size in (
-        ("vmemory", NAMES.memory, memory),
-        ("vcore", NAMES.core, cores),
-    ):
-        with plugin(kubelet.path_of(stem)) as stub:
-            offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
-            taken = {
-                device_id
-                for containers in kubelet.pods.values()
-                for devices in containers.values()
-                for kind, device_ids in devices
-                for device_id in device_ids
-                if kind == resource
-            }
-            chosen = stub.GetPreferredAllocation(
-                pb.PreferredAllocationRequest(
-                    container_requests=[
-                        pb.ContainerPreferredAllocationRequest(
-                            available_deviceIDs=[
-                                each.ID for each in offered if each.ID not in taken
-                            ],
-                            allocation_size=size,
-                        )
-                    ]
-                ),
-                timeout=20,
-            ).container_responses[0]
-            answer = stub.Allocate(
-                pb.AllocateRequest(
-                    container_requests=[pb.ContainerAllocateRequest(devices_ids=chosen.deviceIDs)]
-                ),
-                timeout=20,
-            ).container_responses[0]
-            nodes += [each.host_path for each in answer.devices]
-            kubelet.pods[pod][container].append((resource, list(chosen.deviceIDs)))
-            kubelet.write_checkpoint()
-            stub.PreStartContainer(
-                pb.PreStartContainerRequest(devices_ids=chosen.deviceIDs), timeout=20
-            )
-    return nodes
-
-
 def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:
     annotations = admin.get(f"{PODS}/{pod}")["metadata"].get("annotations", {})
     return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
@@ -167,7 +121,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         assert page(agent, "/healthz") == (200, "ok\n")
         kubelet.uids["a"] = admin.get(f"{PODS}/a")["metadata"]["uid"]
         before = len(server.requests)
-        nodes = allocate(kubelet, "a", "c0", 30, 8)
+        nodes = kubelet.serve("a", 30, 8)
         eventually(lambda: len(server.requests) > before, "the patch")
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
         written = 'patches_total{result="written"} 1.0'
@@ -211,7 +165,7 @@ def test_it_registers_once_the_nodes_pods_are_known(
         assert not kubelet.registered
         server.set_outage(Outage.NONE)
         eventually(lambda: ready(agent), "registered")
-        allocate(kubelet, "a", "c0", 30, 8)
+        kubelet.serve("a", 30, 8)
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
     assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
 
@@ -287,28 +241,11 @@ def _fail(_self: object) -> None:
     raise RuntimeError("a disk that nobody has thought of")
 
 
-@pytest.mark.parametrize(
-    ("cards", "memory", "block", "message"),
-    [
-        (0, "8Gi", BLOCK, "cards: .*: cards: Required value: a list of at least one card"),
-        (8, "141Gi", 4 << 20, "memory-block: Invalid value: 4Mi: .*use [0-9]+Mi or more"),
-        (
-            2,
-            "8Gi",
-            9 << 30,
-            rf"memory-block: Invalid value: {9 << 30}: larger than card GPU-0 \({8 << 30} bytes\)",
-        ),
-    ],
-)
-def test_cards_and_blocks_that_cannot_be_served_stop_it_at_once(
-    settings: Settings, tmp_path: Path, *, cards: int, memory: str, block: int, message: str
-) -> None:
-    path = write_cards(tmp_path / "others.yaml", cards, memory)
-    with pytest.raises(SettingsError, match=rf"\A{message}\Z"):
-        Agent(replace(settings, cards=path, memory_block=block))
-
-
-# --- the node's inventory ----------------------------------------------------------------
+def test_a_block_that_cannot_be_served_stops_it_at_once(settings: Settings, tmp_path: Path) -> None:
+    path = write_cards(tmp_path / "others.yaml", 8, "141Gi")
+    message = r"\Amemory-block: Invalid value: 4Mi: .*use [0-9]+Mi or more\Z"
+    with pytest.raises(SettingsError, match=message):
+        Agent(replace(settings, cards=path, memory_block=4 << 20))
 
 
 # --- what a pod's author is told ------------------------------------------------------
@@ -328,7 +265,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         with pytest.raises(grpc.RpcError) as refused:
-            allocate(kubelet, "a", "c0", 30, 999)
+            kubelet.serve("a", 30, 999)
         eventually(lambda: _events(admin), "it is told")
         eventually(
             lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
@@ -385,6 +322,3 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
         kubelet.start_pod_resources()
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
     assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)
-
-
-# --- the end --------------------------------------------------------------------------

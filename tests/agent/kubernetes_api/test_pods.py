@@ -3,19 +3,16 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
 from tests.agent.fakes import NAMES, FakeClock, make_manifest
-from tests.agent.threads import running
 
-PODS = "/api/v1/namespaces/default/pods"
 RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})
 
 
@@ -78,7 +75,7 @@ class FakePodApi:
         return self.pods.get((namespace, name))
 
 
-def cache_of(api: FakePodApi | Api, clock: Callable[[], float] = time.monotonic) -> PodCache:
+def cache_of(api: FakePodApi, clock: Callable[[], float] = time.monotonic) -> PodCache:
     return PodCache(api=api, node="n1", names=NAMES, clock=clock)
 
 
@@ -97,21 +94,6 @@ def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> J
     return obj
 
 
-class EndlessApi(FakePodApi):
-    """A server whose watches end at once, with or without having brought something."""
-
-    def __init__(self, *brings: tuple[str, Json]) -> None:
-        super().__init__()
-        self.brings = brings
-
-    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-        return [], "1"
-
-    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        self.watched_from.append(resource_version)
-        yield from self.brings
-
-
 def paused(
     api: FakePodApi, most: int, jitter: float = 0.0, clock: FakeClock | None = None
 ) -> list[float]:
@@ -124,7 +106,7 @@ def paused(
 
 
 def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
-    api = EndlessApi()
+    api = FakePodApi(([], "1"), *[[]] * 9)
     assert paused(api, 8) == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
     assert len(api.watched_from) == 8
 
@@ -135,24 +117,6 @@ def test_agents_that_lose_the_api_server_together_do_not_come_back_together() ->
 
     assert paused(outage(), 3, jitter=0.0) == [0.2, 0.4, 0.8]
     assert paused(outage(), 3, jitter=0.5) == [0.25, 0.5, 1.0]
-
-
-# --- against the simulated API server -------------------------------------------------
-
-
-@contextmanager
-def watching(cache: PodCache, api: Api) -> Iterator[None]:
-    stop = threading.Event()
-
-    def end() -> None:
-        stop.set()
-        api.close()
-
-    with running(lambda: cache.run(stop), end):
-        yield
-
-
-# --- with scripts ---------------------------------------------------------------------
 
 
 def test_a_watch_goes_on_from_its_last_bookmark() -> None:
@@ -257,19 +221,9 @@ def test_the_same_pod_is_fetched_at_most_twice_a_second() -> None:
     api.pods["default", "static"] = entry("static")
     found = cache.fetch("default", "static")
     assert found is not None
+    assert cache.fetch("default", "static") is found  # that it is gone is not said, either
     assert known(cache) == {"static"}
     assert api.gets == [("default", "static"), ("default", "other"), ("default", "static")]
-
-
-def test_a_pod_that_was_found_a_moment_ago_is_still_found_without_asking() -> None:
-    """To say that there is none would mean that it has left the API."""
-    api, clock = FakePodApi(), FakeClock()
-    api.pods["default", "a"] = entry("a")
-    cache = cache_of(api, clock)
-    found = cache.fetch("default", "a")
-    assert found is not None
-    assert cache.fetch("default", "a") is found
-    assert len(api.gets) == 1
 
 
 def test_a_name_that_came_back_is_asked_for_at_once() -> None:
@@ -354,34 +308,22 @@ def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     assert {view.id.uid for view in cache.views()} == {"one"}
 
 
-def test_a_fetch_of_a_pod_as_it_is_known_changes_nothing_and_tells_nobody() -> None:
-    api = FakePodApi(([entry("a")], "3"))
-    api.pods["default", "a"] = entry("a")
-    cache = cache_of(api)
-    cache.run(api.over)
-    views, seen = cache.views(), list[PodView]()
-    cache.subscribe(seen.append)
-    found = cache.fetch("default", "a")
-    assert found == views[0]
-    assert cache.views() is views
-    assert seen == []
-
-
 def test_views_are_the_same_object_until_something_changes() -> None:
     """Nearly every call of the kubelet finds them as they were, and need not look again."""
-    api = FakePodApi(
-        ([entry("a")], "3"),
-        [("MODIFIED", entry("a", version="4")), ("MODIFIED", entry("a", gpu_assigned="true"))],
-        [("DELETED", entry("a"))],
-    )
-    cache = cache_of(api)
-    before = cache.views()
-    assert cache.views() is before
-    given: list[object] = []
-    cache.subscribe(lambda _view: given.append(cache.views()))
+    api = FakePodApi(([entry("a")], "3"))
+    api.pods["default", "a"] = entry("a", version="4")
+    cache, told = cache_of(api), list[object]()
+    cache.subscribe(lambda _view: told.append(cache.views()))
     cache.run(api.over)
-    assert len(given) == 2  # not for the change of what nobody reads
-    assert given[0] is not given[1]
+    first = cache.views()
+    cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
+    assert cache.fetch("default", "a") == first[0]
+    assert cache.views() is first
+    cache.apply("MODIFIED", entry("a", gpu_assigned="true"))
+    second = cache.views()
+    assert second is not first
+    assert told == [first, second]
+    cache.apply("DELETED", entry("a"))
     assert cache.views() == ()
     assert cache.views() is cache.views()
 

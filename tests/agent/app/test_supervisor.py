@@ -161,7 +161,6 @@ def test_it_registers_once_the_nodes_pods_are_known(
     with running(settings) as agent:
         waits = (503, "the node's pods are not known yet\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it says what it waits for")
-        time.sleep(0.3)  # in which it would have registered many times over
         assert not kubelet.registered
         server.set_outage(Outage.NONE)
         eventually(lambda: ready(agent), "registered")

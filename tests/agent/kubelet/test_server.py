@@ -2,12 +2,11 @@
 
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -44,20 +43,27 @@ def stub(running: PluginServer) -> Iterator[rpc.DevicePluginStub]:
         yield connected
 
 
-def preferred(*device_ids: str, size: int = 1, must: tuple[str, ...] = ()) -> object:
-    return pb.PreferredAllocationRequest(
-        container_requests=[
-            pb.ContainerPreferredAllocationRequest(
-                available_deviceIDs=device_ids, must_include_deviceIDs=must, allocation_size=size
-            )
-        ]
-    )
+Call = Callable[[rpc.DevicePluginStub, Sequence[str]], Any]
 
 
-def allocation(*device_ids: str) -> object:
-    return pb.AllocateRequest(
-        container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)]
+def _prefer(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Sequence[str]:
+    asked = pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=ids, allocation_size=len(ids)
     )
+    request = pb.PreferredAllocationRequest(container_requests=[asked])
+    return list(stub.GetPreferredAllocation(request, timeout=20).container_responses[0].deviceIDs)
+
+
+def _allocate(stub: rpc.DevicePluginStub, ids: Sequence[str] = ("a",)) -> Any:
+    request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+    return stub.Allocate(request, timeout=20).container_responses[0]
+
+
+def _prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=20)
+
+
+CALLS: dict[str, Call] = {"prefer": _prefer, "allocate": _allocate, "prestart": _prestart}
 
 
 def test_mounts_and_cdi_names_reach_the_kubelet(
@@ -67,7 +73,7 @@ def test_mounts_and_cdi_names_reach_the_kubelet(
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
     )
-    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
+    allocated = _allocate(stub)
     assert [(each.container_path, each.host_path, each.read_only) for each in allocated.mounts] == [
         ("/etc/vcuda", "/h/files", True),
         ("/w", "/h/w", False),
@@ -78,41 +84,20 @@ def test_mounts_and_cdi_names_reach_the_kubelet(
     ]
 
 
-def ask(stub: rpc.DevicePluginStub, call: str) -> None:
-    match call:
-        case "prefer":
-            stub.GetPreferredAllocation(preferred("a"), timeout=10)
-        case "allocate":
-            stub.Allocate(allocation("a"), timeout=10)
-        case _:
-            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=10)
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        ("prefer", KeyError("secret")),
-        ("allocate", AssertionError("secret")),
-        ("prestart", OSError("secret")),
-    ],
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_on(
-    stub: rpc.DevicePluginStub,
-    calls: FakeCalls,
-    call: str,
-    error: Exception,
-    caplog: pytest.LogCaptureFixture,
+    stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calls.error = error
+    calls.error = KeyError("secret")
     with pytest.raises(grpc.RpcError) as failed:
-        ask(stub, call)
+        CALLS[call](stub, ["a"])
     assert failed.value.code() is grpc.StatusCode.INTERNAL
     assert failed.value.details() == (
         "gpu-turnstile failed on this node, its log says why; the pod can be created again"
     )
     assert "secret" in caplog.text  # the log does say why
     calls.error = None
-    ask(stub, call)
+    CALLS[call](stub, ["a"])
 
 
 def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: FakeCalls) -> None:
@@ -127,9 +112,9 @@ def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: Fa
     with plugin(server.socket) as stub:
         for error in (None, OSError("secret"), PlacementError("no card fits")):
             calls.error = error
-            for call in ("prefer", "allocate", "prestart"):
+            for call in CALLS.values():
                 with suppress(grpc.RpcError):
-                    ask(stub, call)
+                    call(stub, ["a"])
     server.stop()
     assert waits == ["prefer", "allocate"]
 
@@ -156,21 +141,16 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
 def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
     """9,024 memory places with long UUIDs: more than fits into small messages."""
     table = make_table(16, blocks=564)
-    server = PluginServer(
-        DevicePluginService(resource=MEMORY, table=table, calls=calls), folder / "p.sock"
-    )
+    service = DevicePluginService(resource=MEMORY, table=table, calls=calls)
+    server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
         assert len(devices) == 9024
         every = [each.ID for each in devices]
-        answer = stub.GetPreferredAllocation(preferred(*every, size=9024), timeout=20)
-        assert list(answer.container_responses[0].deviceIDs) == every
-        stub.Allocate(allocation(*every), timeout=20)
+        assert _prefer(stub, every) == every
+        _allocate(stub, every)
     server.stop()
     assert calls.asked[-1] == ("allocate", tuple(every))
-
-
-# --- streams ----------------------------------------------------------------------------
 
 
 class Ended:
@@ -190,11 +170,9 @@ def test_a_stream_ends_promptly_when_the_server_stops(
 ) -> None:
     stream = stub.ListAndWatch(pb.Empty(), timeout=60)
     assert next(stream).devices
-    began = time.monotonic()
     running.stop()
-    with pytest.raises((StopIteration, grpc.RpcError)):
+    with pytest.raises(StopIteration):  # it is ended, not cut
         next(stream)
-    assert time.monotonic() - began < 3
 
 
 def test_streams_that_the_kubelet_has_left_free_their_threads(
@@ -205,7 +183,7 @@ def test_streams_that_the_kubelet_has_left_free_their_threads(
         with plugin(running.socket) as stub:
             next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
     with plugin(running.socket) as stub:
-        stub.Allocate(allocation("a"), timeout=20)
+        _allocate(stub)
 
 
 def test_a_call_in_flight_finishes_when_the_server_stops(
@@ -220,11 +198,11 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(stub.Allocate, allocation("a"), timeout=20)
+        answer = pool.submit(_allocate, stub)
         assert entered.wait(20)
         stopped = pool.submit(running.stop, within=10)
         go_on.set()
-        assert dict(answer.result(20).container_responses[0].envs) == {"late": "yes"}
+        assert dict(answer.result(20).envs) == {"late": "yes"}
         stopped.result(20)
 
 
@@ -236,7 +214,7 @@ def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls:
     assert path.exists()
     server = PluginServer(service_of(calls), path)
     with plugin(path) as stub:
-        stub.Allocate(allocation("a"), timeout=20)
+        _allocate(stub)
     server.stop()
 
 

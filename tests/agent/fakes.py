@@ -890,7 +890,6 @@ class Scripted:
         self.headers: Mapping[str, str] = {}
         self.hang = threading.Event()
         self.hang.set()
-        self.arrived = threading.Event()
         self.requests: list[tuple[str, str]] = []
         script = self
 
@@ -899,7 +898,6 @@ class Scripted:
                 length = int(self.headers.get("Content-Length") or 0)
                 self.rfile.read(length)
                 script.requests.append((self.command, self.path))
-                script.arrived.set()
                 script.hang.wait(DEADLINE_S)
                 try:
                     self.send_response(script.status)

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,21 +191,30 @@ def test_cards_of_the_driver_are_shown_with_their_links(node: Node) -> None:
     assert "\nGPU0  X     PHB   ?\n" in result.stdout
 
 
-@pytest.mark.parametrize("named", ["before", "after", "by the environment"])
-def test_cards_of_a_file_are_shown(tmp_path: Path, named: str) -> None:
-    file = str(write_cards(tmp_path / "cards.yaml", 1))
-    words, env = ["cards", "show"], {}
-    match named:
-        case "before":
-            words = ["--cards", file, *words]
-        case "after":
-            words += ["--cards", file]
-        case _:
-            env["GPU_TURNSTILE_CARDS"] = file
-    result = CliRunner(env=env).invoke(main, words)
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        ("--cards FILE cards show", {}),
+        ("cards show --cards FILE", {}),
+        ("cards show", {"GPU_TURNSTILE_CARDS": "FILE"}),
+    ],
+)
+def test_cards_of_a_file_are_shown(
+    words: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cards(tmp_path / "FILE", 1)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner(env=env).invoke(main, words.split())
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split() == [
-        *("GPU0", "GPU-0", "Fake", "8192", "MiB", "?", "?", "/dev/null")
+        "GPU0",
+        "GPU-0",
+        "Fake",
+        "8192",
+        "MiB",
+        "?",
+        "?",
+        "/dev/null",
     ]
 
 
@@ -262,10 +270,8 @@ def process(flags: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[by
 
 def ended_cleanly(agent: subprocess.Popen[bytes], log: Path) -> None:
     """A signal ends it in time; every line of its log is JSON."""
-    began = time.monotonic()
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(20) == 0
-    assert time.monotonic() - began < 10
     assert [json.loads(line)["message"] for line in log.read_text().splitlines()][-1] == "stopped"
 
 
@@ -289,7 +295,7 @@ def test_a_signal_ends_an_agent_without_a_kubelet_whose_api_server_hangs(
         hanging.hang.clear()
         Path(flags["--kubeconfig"]).write_text(kubeconfig_for(hanging.url))
         with process(flags, tmp_path / "log") as agent:
-            eventually(hanging.arrived.is_set, "it asks")
+            eventually(lambda: hanging.requests, "it asks")
             ended_cleanly(agent, tmp_path / "log")
 
 

@@ -10,7 +10,7 @@ from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
 from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
-from agent.kubernetes_api.events import Notice
+from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
 from tests.agent.builders import card, device_table
 
@@ -66,8 +66,7 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
         "card 1 (GPU-1, Test): Xid 79 (GPU has fallen off the bus): no new container gets it, "
         "running ones stay"
     )
-    subject = notice.subject
-    assert (subject.kind, subject.namespace, subject.name, subject.uid) == ("Node", "", "n1", "n1")
+    assert notice.subject == Subject("Node", "", "n1", "n1")
     assert paper.pokes == 2
 
 
@@ -89,10 +88,8 @@ def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
         unwatched={"GPU-0": "NVML: Not Supported"},
     )
     paper.news.cards_changed(status)
-    counts = {
-        state: paper.metric("cards", state=state) for state in ("served", "faulty", "mig", "late")
-    }
-    assert counts == {"served": 2, "faulty": 1, "mig": 1, "late": 2}
+    counts = {"served": 2, "faulty": 1, "mig": 1, "late": 2}
+    assert {state: paper.metric("cards", state=state) for state in counts} == counts
     assert paper.metric("cards_unwatched") == 1
     assert paper.metric("cards_problem") == 0
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0

@@ -17,7 +17,6 @@ import click
 
 from agent.app.supervisor import Agent
 from agent.cards.cards_file import dump_discovery
-from agent.cards.inventory import Discovery
 from agent.cards.source import look, none_served
 from agent.cards.topology_text import describe
 from agent.cards.xids import APPLICATION_XIDS
@@ -328,14 +327,15 @@ def dump(context: click.Context, output: Path | None) -> None:
         if not found.inventory.cards:
             raise SettingsError(f"cards: {none_served(found)}")
         text = dump_discovery(found)
-        if output is None:
-            click.echo(text, nl=False)
-        else:
-            try:
+        try:
+            if output is None:
+                click.echo(text, nl=False)
+            else:
                 output.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise SettingsError(f"output: cannot write {output}: {error}") from error
-    _warn(found)
+        except OSError as error:
+            raise SettingsError(f"output: cannot write {output}: {error}") from error
+    for each in (*found.faults, *found.skipped):
+        click.echo(f"warning: card {each.index} is left out: {each.reason}", err=True)
 
 
 @cards_group.command()
@@ -354,11 +354,6 @@ def show(context: click.Context, cards: Path | None) -> None:
         cards = context.obj  # python -m agent --cards FILE cards show
     with _one_line():
         click.echo(describe(look(cards)), nl=False)
-
-
-def _warn(found: Discovery) -> None:
-    for each in (*found.faults, *found.skipped):
-        click.echo(f"warning: card {each.index} is left out: {each.reason}", err=True)
 
 
 if __name__ == "__main__":

@@ -79,9 +79,7 @@ IN_SERVICE = "in-service.json"
 class Agent:
     """One node's agent: everything from :class:`Settings` to running threads.
 
-    Attributes:
-        pods: the node's pods, as the API has told of them.
-        threads: all that run from :meth:`start` to :meth:`stop`.
+    Its threads run from :meth:`start` to :meth:`stop`.
     """
 
     def __init__(
@@ -272,11 +270,7 @@ class Agent:
             self.threads.append(thread)
 
     def _make_session(self, inventory: Inventory) -> _Session:
-        """Make what serves *inventory*.
-
-        Raises:
-            SettingsError: a memory block is larger than a card, or too small for the kubelet.
-        """
+        """Make what serves these cards; raise as :func:`_open_table`."""
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
@@ -408,11 +402,6 @@ class Agent:
 
     # --- pages -------------------------------------------------------------------------
 
-    @property
-    def _awaits_driver(self) -> str:
-        keeper = self._driver_files
-        return keeper.problem if keeper is not None and not keeper.ready.is_set() else ""
-
     def _why_not_live(self) -> str:
         live = all(thread.is_alive() for thread in self.threads)
         live = live and (self._session is None or self._session.upkeep.alive)
@@ -429,7 +418,9 @@ class Agent:
             return self._watch.status.problem or "the cards are not known yet"
         if self._session is not None and not self._loaded:
             return "the node's pods are not known yet"
-        return self._awaits_driver or self._lock.problem or "not registered"
+        files = self._driver_files
+        awaited = files.problem if files is not None and not files.ready.is_set() else ""
+        return awaited or self._lock.problem or "not registered"
 
     @staticmethod
     def _thread(name: str, target: Callable[[], None]) -> threading.Thread:

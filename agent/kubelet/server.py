@@ -38,15 +38,12 @@ class Calls(Protocol):
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
         """Choose places."""
-        ...
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
         """Translate device IDs, and assign their places."""
-        ...
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Prove a container."""
-        ...
 
 
 class DevicePluginService(rpc.DevicePluginServicer):
@@ -64,13 +61,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
     ) -> None:
         """Serve *resource* from *table*.
 
-        Args:
-            resource: what is served.
-            table: the node's device IDs.
-            calls: what answers the calls.
-            health_feed: tells which cards are unhealthy; none is when it is left out.
-            numa: whether places say on which NUMA node they are (K23).
-            before_refusal: waits before one of the kubelet's serial calls is refused.
+        With *numa*, places say on which NUMA node they are (K23). *before_refusal* waits before one
+        of the kubelet's serial calls is refused.
         """
         self._numa = numa
         self._resource = resource
@@ -80,25 +72,21 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._before_refusal = before_refusal
         self._ended = threading.Event()
         self._changed = threading.Condition()
-        self._streams = 0
+        self.streams = 0
+        """How many there have been."""
         self._open: set[int] = set()
         self.on_cut: Callable[[], None] = lambda: None
         """Told when the kubelet ends the stream of the newest registration (K18)."""
 
     @property
-    def streams(self) -> int:
-        """Count the streams so far."""
-        return self._streams
-
-    @property
     def streaming(self) -> bool:
         """Whether the newest stream is still open."""
-        return self._streams in self._open
+        return self.streams in self._open
 
     def wait_streamed(self, before: int, seconds: float) -> bool:
         """Wait until a stream has begun besides the first *before*; tell whether one has."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._streams > before, max(seconds, 0))
+            return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
 
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
@@ -117,8 +105,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """List every place, and all of them again whenever a card's health has changed."""
         gone = threading.Event()
         with self._changed:
-            self._streams += 1
-            number = self._streams
+            self.streams += 1
+            number = self.streams
             self._open.add(number)
             self._changed.notify_all()
 
@@ -129,7 +117,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             gone.set()
             with self._changed:
                 self._open.discard(number)
-                newest = number == self._streams
+                newest = number == self.streams
             self._health_feed.wake()
             if newest and not self._ended.is_set():
                 self.on_cut()

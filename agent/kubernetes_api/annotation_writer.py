@@ -33,11 +33,9 @@ class PatchApi(Protocol):
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to a pod."""
-        ...
 
     def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` when there is none."""
-        ...
 
 
 def allocation_patch(
@@ -76,14 +74,9 @@ class PatchQueue:
         on_result: Callable[[str], None] = lambda _result: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start empty.
+        """Start empty; *indices* are those of the cards, by UUID.
 
-        Args:
-            api: where patches go.
-            names: the contract's names.
-            indices: of the cards, by UUID.
-            on_result: told ``written``, ``retried`` or ``dropped``.
-            clock: seconds, monotonic.
+        *on_result* is told ``written``, ``retried`` or ``dropped``.
         """
         self._api = api
         self._names = names

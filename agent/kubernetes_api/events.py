@@ -56,11 +56,9 @@ class EventApi(Protocol):
 
     def create_event(self, namespace: str, event: Json) -> None:
         """Create an event."""
-        ...
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to an event."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +73,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell.
-
-    Attributes:
-        subject: what it is about.
-        reason: in one word, for machines and columns.
-        message: in a sentence.
-        warning: whether something went wrong.
-    """
+    """One thing to tell: its reason in one word, for machines and columns, and a sentence."""
 
     subject: Subject
     reason: str

@@ -23,7 +23,6 @@ class NodeApi(Protocol):
 
     def patch_node(self, name: str, patch: Json) -> None:
         """Apply a merge patch to a node."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,8 @@ def survey(
 ) -> NodeCards:
     """Put together what the node shows.
 
-    Args:
-        inventory: the cards that are served.
-        block: bytes.
-        unhealthy: why a card, by UUID, is not given out; empty where it is.
-        free: places that nobody holds, by UUID.
+    *block* is in bytes. *unhealthy* says why a card, by UUID, is not given out, empty where it is;
+    *free* has the places of each card that nobody holds.
     """
     return NodeCards(
         block,
@@ -116,15 +112,8 @@ class InventoryWriter:
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
 
-        Args:
-            api: where patches go.
-            node: the node's name.
-            annotation: the annotation's name.
-            label: the name of the label with the model of the cards.
-            look: gives the inventory as it is now, ``None`` while it is not known.
-            pace: how often.
-            clock: seconds, monotonic.
-            on_result: told ``written`` or ``retried``.
+        *look* gives the inventory as it is now, ``None`` while it is not known. *on_result* is told
+        ``written`` or ``retried``.
         """
         self._api = api
         self._node = node

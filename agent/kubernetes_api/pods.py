@@ -23,15 +23,12 @@ class PodApi(Protocol):
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the node's pods, with the resource version to watch from."""
-        ...
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
         """Stream their changes."""
-        ...
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod."""
-        ...
 
 
 # The same pod is not asked for again within this time: the kubelet's record may go on
@@ -109,13 +106,7 @@ class PodCache:
 
         A name belongs to one pod at a time: others of it that are remembered are gone, which
         the watch will tell later. A question without an answer does not count; nor does the
-        answer that found a pod which is gone since.
-
-        Args:
-            namespace: of the pod.
-            name: of the pod.
-            within: seconds for the answer.
-            again: ask in any case.
+        answer that found a pod which is gone since. With *again* it is asked in any case.
 
         Raises:
             Unavailable: no answer in time.

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.tickets import summarize
@@ -14,23 +14,6 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """One refusal."""
-
-    call: str
-    ref: ContainerRef | None
-    resource: Resource
-    size: int
-    reason: str
-
-    @property
-    def kind(self) -> tuple[str, Resource, int, str, str]:
-        """What equal refusals have in common; authors see the Events of their namespace."""
-        namespace = self.ref.pod.namespace if self.ref else ""
-        return self.call, self.resource, self.size, self.reason, namespace
 
 
 class LoggedDecisions:
@@ -47,7 +30,7 @@ class LoggedDecisions:
         self._metrics = metrics
         self._tell = tell
         self._lock = threading.Lock()
-        self._folding: Folding[_Refused] = Folding(clock)
+        self._folding: Folding[Callable[[int], None]] = Folding(clock)
 
     def decided(
         self,
@@ -75,36 +58,45 @@ class LoggedDecisions:
     ) -> None:
         """Report that a call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
-        refused = _Refused(call, ref, resource, size, reason)
+        write = partial(self._write, call, ref, resource, size, reason)
+        # Equal but for the pod; authors see the Events of their namespace.
+        kind = call, resource, size, reason, ref.pod.namespace if ref is not None else ""
         with self._lock:
-            times = self._folding.add(refused.kind, refused)
+            times = self._folding.add(kind, write)
         if times:
-            self._write(refused, times)
+            write(times)
 
     def tick(self) -> None:
         """Report the refusals that were kept back; to be called every few seconds."""
         with self._lock:
             due = self._folding.due()
-        for times, refused in due:
-            self._write(refused, times)
+        for times, write in due:
+            write(times)
 
-    def _write(self, refused: _Refused, times: int) -> None:
+    def _write(  # noqa: PLR0913, PLR0917 -- the fields of a line
+        self,
+        call: str,
+        ref: ContainerRef | None,
+        resource: Resource,
+        size: int,
+        reason: str,
+        times: int,
+    ) -> None:
         """Write a refusal down, or so many equal ones, of which it is the last."""
-        ref, reason = refused.ref, refused.reason
         log.warning(
             "refused",
             extra={
-                "call": refused.call,
+                "call": call,
                 **_named(ref),
-                "resource": refused.resource.value,
-                "count": refused.size,
+                "resource": resource.value,
+                "count": size,
                 "reason": reason,
                 "times": times,
             },
         )
         if ref is not None and ref.pod.uid:
             more = f" (the last of {times} such refusals)" if times > 1 else ""
-            self._tell(refused.call, ref, f"{reason}{more}")
+            self._tell(call, ref, f"{reason}{more}")
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Report that the cards that a scheduler chose did not fit; others were taken."""

@@ -97,16 +97,16 @@ def test_an_init_container_that_was_recorded_stays_so_when_the_rest_is_told_alon
 
 
 def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containers() -> None:
-    view = make_pod("a", init(100, 0), asks(200, 9, "two"))
+    view = make_pod("a", init(100, 0), init(100, 0, "next"), asks(200, 9, "two"))
     allocations = {
-        "init": Allocation(("GPU-0",), 100, 0, Evidence.TICKET),
+        "next": Allocation(("GPU-0",), 100, 0, Evidence.TICKET),
         "two": Allocation(("GPU-0", "GPU-1"), 200, 9, Evidence.WITNESS),
     }
     patch = allocation_patch(view, allocations, names=NAMES, indices=INDICES)
     annotations = patch["metadata"].pop("annotations")
     assert patch == {"metadata": {"uid": view.id.uid}}
     assert json.loads(annotations.pop("tencent.com/gpu-allocation")) == {
-        "init": {"cards": ["GPU-0"], "cores": 100, "memoryBlocks": 0, "evidence": "ticket"},
+        "next": {"cards": ["GPU-0"], "cores": 100, "memoryBlocks": 0, "evidence": "ticket"},
         "two": {
             "cards": ["GPU-0", "GPU-1"],
             "cores": 200,

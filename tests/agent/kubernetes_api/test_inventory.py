@@ -166,10 +166,17 @@ def test_who_tells_of_a_change_need_not_wait_for_the_next_look() -> None:
 
 
 def test_what_was_not_written_is_looked_at_again_though_nobody_tells_of_it() -> None:
-    writing = Writing(Unavailable("away"), pace=replace(PACE, retry=0.01))
+    writing = Writing(Unavailable("away"), pace=replace(PACE, retry=0.01, freed=0.01))
     writing.found = state(1)
     with running(writing.writer.run, writing.writer.stop):
         eventually(lambda: writing.written == [state(1)], "it is written")
+        while writing.looked.acquire(blocking=False):
+            pass
+        writing.found = state(2)
+        writing.writer.poke()
+        assert writing.looked.acquire(timeout=DEADLINE_S)  # too early to be written
+        writing.clock.now += 10
+        eventually(lambda: writing.written == [state(1), state(2)], "it is written")
 
 
 def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:

@@ -273,6 +273,14 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     assert {view.id.uid for view in cache.views()} == {"two"}
 
 
+def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() -> None:
+    api = FakePodApi(([entry("a")], "3"), [("DELETED", entry("a"))])
+    api.pods["default", "a"] = entry("a")
+    cache = followed(api)
+    cache.fetch("default", "a")
+    assert cache.views() == ()
+
+
 def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     """A list at version 0 may be behind as well: then it is the watch that tells."""
     api = FakePodApi(

@@ -29,7 +29,7 @@ class Site:
 
     def serve(self, **limits: Any) -> StatusServer:
         pages: dict[str, Page] = {"/readyz": probe(lambda: self.why_not), "/metrics": self._metrics}
-        server = StatusServer("127.0.0.1", 0, pages, **limits)
+        server = StatusServer("127.0.0.1", 0, pages, slow=["/metrics"], **limits)
         for _ in range(2):
             self._stack.callback(server.stop)  # a second time does nothing
         return server
@@ -87,7 +87,7 @@ def test_a_port_in_use_is_a_setting_that_cannot_be_used() -> None:
         with pytest.raises(
             SettingsError, match=rf"^http-port: cannot listen on 127.0.0.1:{port}: .*in use"
         ):
-            StatusServer("127.0.0.1", port, {})
+            StatusServer("127.0.0.1", port, {}, slow=[])
 
 
 # --- clients that are slow, many, or hostile ------------------------------------------------
@@ -203,7 +203,7 @@ _SCRIPT = """
 import resource, sys
 from agent.observability.http import StatusServer, probe
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
-server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, connections=32)
+server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, slow=[], connections=32)
 print(server.port, flush=True)
 sys.stdin.read()
 server.stop()

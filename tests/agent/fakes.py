@@ -200,22 +200,13 @@ Held = dict[Resource, frozenset[str]]
 
 
 class FakeCheckpoint:
-    """A ``CheckpointSource``: the kubelet's memory, and its file, which shows it when written.
-
-    Attributes:
-        memory: what containers have by the kubelet.
-        file: what the file shows; entries of pods that have ended stay until it is written (K29).
-        late: the next write is overtaken by the one before (K33).
-        away: why the file cannot be read.
-        asked: how often it was read.
-        meanwhile: called with every reading, before it is answered.
-    """
+    """A ``CheckpointSource``: the kubelet's memory, and its file, which shows it when written."""
 
     def __init__(self) -> None:
         self.memory: dict[Owner, Held] = {}
         self.file: Mapping[Owner, Held] = {}
         self._read = Checkpoint()
-        self.late = False
+        self.late = False  # the next write is overtaken by the one before (K33)
         self.away = ""
         self.asked = 0
         self.meanwhile: Callable[[], None] = lambda: None
@@ -418,12 +409,6 @@ class Node:
     """An allocator with fakes around it, and a kubelet that calls it.
 
     What the kubelet does is facts K2 to K4, K7, K11 and K28 to K31.
-
-    Attributes:
-        free: what the kubelet offers, by resource.
-        got: what each container has by it.
-        reusable: what a pod's ordinary init containers have left over (K7).
-        paused: how often the agent waited.
     """
 
     def __init__(
@@ -443,6 +428,7 @@ class Node:
         self.pods, self.record = FakePods(), FakeRecord()
         self.checkpoint, self.store = FakeCheckpoint(), FakeStore()
         self.lives = 1  # of the kubelet
+        # What the kubelet offers, what pods' init containers have left over (K7), and who has what.
         self.free: dict[Resource, list[str]] = {
             resource: list(self.table.tickets(resource)) for resource in Resource
         }
@@ -672,11 +658,7 @@ class FakeCalls:
 
 
 class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServicer):
-    """The two sockets of a kubelet: registration, and PodResources.
-
-    Args:
-        folder: becomes the plugin directory; PodResources is beside it.
-    """
+    """The two sockets of a kubelet: registration, and PodResources."""
 
     def __init__(self, folder: Path) -> None:
         self.plugin_dir = folder / "plugins"
@@ -797,10 +779,8 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         """Do what a kubelet does for the container ``c0`` of a pod; gives its device nodes."""
         held = self.pods.setdefault(pod, {}).setdefault("c0", [])
         nodes: list[str] = []
-        for stem, resource, size in (
-            ("vmemory", NAMES.memory, memory),
-            ("vcore", NAMES.core, cores),
-        ):
+        asked = ("vmemory", NAMES.memory, memory), ("vcore", NAMES.core, cores)
+        for stem, resource, size in asked:
             with plugin(self.path_of(stem)) as stub:
                 offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
                 taken = {
@@ -810,23 +790,12 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
                     for each in ids
                     if kind == resource
                 }
-                wanted = pb.ContainerPreferredAllocationRequest(
-                    available_deviceIDs=[each.ID for each in offered if each.ID not in taken],
-                    allocation_size=size,
-                )
-                (chosen,) = stub.GetPreferredAllocation(
-                    pb.PreferredAllocationRequest(container_requests=[wanted]), timeout=20
-                ).container_responses
-                asked = pb.ContainerAllocateRequest(devices_ids=chosen.deviceIDs)
-                (answer,) = stub.Allocate(
-                    pb.AllocateRequest(container_requests=[asked]), timeout=20
-                ).container_responses
-                nodes += [each.host_path for each in answer.devices]
-                held.append((resource, list(chosen.deviceIDs)))
+                free = [each.ID for each in offered if each.ID not in taken]
+                chosen = ask_preferred(stub, free, size)
+                nodes += [each.host_path for each in ask_allocate(stub, chosen).devices]
+                held.append((resource, chosen))
                 self.write_checkpoint()
-                stub.PreStartContainer(
-                    pb.PreStartContainerRequest(devices_ids=chosen.deviceIDs), timeout=20
-                )
+                ask_prestart(stub, chosen)
         return nodes
 
     def cut(self, stem: str) -> None:
@@ -876,6 +845,24 @@ def plugin(socket: Path) -> Iterator[rpc.DevicePluginStub]:
     options = (("grpc.max_receive_message_length", 64 * MIB), ("grpc.enable_http_proxy", 0))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
         yield rpc.DevicePluginStub(channel)
+
+
+def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> list[str]:
+    """Call ``GetPreferredAllocation`` for one container."""
+    asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
+    request = pb.PreferredAllocationRequest(container_requests=[asked])
+    return list(stub.GetPreferredAllocation(request, timeout=20).container_responses[0].deviceIDs)
+
+
+def ask_allocate(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Any:
+    """Call ``Allocate`` for one container."""
+    request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+    return stub.Allocate(request, timeout=20).container_responses[0]
+
+
+def ask_prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
+    """Call ``PreStartContainer``."""
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=20)
 
 
 # --- an HTTP server that says what a test wants ----------------------------------------

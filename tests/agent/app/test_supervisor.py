@@ -20,7 +20,6 @@ from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
-from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
@@ -28,8 +27,12 @@ from simulator.client import ApiClient
 from tests.agent.builders import BLOCK
 from tests.agent.driver.driver_host import DriverHost, expected, tree
 from tests.agent.fakes import (
+    DEADLINE_S,
     NAMES,
     FakeKubelet,
+    ask_allocate,
+    ask_preferred,
+    ask_prestart,
     eventually,
     make_manifest,
     make_settings,
@@ -60,16 +63,16 @@ def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings
 
 @contextmanager
 def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
-    """Run an agent, and end it within seconds."""
+    """Run an agent, and end it."""
     agent = Agent(settings, **parts)
     agent.start()
     try:
         yield agent
     finally:
-        began = time.monotonic()
         agent.stop()
-        assert time.monotonic() - began < 4
-        assert not any(thread.is_alive() for thread in agent.threads)
+        for thread in agent.threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
 
 
 def page(agent: Agent, path: str) -> tuple[int, str]:
@@ -122,13 +125,9 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         kubelet.uids["a"] = admin.get(f"{PODS}/a")["metadata"]["uid"]
         before = len(server.requests)
         nodes = kubelet.serve("a", 30, 8)
-        eventually(lambda: len(server.requests) > before, "the patch")
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
         written = 'patches_total{result="written"} 1.0'
         eventually(lambda: written in page(agent, "/metrics")[1], "it is counted")
-        eventually(
-            lambda: "agent_registered 1.0\n" in page(agent, "/metrics")[1], "it is registered"
-        )
         _, metrics = page(agent, "/metrics")
     asked = server.requests[before:]
     # A pod that has come is read once: that the API shows it before and after is the proof.
@@ -144,6 +143,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         'decisions_total{call="allocate",evidence="ticket"} 2.0',
         'decisions_total{call="prestart",evidence="record"} 2.0',
         written,
+        "registered 1.0",
         "patches_pending 0.0",
         'container_cores_held{card="GPU-0",container="c0",namespace="default",pod="a"} 30.0',
         'card_cores_free{card="GPU-0"} 70.0',
@@ -178,17 +178,13 @@ def test_another_kubelet_is_noticed_though_it_is_not_where_the_agent_has_registe
     server.apply(make_manifest("a", (30, 8)))
     kubelet.pods["a"] = {"c0": []}
     cores = [f"GPU-0::{place}" for place in range(100)]
-    asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=cores, allocation_size=30)
     with running(replace(settings, kubelet_dir=tmp_path)) as agent:
         eventually(lambda: ready(agent), "registered")
         with plugin(kubelet.path_of("vcore")) as stub:
-            chosen = stub.GetPreferredAllocation(
-                pb.PreferredAllocationRequest(container_requests=[asked]), timeout=20
-            ).container_responses[0]
+            chosen = ask_preferred(stub, cores, 30)
             own.unlink()
             own.touch()
-            ids = pb.ContainerAllocateRequest(devices_ids=chosen.deviceIDs)
-            stub.Allocate(pb.AllocateRequest(container_requests=[ids]), timeout=20)
+            ask_allocate(stub, chosen)
         _, metrics = page(agent, "/metrics")
     assert 'decisions_total{call="allocate",evidence="witness"} 1.0' in metrics
 
@@ -247,13 +243,8 @@ def test_a_block_that_cannot_be_served_stops_it_at_once(settings: Settings, tmp_
         Agent(replace(settings, cards=path, memory_block=4 << 20))
 
 
-# --- what a pod's author is told ------------------------------------------------------
-
-EVENTS = "/api/v1/namespaces/default/events"
-
-
 def _events(admin: ApiClient) -> list[dict[str, Any]]:
-    return list(admin.get(EVENTS)["items"])
+    return list(admin.get("/api/v1/namespaces/default/events")["items"])
 
 
 def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
@@ -273,7 +264,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
         kubelet.uids["b"] = admin.get(f"{PODS}/b")["metadata"]["uid"]
         kubelet.write_checkpoint()
         with plugin(kubelet.path_of("vcore")) as stub, pytest.raises(grpc.RpcError):
-            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=cores), timeout=20)
+            ask_prestart(stub, cores)
         eventually(lambda: len(_events(admin)) == 2, "it is told")
     event, veto = sorted(_events(admin), key=lambda each: str(each["reason"]))
     assert (veto["reason"], veto["message"]) == (
@@ -283,14 +274,8 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
     assert reason in str(refused.value.details())
     assert event["message"].startswith(f"container c0: {reason}")
-    assert (event["type"], event["reason"]) == ("Warning", "GPURefused")
-    assert event["source"] == {"component": "gpu-turnstile", "host": "n1"}
-    pod = admin.get(f"{PODS}/a")
-    assert event["involvedObject"]["name"] == "a"
-    assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
-
-
-# --- pods that nothing happens to any more --------------------------------------------
+    assert event["reason"] == "GPURefused"
+    assert event["involvedObject"]["uid"] == admin.get(f"{PODS}/a")["metadata"]["uid"]
 
 
 def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,14 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import FakeCalls, make_table, plugin
+from tests.agent.fakes import (
+    FakeCalls,
+    ask_allocate,
+    ask_preferred,
+    ask_prestart,
+    make_table,
+    plugin,
+)
 
 
 @pytest.fixture
@@ -43,37 +50,24 @@ def stub(running: PluginServer) -> Iterator[rpc.DevicePluginStub]:
         yield connected
 
 
-Call = Callable[[rpc.DevicePluginStub, Sequence[str]], Any]
+CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
+    "prefer": lambda stub, ids: ask_preferred(stub, ids, len(ids)),
+    "allocate": ask_allocate,
+    "prestart": ask_prestart,
+}
 
 
-def _prefer(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Sequence[str]:
-    asked = pb.ContainerPreferredAllocationRequest(
-        available_deviceIDs=ids, allocation_size=len(ids)
-    )
-    request = pb.PreferredAllocationRequest(container_requests=[asked])
-    return list(stub.GetPreferredAllocation(request, timeout=20).container_responses[0].deviceIDs)
-
-
-def _allocate(stub: rpc.DevicePluginStub, ids: Sequence[str] = ("a",)) -> Any:
-    request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-    return stub.Allocate(request, timeout=20).container_responses[0]
-
-
-def _prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
-    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=20)
-
-
-CALLS: dict[str, Call] = {"prefer": _prefer, "allocate": _allocate, "prestart": _prestart}
-
-
-def test_mounts_and_cdi_names_reach_the_kubelet(
+def test_devices_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
     calls.answer = Answer(
+        devices=("/dev/nvidia0",),
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
     )
-    allocated = _allocate(stub)
+    allocated = ask_allocate(stub, ["a"])
+    (device,) = allocated.devices
+    assert (device.host_path, device.permissions) == ("/dev/nvidia0", "rw")  # none is made there
     assert [(each.container_path, each.host_path, each.read_only) for each in allocated.mounts] == [
         ("/etc/vcuda", "/h/files", True),
         ("/w", "/h/w", False),
@@ -147,8 +141,8 @@ def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
         assert len(devices) == 9024
         every = [each.ID for each in devices]
-        assert _prefer(stub, every) == every
-        _allocate(stub, every)
+        assert ask_preferred(stub, every, 9024) == every
+        ask_allocate(stub, every)
     server.stop()
     assert calls.asked[-1] == ("allocate", tuple(every))
 
@@ -183,7 +177,7 @@ def test_streams_that_the_kubelet_has_left_free_their_threads(
         with plugin(running.socket) as stub:
             next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
     with plugin(running.socket) as stub:
-        _allocate(stub)
+        ask_allocate(stub, ["a"])
 
 
 def test_a_call_in_flight_finishes_when_the_server_stops(
@@ -198,7 +192,7 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(_allocate, stub)
+        answer = pool.submit(ask_allocate, stub, ["a"])
         assert entered.wait(20)
         stopped = pool.submit(running.stop, within=10)
         go_on.set()
@@ -214,7 +208,7 @@ def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls:
     assert path.exists()
     server = PluginServer(service_of(calls), path)
     with plugin(path) as stub:
-        _allocate(stub)
+        ask_allocate(stub, ["a"])
     server.stop()
 
 

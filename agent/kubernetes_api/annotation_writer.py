@@ -141,8 +141,8 @@ class PatchQueue:
             self._done(pod, patch)
             self._on_result("dropped")
         else:
-            self._done(pod, patch)
             with self._changed:  # what was dropped may be queued again
+                self._done(pod, patch)
                 self._written.pop(pod, None)
                 self._written[pod] = patch, self._clock()
                 while len(self._written) > _MOST_REMEMBERED:

@@ -141,7 +141,8 @@ class EventQueue:
                 log.info("event waits", extra={"reason": str(error)})
                 self._on_result("retried")
                 self._again(notice, entry)
-                self._pause(pauses.next())
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, pauses.next())
                 continue
             else:
                 self._on_result("written")
@@ -180,10 +181,6 @@ class EventQueue:
             more = self._waiting.pop(notice, _Entry(at=entry.at))
             self._waiting[notice] = replace(entry, count=entry.count + more.count, at=more.at)
             self._waiting.move_to_end(notice, last=False)
-
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping, seconds)
 
     def _write(self, notice: Notice, entry: _Entry) -> None:
         count = entry.count

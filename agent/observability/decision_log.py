@@ -58,7 +58,9 @@ class LoggedDecisions:
     ) -> None:
         """Report that a call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
-        write = partial(self._write, call, ref, resource, size, reason)
+        where = {"call": call, **_named(ref), "resource": resource.value}
+        line = {**where, "count": size, "reason": reason}
+        write = partial(self._write, line, ref)
         # Equal but for the pod; authors see the Events of their namespace.
         kind = call, resource, size, reason, ref.pod.namespace if ref is not None else ""
         with self._lock:
@@ -73,30 +75,12 @@ class LoggedDecisions:
         for times, write in due:
             write(times)
 
-    def _write(  # noqa: PLR0913, PLR0917 -- the fields of a line
-        self,
-        call: str,
-        ref: ContainerRef | None,
-        resource: Resource,
-        size: int,
-        reason: str,
-        times: int,
-    ) -> None:
+    def _write(self, line: dict[str, object], ref: ContainerRef | None, times: int) -> None:
         """Write a refusal down, or so many equal ones, of which it is the last."""
-        log.warning(
-            "refused",
-            extra={
-                "call": call,
-                **_named(ref),
-                "resource": resource.value,
-                "count": size,
-                "reason": reason,
-                "times": times,
-            },
-        )
+        log.warning("refused", extra={**line, "times": times})
         if ref is not None and ref.pod.uid:
             more = f" (the last of {times} such refusals)" if times > 1 else ""
-            self._tell(call, ref, f"{reason}{more}")
+            self._tell(str(line["call"]), ref, f"{line['reason']}{more}")
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Report that the cards that a scheduler chose did not fit; others were taken."""

@@ -122,7 +122,6 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
         (mount,) = enforcer.answer(CLAIM, IDS, SHARE).mounts
         enforcer.start(IDS, ABOUT)
         upkeep.close()
-        upkeep.tick()  # a late one starts nothing
         limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
     assert mount.container == "/etc/vcuda"
     assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
@@ -147,3 +146,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
     upkeep.tick()
     assert upkeep.problem == ""
     assert not upkeep.alive
+    closed = Upkeep(Lifecycle(), Injector(settings(tmp_path), CARDS))
+    closed.close()
+    closed.tick()
+    assert closed.problem  # nothing is started any more

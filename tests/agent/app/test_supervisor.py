@@ -91,7 +91,7 @@ def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:
 
 
 def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
-    settings: Settings, tmp_path: Path
+    settings: Settings, kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
     host = DriverHost(tmp_path / "host")
     settings = replace(
@@ -103,6 +103,8 @@ def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
     with running(settings) as agent:
         eventually(lambda: "/etc/ld.so.cache" in page(agent, "/readyz")[1], "it says why not")
         assert "driver_files_problem 1.0" in page(agent, "/metrics")[1]
+        time.sleep(0.3)  # in which it would have registered
+    assert not kubelet.registered
     host.install("550.54.15")
     with running(settings) as agent:
         eventually(lambda: ready(agent), "it serves")

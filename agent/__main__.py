@@ -17,7 +17,6 @@ import click
 
 from agent.app.supervisor import Agent
 from agent.cards.cards_file import dump_discovery
-from agent.cards.inventory import Discovery
 from agent.cards.source import look, none_served
 from agent.cards.topology_text import describe
 from agent.cards.xids import APPLICATION_XIDS
@@ -44,6 +43,8 @@ from common.logs import configure
 from contract.errors import ContractError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
+
+option = partial(click.option, show_envvar=True)
 
 
 def _cards_from(_context: click.Context, _option: click.Parameter, value: str) -> Path | None:
@@ -79,221 +80,193 @@ class _OneLineGroup(click.Group):
         "auto_envvar_prefix": "GPU_TURNSTILE",
     },
 )
-@click.option(
+@option(
     "--node-name",
     envvar=["GPU_TURNSTILE_NODE_NAME", "NODE_NAME"],
-    show_envvar=True,
     help="This node's name in the API.  [required to serve]",
 )
-@click.option(
+@option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
-    show_envvar=True,
     help="A kubeconfig file.  [default: the pod's service account]",
 )
-@click.option(
+@option(
     "--kubelet-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default="/var/lib/kubelet/device-plugins",
-    show_envvar=True,
     help="The kubelet's own device plugin directory, only read: a new kubelet.sock there is a new "
     "kubelet.",
 )
-@click.option(
+@option(
     "--plugin-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default="/var/lib/kubelet/device-plugins",
-    show_envvar=True,
     help="The folder where the agent registers: the device plugin proxy's, or the kubelet's own.",
 )
-@click.option(
+@option(
     "--pod-resources-socket",
     type=click.Path(path_type=Path, readable=False),
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
-    show_envvar=True,
     help="The kubelet's PodResources socket.",
 )
-@click.option(
+@option(
     "--cards",
     metavar="nvml|FILE",
     callback=_cards_from,
     default="nvml",
-    show_envvar=True,
     help="Where the node's cards are known from: the driver, or a YAML file that lists them.",
 )
-@click.option(
+@option(
     "--recovery-quiet",
     default="5m",
     callback=read_by(partial(parse_period, "recovery-quiet")),
-    show_envvar=True,
     help="How long an unhealthy card must be without a fault before it may come back.",
 )
-@click.option(
+@option(
     "--application-xids",
     default="",
     show_default="none",
     callback=read_by(parse_application_xids),
-    show_envvar=True,
     help="Further Xids that are an application's fault and not the card's, comma-separated, "
     "besides " + ", ".join(str(xid) for xid in sorted(APPLICATION_XIDS)) + ".",
 )
-@click.option(
+@option(
     "--memory-block",
     default="256Mi",
     callback=read_by(parse_memory_block),
-    show_envvar=True,
     help="How much memory one vcuda-memory stands for.",
 )
-@click.option(
+@option(
     "--domain",
     default=DEFAULT_DOMAIN,
     callback=read_by(Names),
-    show_envvar=True,
     help="Domain of resource and annotation names.",
 )
-@click.option(
+@option(
     "--policy",
     type=click.Choice([each.value for each in Policy]),
     default=Policy.BINPACK.value,
     callback=read_by(Policy),
-    show_envvar=True,
     help="Which card a share prefers: the fullest that fits, or the emptiest. A pod's annotation "
     "gpu-policy goes before it.",
 )
-@click.option(
+@option(
     "--predicate",
     type=click.Choice(["prefer", "strict"]),
     default="prefer",
     callback=read_by("strict".__eq__),
-    show_envvar=True,
     help="What becomes of a pod whose scheduler chose cards (predicate-gpu-idx-<i>) that do not "
     "fit: others are taken, or it is refused.",
 )
-@click.option(
+@option(
     "--numa",
     type=click.Choice(["off", "on"]),
     default="off",
     callback=read_by("on".__eq__),
-    show_envvar=True,
     help="Whether the kubelet is told each card's NUMA node. Its Topology Manager counts places, "
     "not cards, and refuses shares that fit: on is for nodes that give out whole cards only.",
 )
-@click.option(
+@option(
     "--inject",
     type=click.Choice([each.value for each in Injection]),
     default=Injection.NODES.value,
     callback=read_by(Injection),
-    show_envvar=True,
     help="How cards reach a container: device nodes, the environment alone (for the NVIDIA "
     "container runtime), or CDI names.",
 )
-@click.option(
+@option(
     "--extra-devices",
     default="",
     show_default="none",
     callback=read_by(parse_extra_devices),
-    show_envvar=True,
     help="Further device nodes for every GPU container, comma-separated, such as "
     "/dev/infiniband/uverbs0.",
 )
-@click.option(
+@option(
     "--driver-dir",
     metavar="HOST[:CONTAINER]|auto[:CONTAINER]",
     default="",
     show_default="none",
     callback=read_by(parse_driver_dir),
-    show_envvar=True,
     help="A folder of driver files (bin, lib, lib64) that containers find read-only, by default "
     "at /usr/local/nvidia: for hosts without the NVIDIA container runtime. With auto the agent "
     "makes it in --state-dir of the driver in --host-root, and renews it.",
 )
-@click.option(
+@option(
     "--host-root",
     type=click.Path(path_type=Path, file_okay=False),
     default=str(HOST_ROOT),
-    show_envvar=True,
     help="Where the host's root is mounted; read with --driver-dir auto alone.",
 )
-@click.option(
+@option(
     "--cdi-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=str(CDI_DIR),
-    show_envvar=True,
     help="Where the CDI spec is written with --inject cdi, if the host has none for its cards.",
 )
-@click.option(
+@option(
     "--enforcement",
     type=click.Choice([each.value for each in EnforcementMode]),
     default=EnforcementMode.NONE.value,
     callback=read_by(EnforcementMode),
-    show_envvar=True,
     help="What holds a container to its share: nothing, Tencent's vcuda-controller (in "
     "--driver-dir), or HAMi-core.",
 )
-@click.option(
+@option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=str(STATE_DIR),
-    show_envvar=True,
     help="Where the files that enforcement mounts into containers are kept.",
 )
-@click.option(
+@option(
     "--hami-library-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=str(HAMI_LIBRARY_DIR),
-    show_envvar=True,
     help="The host's folder with HAMi-core's libvgpu.so.",
 )
-@click.option(
+@option(
     "--cri-socket",
     type=click.Path(path_type=Path, readable=False),
     default=str(CRI_SOCKET),
-    show_envvar=True,
     help="The container runtime's socket; vcuda and --measure-use ask it which container a "
     "process is in.",
 )
-@click.option(
+@option(
     "--measure-use",
     type=click.Choice(["off", "on"]),
     default="off",
     callback=read_by("on".__eq__),
-    show_envvar=True,
     help="Whether it is measured what each container uses of its cards; needs hostPID and "
     "--cri-socket.",
 )
-@click.option(
+@option(
     "--use-period",
     default="5s",
     callback=read_by(partial(parse_period, "use-period")),
-    show_envvar=True,
     help="How often that is measured.",
 )
-@click.option(
+@option(
     "--metrics-names",
     type=click.Choice([each.value for each in MetricsNames]),
     default=MetricsNames.OWN.value,
     callback=read_by(MetricsNames),
-    show_envvar=True,
     help="Whether gpu-manager's gauges of containers are served too, at its path /metric.",
 )
-@click.option(
+@option(
     "--http-host",
     default="0.0.0.0",  # noqa: S104 -- the kubelet probes the pod's address
-    show_envvar=True,
     help="Address of the pages below.",
 )
-@click.option(
+@option(
     "--http-port",
     type=click.IntRange(0, 65535),
     default=9440,
-    show_envvar=True,
     help="Port of /healthz, /readyz and /metrics; 0 takes a free one.",
 )
-@click.option(
+@option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    show_envvar=True,
     help="What is logged, to standard error.",
 )
 @click.pass_context
@@ -340,11 +313,10 @@ def cards_group() -> None:
 
 
 @cards_group.command()
-@click.option(
+@option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    show_envvar=True,
     help="Where to write.  [default: standard output]",
 )
 @click.pass_context
@@ -355,24 +327,24 @@ def dump(context: click.Context, output: Path | None) -> None:
         if not found.inventory.cards:
             raise SettingsError(f"cards: {none_served(found)}")
         text = dump_discovery(found)
-        if output is None:
-            click.echo(text, nl=False)
-        else:
-            try:
+        try:
+            if output is None:
+                click.echo(text, nl=False)
+            else:
                 output.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise SettingsError(f"output: cannot write {output}: {error}") from error
-    _warn(found)
+        except OSError as error:
+            raise SettingsError(f"output: cannot write {output}: {error}") from error
+    for each in (*found.faults, *found.skipped):
+        click.echo(f"warning: card {each.index} is left out: {each.reason}", err=True)
 
 
 @cards_group.command()
-@click.option(
+@option(
     "--cards",
     metavar="nvml|FILE",
     callback=_cards_from,
     default="nvml",
     envvar="GPU_TURNSTILE_CARDS",
-    show_envvar=True,
     help="The driver, or a cards file.",
 )
 @click.pass_context
@@ -382,11 +354,6 @@ def show(context: click.Context, cards: Path | None) -> None:
         cards = context.obj  # python -m agent --cards FILE cards show
     with _one_line():
         click.echo(describe(look(cards)), nl=False)
-
-
-def _warn(found: Discovery) -> None:
-    for each in (*found.faults, *found.skipped):
-        click.echo(f"warning: card {each.index} is left out: {each.reason}", err=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 from common.logs import configure
@@ -24,12 +24,8 @@ MOST_QUICK = 3
 _BAD_SETTINGS = 2
 
 
-def keep(command: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> int:
+def keep(command: Sequence[str]) -> int:
     """Run a command until it ends by itself, or is asked to end with this process.
-
-    Args:
-        command: what to run.
-        clock: seconds, monotonic.
 
     Returns:
         The exit status for this process.
@@ -46,18 +42,17 @@ def keep(command: Sequence[str], *, clock: Callable[[], float] = time.monotonic)
         signal.signal(each, forward)
     quick = 0
     while not asked:
-        began = clock()
+        began = time.monotonic()
         child = subprocess.Popen(command)  # noqa: S603 -- our own program
         if asked:  # before there was a child to tell
             child.send_signal(asked[-1])
         status = child.wait()
         if asked or status in (0, _BAD_SETTINGS):
             return max(status, 0)
-        quick = quick + 1 if clock() - began < QUICK_SECONDS else 0
+        lived = time.monotonic() - began
+        quick = quick + 1 if lived < QUICK_SECONDS else 0
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        log.error(
-            "the agent has died", extra={"how": how, "lived_seconds": round(clock() - began, 1)}
-        )
+        log.error("the agent has died", extra={"how": how, "lived_seconds": round(lived, 1)})
         if quick >= MOST_QUICK:
             return 1
     return 0

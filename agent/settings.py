@@ -54,37 +54,15 @@ class MetricsNames(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an admin can set.
+    """What an admin can set: the flags of ``agent/__main__.py``, whose help says what each is for.
 
     Attributes:
-        node_name: the node's name in the API.
-        kubeconfig: a kubeconfig file, ``None`` for the pod's service account.
-        kubelet_dir: the kubelet's own device plugin directory, only read.
-        plugin_dir: where the agent registers: the device plugin proxy's folder, or *kubelet_dir*.
-        pod_resources_socket: the kubelet's PodResources socket.
+        kubeconfig: ``None`` for the pod's service account.
         cards: the cards file, ``None`` to ask NVML.
         memory_block: bytes one ``vcuda-memory`` stands for.
-        names: resource and annotation names.
-        numa: whether the kubelet is told on which NUMA node places are.
-        policy: which card a share prefers.
-        strict_predicate: whether a scheduler's choice of cards that does not fit is refused.
-        enforcement: what holds a container to its share.
-        state_dir: where what containers find is kept, per ticket; an empty disk is made good.
-        driver_dir: the host's driver files for containers, where no NVIDIA runtime brings them;
-            the host's path is ``AUTO`` where the agent lays them out.
-        host_root: where the host's root is mounted; read with ``AUTO`` alone.
-        extra_devices: device nodes that every GPU container finds besides.
-        hami_library_dir: where the host has HAMi-core's library.
-        cri_socket: the container runtime's socket, asked by ``vcuda`` who a process is.
-        cdi_dir: where our CDI spec is written.
-        inject: how cards reach a container.
-        http_host: address of the agent's own HTTP endpoint.
-        http_port: its port.
+        driver_dir: the host's path in it is ``AUTO`` where the agent lays the files out.
         recovery_quiet: seconds without a fault before an unhealthy card may come back.
-        application_xids: the Xids that are an application's fault, not the card's.
-        measure_use: whether it is measured what containers use of the cards.
         use_period: seconds between two measurements.
-        metrics_names: under which names the gauges of containers are served.
 
     Raises:
         SettingsError: a path is too long for a socket, or a period too short.

@@ -38,15 +38,7 @@ class CardReport:
         inventory: Callable[[], Inventory | None],
         tell: Callable[[Notice], None],
     ) -> None:
-        """Put its gauges into *metrics*.
-
-        Args:
-            settings: whether use is measured, and under which names it is served.
-            metrics: the agent's metrics.
-            holdings: tells who holds what; ``None`` while that is not known.
-            inventory: tells the cards; ``None`` while they are not known.
-            tell: takes an Event.
-        """
+        """Put its gauges into *metrics*; holdings and cards may not be known yet."""
         self._settings = settings
         self._metrics = metrics
         self._holdings = holdings

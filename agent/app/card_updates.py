@@ -8,10 +8,10 @@ from collections.abc import Callable
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault
 from agent.cards.health_feed import HealthFeed
-from agent.cards.inventory import CardFault
+from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
-from placement.cards import Card
+from placement.cards import Card, Inventory
 
 
 class CardNews:
@@ -26,15 +26,7 @@ class CardNews:
         tell: Callable[[Notice], None],
         poke: Callable[[], None],
     ) -> None:
-        """Start without news.
-
-        Args:
-            node: the node's name.
-            health_feed: what the kubelet is shown.
-            metrics: the gauges and counters.
-            tell: takes an Event.
-            poke: told that the inventory has changed.
-        """
+        """Start without news; *poke* is told that the inventory has changed."""
         # The kubelet writes its own Events so: the node's name stands for its UID, and
         # ``kubectl describe node`` looks for both.
         self._node = Subject("Node", "", node, node)
@@ -46,25 +38,19 @@ class CardNews:
 
     def cards_changed(self, status: CardsStatus) -> None:
         """Count the cards by what became of them, and tell what is missing, once."""
-        found = status.discovery
-        served = found.inventory.cards if found is not None else ()
-        faults = found.faults if found is not None else ()
-        skipped = found.skipped if found is not None else ()
+        found = status.discovery or Discovery(Inventory(()))
+        served, left_out = found.inventory.cards, (*found.faults, *found.skipped)
         for card in served:
             health = status.health.get(card.uuid)
-            healthy = health is not None and health.healthy
-            self._gauge(card, healthy=healthy)
+            self._gauge(card, healthy=health is not None and health.healthy)
         metrics = self._metrics
-        for state, cards in (
-            ("served", served),
-            ("faulty", faults),
-            ("mig", skipped),
-            ("late", status.latecomers),
-        ):
-            metrics.cards.labels(state).set(len(cards))
+        metrics.cards.labels("served").set(len(served))
+        metrics.cards.labels("faulty").set(len(found.faults))
+        metrics.cards.labels("mig").set(len(found.skipped))
+        metrics.cards.labels("late").set(len(status.latecomers))
         metrics.cards_problem.set(bool(status.problem))
         metrics.cards_unwatched.set(len(status.unwatched))
-        notices = {self._left_out(each) for each in (*faults, *skipped)}
+        notices = {self._left_out(each) for each in left_out}
         notices |= {self._late(uuid) for uuid in status.latecomers}
         if status.problem and not served:
             notices.add(Notice(self._node, "GPUsUnavailable", status.problem))
@@ -88,7 +74,7 @@ class CardNews:
         self._poke()
 
     def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
-        """Count it."""
+        """Count an event of the driver."""
         xid = "" if fault.xid is None else str(fault.xid)
         whose = "card" if counts else "application"
         self._metrics.card_events.labels(card.uuid, fault.kind.value, xid, whose).inc()

@@ -77,10 +77,6 @@ def _control_devices() -> tuple[str, ...]:
     return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
     """What keeps an enforcer going: threads, sockets.
@@ -91,9 +87,9 @@ class Lifecycle:
         close: stops it; what containers find stays.
     """
 
-    open: Callable[[], None] = _nothing
+    open: Callable[[], None] = lambda: None
     alive: Callable[[], bool] = lambda: True
-    close: Callable[[], None] = _nothing
+    close: Callable[[], None] = lambda: None
 
 
 class Upkeep:
@@ -113,7 +109,7 @@ class Upkeep:
         """Do what is to be done now and then."""
         with self._lock:
             if not self._open and not self._closed:
-                self._try()
+                self._start()
         self._injector.refresh()
 
     @property
@@ -127,7 +123,7 @@ class Upkeep:
             self._closed = True
             self._lifecycle.close()
 
-    def _try(self) -> None:
+    def _start(self) -> None:
         try:
             self._lifecycle.open()
         except EnforcementError as error:
@@ -143,10 +139,8 @@ def driver_keeper(
 ) -> DriverKeeper:
     """Make what lays the host's driver files out.
 
-    Args:
-        settings: where the host's root is, and where the files go.
-        idle: tells whether no container of the node has a GPU.
-        on_result: told after each look whether the files are those of the host's driver.
+    *idle* tells whether no container of the node has a GPU; *on_result* is told after each look
+    whether the files are those of the host's driver.
     """
     host = Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA)
     folder = DriverFolder(settings.driver_link)
@@ -163,12 +157,8 @@ def set_up_containers(
 ) -> tuple[Enforcer, Lifecycle]:
     """Make the enforcer that the settings name, and what keeps it going.
 
-    Args:
-        settings: which one, and where its files are.
-        inventory: the node's cards.
-        driver: tells the driver's version, empty while it is not known.
-        entitled: tells what a container may use.
-        on_registered: told how each registration at the virtual manager ended.
+    *driver* tells the driver's version, empty while it is not known; *on_registered* is told how
+    each registration at the virtual manager ended.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}

@@ -30,18 +30,13 @@ class Refresher:
         upkeep: Upkeep,
         synced: threading.Event,
         stop: threading.Event,
-        on_released: Callable[[], None] = lambda: None,
-        on_tick: Callable[[], None] = lambda: None,
+        on_released: Callable[[], None],
+        on_tick: Callable[[], None],
     ) -> None:
         """Prepare; nothing is read yet.
 
-        Args:
-            allocator: whose record.
-            upkeep: of what enforcement needs.
-            synced: whether the node's pods are known.
-            stop: set when the agent ends, and *synced* with it.
-            on_released: told when what an ended pod held has become free.
-            on_tick: called every few seconds.
+        *synced* tells whether the node's pods are known; it is set with *stop*, too. *on_released*
+        is told when what an ended pod held has become free, *on_tick* every few seconds.
         """
         self._allocator = allocator
         self._upkeep = upkeep

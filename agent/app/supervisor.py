@@ -36,7 +36,7 @@ from agent.kubelet.device_list import check_size
 from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.refusal_pacing import PacedCalls
+from agent.kubelet.refusal_pacing import RefusalPace
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
@@ -79,9 +79,7 @@ IN_SERVICE = "in-service.json"
 class Agent:
     """One node's agent: everything from :class:`Settings` to running threads.
 
-    Attributes:
-        pods: the node's pods, as the API has told of them.
-        threads: all that run from :meth:`start` to :meth:`stop`.
+    Its threads run from :meth:`start` to :meth:`stop`.
     """
 
     def __init__(
@@ -94,11 +92,7 @@ class Agent:
     ) -> None:
         """Read the cards file and the credentials; nothing runs yet.
 
-        Args:
-            settings: what an admin can set.
-            source: where cards come from, by default what the settings say.
-            pace: how often cards are looked at.
-            inventory_pace: how often the node's inventory is written.
+        *source* is where cards come from, by default what the settings say.
 
         Raises:
             SettingsError: a setting cannot be used.
@@ -116,17 +110,9 @@ class Agent:
         self._unusable = ""  # why cards that were found cannot be served
         self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
-        self._record = PodResources(
-            settings.pod_resources_socket,
-            resources={
-                settings.names.core: Resource.CORE,
-                settings.names.memory: Resource.MEMORY,
-            },
-        )
-        self._checkpoint = CheckpointFile(
-            settings.kubelet_dir,
-            {settings.names.core: Resource.CORE, settings.names.memory: Resource.MEMORY},
-        )
+        resources = {settings.names.core: Resource.CORE, settings.names.memory: Resource.MEMORY}
+        self._record = PodResources(settings.pod_resources_socket, resources=resources)
+        self._checkpoint = CheckpointFile(settings.kubelet_dir, resources)
         self._events = EventQueue(
             api=self._api,
             node=settings.node_name,
@@ -284,11 +270,7 @@ class Agent:
             self.threads.append(thread)
 
     def _make_session(self, inventory: Inventory) -> _Session:
-        """Make what serves *inventory*.
-
-        Raises:
-            SettingsError: a memory block is larger than a card, or too small for the kubelet.
-        """
+        """Make what serves these cards; raise as :func:`_open_table`."""
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
@@ -321,15 +303,16 @@ class Agent:
             policy=settings.policy,
             strict=settings.strict_predicate,
         )
-        calls = PacedCalls(allocator, wait=self._stop.wait)
+        pace = RefusalPace(time.monotonic)
 
         def service(resource: Resource) -> Callable[[], DevicePluginService]:
             return lambda: DevicePluginService(
                 resource=resource,
                 table=table,
-                calls=calls,
+                calls=allocator,
                 health_feed=self._health_feed,
                 numa=settings.numa,
+                before_refusal=lambda: self._stop.wait(pace.delay()),
             )
 
         registrar = Registrar(
@@ -419,11 +402,6 @@ class Agent:
 
     # --- pages -------------------------------------------------------------------------
 
-    @property
-    def _awaits_driver(self) -> str:
-        keeper = self._driver_files
-        return keeper.problem if keeper is not None and not keeper.ready.is_set() else ""
-
     def _why_not_live(self) -> str:
         live = all(thread.is_alive() for thread in self.threads)
         live = live and (self._session is None or self._session.upkeep.alive)
@@ -440,7 +418,9 @@ class Agent:
             return self._watch.status.problem or "the cards are not known yet"
         if self._session is not None and not self._loaded:
             return "the node's pods are not known yet"
-        return self._awaits_driver or self._lock.problem or "not registered"
+        files = self._driver_files
+        awaited = files.problem if files is not None and not files.ready.is_set() else ""
+        return awaited or self._lock.problem or "not registered"
 
     @staticmethod
     def _thread(name: str, target: Callable[[], None]) -> threading.Thread:

@@ -20,14 +20,7 @@ _MIB = 1 << 20
 def devices(
     table: DeviceTable, resource: Resource, unhealthy: AbstractSet[str], *, numa: bool
 ) -> list[api.Device]:
-    """List every place of *resource*.
-
-    Args:
-        table: the node's device IDs.
-        resource: of what.
-        unhealthy: the cards that may not be given out, by UUID.
-        numa: whether each says on which NUMA node its card is.
-    """
+    """List every place of *resource*; *unhealthy* has the UUIDs of cards not to be given out."""
     topology = {card.uuid: _topology(card, numa=numa) for card in table.inventory.cards}
     return [
         api.Device(

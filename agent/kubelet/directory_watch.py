@@ -5,19 +5,17 @@ import os
 import selectors
 import stat
 import threading
-import time
 from pathlib import Path
 
 from inotify_simple import INotify, flags
-
-from common.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 # inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
 # such as a directory that was made anew.
 LOOK_AGAIN_SECONDS = 2.0
-_BACKOFF_SECONDS = 0.05, 1.0
+# How soon the directory is looked for again while it cannot be watched.
+_BLIND_SECONDS = 0.5
 # What files come and go; not what is written into them.
 _EVENTS = (
     *(flags.CREATE, flags.DELETE, flags.MOVED_FROM, flags.MOVED_TO),
@@ -36,8 +34,6 @@ class DirectoryWatch:
         self._directory = directory
         self._watched: tuple[int, int, int] | None = None
         self._inotify: INotify | None = None
-        self._retries = Backoff(*_BACKOFF_SECONDS)
-        self._retry_at = 0.0
         self._lock = threading.Lock()
         self._closed = False
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -58,7 +54,7 @@ class DirectoryWatch:
         if self._begin():
             return  # what changed before is not told of
         if self._inotify is None:
-            seconds = min(seconds, max(self._retry_at - time.monotonic(), 0))
+            seconds = min(seconds, _BLIND_SECONDS)
         for key, _ in self._selector.select(min(seconds, LOOK_AGAIN_SECONDS)):
             if key.fd == self._woken:
                 os.eventfd_read(self._woken)
@@ -79,10 +75,7 @@ class DirectoryWatch:
         if self._inotify is not None and there == self._watched:
             return False
         self._end()
-        if time.monotonic() < self._retry_at:
-            return False
         if there is None:
-            self._retry_at = time.monotonic() + self._retries.next()
             return False
         try:
             self._inotify = inotify = INotify()
@@ -90,11 +83,9 @@ class DirectoryWatch:
         except OSError as error:  # the directory went away, or inotify has no watches left
             log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
             self._end()
-            self._retry_at = time.monotonic() + self._retries.next()
             return False
         self._selector.register(inotify, selectors.EVENT_READ)
         self._watched = there
-        self._retries.reset()
         return True
 
     def _end(self) -> None:

@@ -27,38 +27,23 @@ class Endpoint:
     service: Callable[[], DevicePluginService]
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """An endpoint, and the server that serves it now."""
-
-    endpoint: Endpoint
-    service: DevicePluginService
-    server: PluginServer
-
-
 class EndpointServers:
     """The servers of all endpoints, made anew when their sockets are gone."""
 
     def __init__(
         self, folder: Path, endpoints: Sequence[Endpoint], *, on_cut: Callable[[], None]
     ) -> None:
-        """Prepare; nothing is served yet.
-
-        Args:
-            folder: where their sockets are.
-            endpoints: what to serve.
-            on_cut: told when the kubelet ends the stream of the newest registration.
-        """
+        """Prepare; *on_cut* is told when the kubelet ends the stream of the newest registration."""
         self._dir = folder
         self._endpoints = endpoints
         self._on_cut = on_cut
-        self.served: tuple[Served, ...] = ()
-        """What is served now."""
+        self.served: dict[str, PluginServer] = {}
+        """What is served now, by the resource as pods name it."""
 
     @property
     def complete(self) -> bool:
         """Whether every endpoint is served on a socket that is there."""
-        return bool(self.served) and all(each.server.socket.exists() for each in self.served)
+        return bool(self.served) and all(each.socket.exists() for each in self.served.values())
 
     def serve(self) -> None:
         """Serve every endpoint on a new socket, and none on an older one any more.
@@ -67,22 +52,18 @@ class EndpointServers:
             OSError: a socket cannot be made.
         """
         self.stop()
-        served: list[Served] = []
         for endpoint in self._endpoints:
             service = endpoint.service()
             service.on_cut = self._on_cut
             socket = self._dir / f"{endpoint.stem}-{secrets.token_hex(4)}.sock"
             try:
-                server = PluginServer(service, socket)
+                self.served[endpoint.resource_name] = PluginServer(service, socket)
             except OSError:
-                for each in served:
-                    each.server.stop(within=0)
+                self.stop()
                 raise
-            served.append(Served(endpoint, service, server))
-        self.served = tuple(served)
 
     def stop(self) -> None:
         """Stop all servers."""
-        for each in self.served:
-            each.server.stop()
-        self.served = ()
+        for each in self.served.values():
+            each.stop()
+        self.served = {}

@@ -18,11 +18,7 @@ class KubeletLife:
     """Names the kubelet's lives. Safe to share between threads."""
 
     def __init__(self, kubelet_dir: Path) -> None:
-        """Know of no kubelet yet.
-
-        Args:
-            kubelet_dir: the kubelet's own device plugin directory, only read.
-        """
+        """Know of no kubelet yet; *kubelet_dir* is its own device plugin directory, only read."""
         self._socket = kubelet_dir / KUBELET_SOCKET
         self._lock = threading.Lock()
         self._last = ""

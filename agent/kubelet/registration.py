@@ -15,8 +15,8 @@ from pathlib import Path
 import grpc
 
 from agent.kubelet.directory_watch import DirectoryWatch, identity
-from agent.kubelet.endpoints import Endpoint, EndpointServers, Served
-from agent.kubelet.server import KUBELET_SOCKET, OPTIONS
+from agent.kubelet.endpoints import Endpoint, EndpointServers
+from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, PluginServer
 from common.backoff import Backoff
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -46,14 +46,10 @@ class Registrar:
     ) -> None:
         """Prepare; nothing is served yet.
 
-        Args:
-            plugin_dir: where ``kubelet.sock`` is.
-            endpoints: what to serve.
-            on_gap: told, after a registration, for how many seconds a kubelet was seen there that
-                did not know this agent.
+        *on_gap* is told, after a registration, for how many seconds a ``kubelet.sock`` was seen in
+        *plugin_dir* that did not know this agent.
         """
         self._dir = plugin_dir
-        self._endpoints = endpoints
         self._on_gap = on_gap
         self._servers = EndpointServers(plugin_dir, endpoints, on_cut=self._renew)
         self._watch = DirectoryWatch(plugin_dir)
@@ -70,7 +66,7 @@ class Registrar:
     @property
     def sockets(self) -> list[Path]:
         """The sockets that are listened on."""
-        return [each.server.socket for each in self._servers.served]
+        return [each.socket for each in self._servers.served.values()]
 
     def run(self) -> None:
         """Serve and register, again whenever the kubelet restarts or forgets, until ``stop``."""
@@ -149,26 +145,24 @@ class Registrar:
             OSError: the kubelet has been replaced, or has forgotten us already.
             grpc.RpcError: it refused, or did not answer in time.
         """
-        streams = [each.service.streams for each in self._servers.served]
-        for each in self._servers.served:
-            self._register(each, kubelet)
+        served = self._servers.served
+        streams = [(each.service, each.service.streams) for each in served.values()]
+        for resource_name, server in served.items():
+            self._register(resource_name, server, kubelet)
         deadline = time.monotonic() + _STREAM_SECONDS
-        for each, before in zip(self._servers.served, streams, strict=True):
-            if not each.service.wait_streamed(before, deadline - time.monotonic()):
+        for service, before in streams:
+            if not service.wait_streamed(before, deadline - time.monotonic()):
                 raise OSError("the kubelet does not ask for our devices")
         self._known_to = kubelet
-        if not all(each.service.streaming for each in self._servers.served):
+        if not all(service.streaming for service, _ in streams):
             self._known_to = None  # cut in between: nobody would tell us again
             return
         since, self._unknown_since = self._unknown_since, None
         self._on_gap(0.0 if since is None else time.monotonic() - since)
-        log.info(
-            "registered",
-            extra={"resources": [each.resource_name for each in self._endpoints]},
-        )
+        log.info("registered", extra={"resources": list(served)})
 
-    def _register(self, served: Served, kubelet: _Kubelet) -> None:
-        """Register one endpoint with this kubelet.
+    def _register(self, resource_name: str, server: PluginServer, kubelet: _Kubelet) -> None:
+        """Register one resource with this kubelet.
 
         Raises:
             OSError: it has been replaced meanwhile, or has removed our sockets: it would dial
@@ -179,8 +173,8 @@ class Registrar:
             call = rpc.RegistrationStub(channel).Register.future(
                 api.RegisterRequest(
                     version=_VERSION,
-                    endpoint=served.server.socket.name,
-                    resource_name=served.endpoint.resource_name,
+                    endpoint=server.socket.name,
+                    resource_name=resource_name,
                     options=OPTIONS,
                 ),
                 timeout=_REGISTER_SECONDS,

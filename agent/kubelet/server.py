@@ -38,21 +38,18 @@ class Calls(Protocol):
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
         """Choose places."""
-        ...
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
         """Translate device IDs, and assign their places."""
-        ...
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Prove a container."""
-        ...
 
 
 class DevicePluginService(rpc.DevicePluginServicer):
     """One resource of the device plugin API, v1beta1."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         resource: Resource,
@@ -60,42 +57,36 @@ class DevicePluginService(rpc.DevicePluginServicer):
         calls: Calls,
         health_feed: HealthFeed | None = None,
         numa: bool = False,
+        before_refusal: Callable[[], object] = lambda: None,
     ) -> None:
         """Serve *resource* from *table*.
 
-        Args:
-            resource: what is served.
-            table: the node's device IDs.
-            calls: what answers the calls.
-            health_feed: tells which cards are unhealthy; none is when it is left out.
-            numa: whether places say on which NUMA node they are (K23).
+        With *numa*, places say on which NUMA node they are (K23). *before_refusal* waits before one
+        of the kubelet's serial calls is refused.
         """
         self._numa = numa
         self._resource = resource
         self._table = table
         self._calls = calls
         self._health_feed = health_feed or HealthFeed()
+        self._before_refusal = before_refusal
         self._ended = threading.Event()
         self._changed = threading.Condition()
-        self._streams = 0
+        self.streams = 0
+        """How many there have been."""
         self._open: set[int] = set()
         self.on_cut: Callable[[], None] = lambda: None
         """Told when the kubelet ends the stream of the newest registration (K18)."""
 
     @property
-    def streams(self) -> int:
-        """Count the streams so far."""
-        return self._streams
-
-    @property
     def streaming(self) -> bool:
         """Whether the newest stream is still open."""
-        return self._streams in self._open
+        return self.streams in self._open
 
     def wait_streamed(self, before: int, seconds: float) -> bool:
         """Wait until a stream has begun besides the first *before*; tell whether one has."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._streams > before, max(seconds, 0))
+            return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
 
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
@@ -114,8 +105,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """List every place, and all of them again whenever a card's health has changed."""
         gone = threading.Event()
         with self._changed:
-            self._streams += 1
-            number = self._streams
+            self.streams += 1
+            number = self.streams
             self._open.add(number)
             self._changed.notify_all()
 
@@ -126,7 +117,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             gone.set()
             with self._changed:
                 self._open.discard(number)
-                newest = number == self._streams
+                newest = number == self.streams
             self._health_feed.wake()
             if newest and not self._ended.is_set():
                 self.on_cut()
@@ -186,16 +177,20 @@ class DevicePluginService(rpc.DevicePluginServicer):
         try:
             self._calls.prestart(self._resource, request.devices_ids)
         except Exception as error:  # noqa: BLE001 -- the edge: see _abort
-            self._abort(context, error)
+            self._abort(context, error, at_once=True)  # side by side: the kubelet paces them itself
         return api.PreStartContainerResponse()
 
-    def _abort(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    def _abort(
+        self, context: grpc.ServicerContext, error: Exception, *, at_once: bool = False
+    ) -> NoReturn:
         """Answer an error: a refusal in its own words, anything else without ours.
 
         The text ends up in the pod's status (fact K9), where its author reads it. A fault of
         ours must fail this one call, not the server, and must not show internals.
         """
         if isinstance(error, Refusal):
+            if not at_once:
+                self._before_refusal()
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"gpu-turnstile: {error}")
         log.error("call failed", extra={"resource": str(self._resource)}, exc_info=error)
         context.abort(
@@ -236,7 +231,7 @@ class PluginServer:
         """
         socket.unlink(missing_ok=True)
         self.socket = socket
-        self._service = service
+        self.service = service
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix=socket.stem),
             options=(
@@ -254,5 +249,5 @@ class PluginServer:
 
     def stop(self, *, within: float = 1.0) -> None:
         """End streams, let calls in flight finish for a while, then stop."""
-        self._service.end()
+        self.service.end()
         self._server.stop(within).wait(within + 1)

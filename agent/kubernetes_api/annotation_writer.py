@@ -10,7 +10,7 @@ from agent.allocator.model.pod_view import PodId, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pod_parser import is_complete
-from common.backoff import Jitter, by_chance, pause_after
+from common.backoff import pause_after
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind
 from contract.names import Names
@@ -34,11 +34,9 @@ class PatchApi(Protocol):
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to a pod."""
-        ...
 
     def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` when there is none."""
-        ...
 
 
 def allocation_patch(
@@ -51,13 +49,7 @@ def allocation_patch(
     """Make the merge patch that writes what a pod got.
 
     The UID in it makes the API server refuse (409) when a successor of the same name has
-    come meanwhile.
-
-    Args:
-        view: the pod.
-        allocations: what its containers got.
-        names: the contract's names.
-        indices: card UUID -> index.
+    come meanwhile. *indices* are those of the cards, by UUID.
     """
     annotations = {names.gpu_allocation: encode_allocations(allocations)}
     if is_complete(view.demand, allocations):
@@ -74,7 +66,7 @@ def allocation_patch(
 class PatchQueue:
     """The queue: one thread writes, the newest allocation of a pod replaces older ones."""
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+    def __init__(
         self,
         *,
         api: PatchApi,
@@ -82,24 +74,16 @@ class PatchQueue:
         indices: Mapping[str, int],
         on_result: Callable[[str], None] = lambda _result: None,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = by_chance,
     ) -> None:
-        """Start empty.
+        """Start empty; *indices* are those of the cards, by UUID.
 
-        Args:
-            api: where patches go.
-            names: the contract's names.
-            indices: card UUID -> index.
-            on_result: told ``written``, ``retried`` or ``dropped``, for metrics.
-            clock: seconds, monotonic.
-            jitter: source of randomness for pauses.
+        *on_result* is told ``written``, ``retried`` or ``dropped``.
         """
         self._api = api
         self._names = names
         self._indices = indices
         self._on_result = on_result
         self._clock = clock
-        self._jitter = jitter
         self._changed = threading.Condition()
         self._stopping = False
         self._patches: dict[PodId, Json] = {}
@@ -130,11 +114,6 @@ class PatchQueue:
         with self._changed:
             return len(self._patches)
 
-    def wait_empty(self, within: float) -> bool:
-        """Wait until everything is written; tell whether it is *within* seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._patches, within)
-
     def stop(self) -> None:
         """Make :meth:`run` return; what is unwritten is made again from the kubelet's record."""
         with self._changed:
@@ -152,7 +131,6 @@ class PatchQueue:
                 self._put_off(pod)
 
     def _write(self, pod: PodId, patch: Json) -> None:
-        """Write one patch, or see to it that it is written later."""
         try:
             self._api.patch_pod(pod.namespace, pod.name, patch)
         except (Rejected, Gone, Unavailable) as error:
@@ -164,9 +142,12 @@ class PatchQueue:
             self._done(pod, patch)
             self._on_result("dropped")
         else:
-            self._done(pod, patch)
-            with self._changed:
-                self._remember(pod, patch)
+            with self._changed:  # what was dropped may be queued again
+                self._done(pod, patch)
+                self._written.pop(pod, None)
+                self._written[pod] = patch, self._clock()
+                while len(self._written) > _MOST_REMEMBERED:
+                    del self._written[next(iter(self._written))]
             self._on_result("written")
 
     def _is_gone(self, pod: PodId, error: Exception) -> bool:
@@ -203,22 +184,14 @@ class PatchQueue:
             if self._patches.get(pod) is patch:  # else a newer one came while this was written
                 del self._patches[pod]
                 del self._tries[pod]
-                self._changed.notify_all()
 
     def _just_written(self, pod: PodId) -> Json | None:
         patch, at = self._written.get(pod, (None, 0.0))
         return patch if self._clock() - at < _REMEMBERED_SECONDS else None
 
-    def _remember(self, pod: PodId, patch: Json) -> None:
-        """Remember what was written, and nothing else: what was dropped may be queued again."""
-        self._written.pop(pod, None)
-        self._written[pod] = patch, self._clock()
-        while len(self._written) > _MOST_REMEMBERED:
-            del self._written[next(iter(self._written))]
-
     def _put_off(self, pod: PodId) -> None:
         self._on_result("retried")
         with self._changed:
             tries, _ = self._tries[pod]
-            wait = pause_after(tries + 1, *_BACKOFF_SECONDS, jitter=self._jitter)
+            wait = pause_after(tries + 1, *_BACKOFF_SECONDS)
             self._tries[pod] = (tries + 1, self._clock() + wait)

@@ -18,10 +18,7 @@ class Api:
     """A client for one node's agent. Safe to share between threads."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """Read the credentials; nothing is asked yet.
-
-        Args:
-            kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
+        """Read the credentials of a kubeconfig file, or, with ``None``, of the pod.
 
         Raises:
             SettingsError: neither can be used.
@@ -32,11 +29,7 @@ class Api:
             raise SettingsError(str(error)) from error
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-        """List the pods bound to *node*, from the API server's cache.
-
-        Args:
-            node: the node's name.
-            within: seconds for the answer; ``None`` for as long as a list may take.
+        """List the pods bound to *node*, from the API server's cache, in *within* seconds if given.
 
         Returns:
             The pods and the resource version to watch from.
@@ -62,12 +55,7 @@ class Api:
         yield from self._client.watch("/api/v1/pods", query)
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
-        """Get one pod; ``None`` when there is none.
-
-        Args:
-            namespace: of the pod.
-            name: of the pod.
-            within: seconds for the answer, at most one.
+        """Get one pod in *within* seconds, at most one; ``None`` when there is none.
 
         Raises:
             Unavailable: no usable answer in time.

@@ -56,11 +56,9 @@ class EventApi(Protocol):
 
     def create_event(self, namespace: str, event: Json) -> None:
         """Create an event."""
-        ...
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to an event."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +73,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell.
-
-    Attributes:
-        subject: what it is about.
-        reason: in one word, for machines and columns.
-        message: in a sentence.
-        warning: whether something went wrong.
-    """
+    """One thing to tell: its reason in one word, for machines and columns, and a sentence."""
 
     subject: Subject
     reason: str
@@ -106,15 +97,7 @@ class EventQueue:
         monotonic: Callable[[], float] = time.monotonic,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
-        """Start empty.
-
-        Args:
-            api: where events go.
-            node: the node's name, the source of every event.
-            clock: seconds since 1970.
-            monotonic: seconds, for pauses.
-            on_result: told ``written``, ``retried`` or ``dropped``, for metrics.
-        """
+        """Start empty; *on_result* is told ``written``, ``retried`` or ``dropped``."""
         self._api = api
         self._node = node
         self._clock = clock
@@ -136,11 +119,6 @@ class EventQueue:
                 self._on_result("dropped")
             self._changed.notify()
 
-    def pending(self) -> int:
-        """Count what is not written yet."""
-        with self._changed:
-            return len(self._waiting)
-
     def stop(self) -> None:
         """Make :meth:`run` return; what is unwritten is in the log."""
         with self._changed:
@@ -155,6 +133,7 @@ class EventQueue:
             try:
                 self._write(notice, entry)
             except _ExpiredError:
+                self._told.pop(notice, None)
                 self._again(notice, entry)
             except (Rejected, Gone) as error:
                 self._refused(notice, entry, error)
@@ -162,7 +141,8 @@ class EventQueue:
                 log.info("event waits", extra={"reason": str(error)})
                 self._on_result("retried")
                 self._again(notice, entry)
-                self._pause(pauses.next())
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, pauses.next())
                 continue
             else:
                 self._on_result("written")
@@ -202,55 +182,41 @@ class EventQueue:
             self._waiting[notice] = replace(entry, count=entry.count + more.count, at=more.at)
             self._waiting.move_to_end(notice, last=False)
 
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping, seconds)
-
     def _write(self, notice: Notice, entry: _Entry) -> None:
         count = entry.count
         namespace = notice.subject.namespace or "default"  # where events of nodes live
         event = describe(notice, node=self._node, count=count, at=entry.at)
         known = self._told.get(notice)
-        if known is None:
+        patch = {"lastTimestamp": event["lastTimestamp"]}
+        if known is not None:
+            count += known
+            self._patch(namespace, event["metadata"]["name"], patch | {"count": count})
+        else:
             try:
                 self._api.create_event(namespace, event)
             except Rejected as error:
                 if error.status != _CONFLICT:
                     raise
                 # Told before this agent was started: how often is not known any more.
-                patch = {"lastTimestamp": event["lastTimestamp"]}
-                try:
-                    self._api.patch_event(namespace, event["metadata"]["name"], patch)
-                except Rejected as gone:
-                    if gone.status != _NOT_FOUND:
-                        raise
-                    raise _ExpiredError from gone
-        else:
-            count += known
-            patch = {"count": count, "lastTimestamp": event["lastTimestamp"]}
-            try:
-                self._api.patch_event(namespace, event["metadata"]["name"], patch)
-            except Rejected as error:
-                if error.status != _NOT_FOUND:
-                    raise
-                del self._told[notice]
-                raise _ExpiredError from error
+                self._patch(namespace, event["metadata"]["name"], patch)
         self._told[notice] = count
         self._told.move_to_end(notice)
         while len(self._told) > _MOST_REMEMBERED:
             self._told.popitem(last=False)
 
+    def _patch(self, namespace: str, name: str, patch: Json) -> None:
+        try:
+            self._api.patch_event(namespace, name, patch)
+        except Rejected as error:
+            if error.status != _NOT_FOUND:
+                raise
+            raise _ExpiredError from error
+
 
 def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
-    """Make the event object, core/v1.
+    """Make the event object, core/v1; *at* is in seconds since 1970.
 
     Its name follows from what it says, so that the same thing told twice is one event.
-
-    Args:
-        notice: what to tell.
-        node: the node's name.
-        count: how often it happened.
-        at: when it happened last, seconds since 1970.
     """
     subject = notice.subject
     text = "\0".join((subject.kind, subject.uid, notice.reason, notice.message, node))

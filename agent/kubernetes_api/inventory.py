@@ -10,7 +10,7 @@ from typing import Protocol
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.node_label import model_label
-from common.backoff import Backoff, Jitter, by_chance, spread
+from common.backoff import Backoff, spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.resource import Resource
 from placement.cards import Inventory
@@ -23,7 +23,6 @@ class NodeApi(Protocol):
 
     def patch_node(self, name: str, patch: Json) -> None:
         """Apply a merge patch to a node."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,8 @@ def survey(
 ) -> NodeCards:
     """Put together what the node shows.
 
-    Args:
-        inventory: the cards that are served.
-        block: bytes one memory block stands for.
-        unhealthy: why a card, by UUID, is not given out; empty where it is.
-        free: the places of each card that nobody holds.
+    *block* is in bytes. *unhealthy* says why a card, by UUID, is not given out, empty where it is;
+    *free* has the places of each card that nobody holds.
     """
     return NodeCards(
         block,
@@ -84,10 +80,10 @@ def survey(
     )
 
 
-def _is_more(before: NodeCards | None, after: NodeCards | None) -> bool:
+def _is_more(before: NodeCards, after: NodeCards) -> bool:
     """Return whether of any card more can be had than before."""
-    known = {card.uuid: card for card in before.cards} if before is not None else {}
-    for card in after.cards if after is not None else ():
+    known = {card.uuid: card for card in before.cards}
+    for card in after.cards:
         old = known.get(card.uuid)
         if (
             old is None
@@ -112,35 +108,28 @@ class InventoryWriter:
         look: Callable[[], NodeCards | None],
         pace: InventoryPace | None = None,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = by_chance,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
 
-        Args:
-            api: where patches go.
-            node: the node's name.
-            annotation: the annotation's name.
-            label: the name of the label with the model of the cards.
-            look: gives the inventory as it is now, ``None`` while it is not known.
-            pace: how often.
-            clock: seconds, monotonic.
-            jitter: source of randomness for pauses.
-            on_result: told ``written`` or ``retried``, for metrics.
+        *look* gives the inventory as it is now, ``None`` while it is not known. *on_result* is told
+        ``written`` or ``retried``.
         """
         self._api = api
         self._node = node
         self._annotation = annotation
         self._label = label
         self._look = look
-        self._pace = pace or InventoryPace()
+        self._pace = pace = pace or InventoryPace()
         self._clock = clock
-        self._jitter = jitter
         self._on_result = on_result
         self._changed = threading.Condition()
         self._stopping = False
         self._told = False
-        self._model: str | None = None
+        self._retries = Backoff(pace.retry, pace.retry_most)
+        self._renew = spread(pace.renew)
+        self._shown: NodeCards | None = None
+        self._written_at = 0.0
 
     def poke(self) -> None:
         """Report that something may have changed."""
@@ -156,25 +145,25 @@ class InventoryWriter:
 
     def run(self) -> None:
         """Write until stopped."""
-        pace, written, at = self._pace, "", 0.0
-        shown: NodeCards | None = None
-        retries = Backoff(pace.retry, pace.retry_most, jitter=self._jitter)
-        renew, pause = spread(pace.renew, self._jitter), 0.0
+        pause = 0.0
         while self._next(pause):
-            now, found = self._clock(), self._look()
-            text = written if found is None else encode_inventory(found)
-            if text == written and (found is None or now - at < renew):
-                pause = pace.settle
-            elif written and now - at < pace.write and not _is_more(shown, found):
-                pause = min(pace.freed, at + pace.write - now)
-                self.poke()  # it is still to be written
-            elif self._write(text, found):
-                written, at, shown = text, now, found
-                pause = min(pace.freed, pace.write)
-                retries.reset()
-            else:
-                pause = retries.next()
-                self.poke()  # it is still to be written
+            pause = self.write_due()
+
+    def write_due(self) -> float:
+        """Look, write what is due, and return for how many seconds not to look again."""
+        pace, now, found = self._pace, self._clock(), self._look()
+        shown, age = self._shown, now - self._written_at
+        if found is None or (found == shown and age < self._renew):
+            return pace.settle
+        if shown is not None and age < pace.write and not _is_more(shown, found):
+            self.poke()  # it is still to be written
+            return min(pace.freed, pace.write - age)
+        if not self._write(found):
+            self.poke()
+            return self._retries.next()
+        self._retries.reset()
+        self._shown, self._written_at = found, now
+        return min(pace.freed, pace.write)
 
     def _next(self, pause: float) -> bool:
         """Wait out *pause*, then for a change, or until it is time to look; tell whether to go on.
@@ -188,12 +177,12 @@ class InventoryWriter:
             self._told = False
             return not self._stopping
 
-    def _write(self, text: str, found: NodeCards | None) -> bool:
+    def _write(self, found: NodeCards) -> bool:
         """Write annotation and label; tell whether they are there."""
-        metadata: Json = {"annotations": {self._annotation: text}}
-        if found is not None:  # else the same is written again
-            self._model = model_label(card.model for card in found.cards)
-        metadata["labels"] = {self._label: self._model}
+        metadata = {
+            "annotations": {self._annotation: encode_inventory(found)},
+            "labels": {self._label: model_label(card.model for card in found.cards)},
+        }
         try:
             self._api.patch_node(self._node, {"metadata": metadata})
         except (Rejected, Gone, Unavailable) as error:

@@ -25,15 +25,12 @@ class PodApi(Protocol):
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the node's pods, with the resource version to watch from."""
-        ...
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
         """Stream their changes."""
-        ...
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod."""
-        ...
 
 
 # UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
@@ -59,15 +56,7 @@ class PodCache:
         clock: Callable[[], float] = time.monotonic,
         jitter: Jitter = by_chance,
     ) -> None:
-        """Start empty.
-
-        Args:
-            api: where pods come from.
-            node: the node's name.
-            names: the contract's names.
-            clock: seconds, monotonic.
-            jitter: source of randomness for pauses.
-        """
+        """Start empty; *node* is the node's name."""
         self._api = api
         self._node = node
         self._names = names
@@ -83,20 +72,16 @@ class PodCache:
         # UIDs of each name that the watch has told of since the last list, and when that was.
         self._told: OrderedDict[Key, set[str]] = OrderedDict()
         self._listed_at = 0.0
-        self._synced = threading.Event()
+        self.synced = threading.Event()
+        """Set once the first list has been read."""
 
     def subscribe(self, on_change: Callable[[PodView], None]) -> None:
         """Set *on_change*: called, without a lock, for every new or changed pod."""
         self._on_change = on_change
 
-    @property
-    def synced(self) -> threading.Event:
-        """Set once the first list has been read."""
-        return self._synced
-
     def is_synced(self) -> bool:
         """Return whether the first list has been read."""
-        return self._synced.is_set()
+        return self.synced.is_set()
 
     def views(self) -> Sequence[PodView]:
         """Return all known pods; the same object for as long as nothing has changed."""
@@ -164,7 +149,7 @@ class PodCache:
             self._told.clear()
             for view in fresh.values():
                 self._told.setdefault(view.id.key, set()).add("")  # and others, perhaps
-        self._synced.set()
+        self.synced.set()
         for view in changed:
             with _alone({"metadata": {"name": view.id.name, "namespace": view.id.namespace}}):
                 self._on_change(view)
@@ -192,16 +177,11 @@ class PodCache:
             uid = view.id.uid
             if uid in self._replaced or uid in self._gone or self._views.get(uid) == view:
                 return view
-            if alone:
-                gone = {
-                    uid
-                    for uid, other in self._views.items()
-                    if other.id.key == view.id.key and uid != view.id.uid
-                }
-                self._replaced |= gone
-                for uid in gone:
-                    del self._views[uid]
-            self._views[view.id.uid] = view
+            for other in self._tuple if alone else ():
+                if other.id.key == view.id.key and other.id.uid != uid:
+                    self._replaced.add(other.id.uid)
+                    del self._views[other.id.uid]
+            self._views[uid] = view
             self._tuple = tuple(self._views.values())
         self._on_change(view)
         return view

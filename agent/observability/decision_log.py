@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.tickets import summarize
@@ -14,23 +14,6 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """One refusal."""
-
-    call: str
-    ref: ContainerRef | None
-    resource: Resource
-    size: int
-    reason: str
-
-    @property
-    def kind(self) -> tuple[str, Resource, int, str, str]:
-        """What equal refusals have in common; authors see the Events of their namespace."""
-        namespace = self.ref.pod.namespace if self.ref else ""
-        return self.call, self.resource, self.size, self.reason, namespace
 
 
 class LoggedDecisions:
@@ -43,17 +26,11 @@ class LoggedDecisions:
         tell: Callable[[str, ContainerRef, str], None] = lambda _call, _claim, _reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count in *metrics*.
-
-        Args:
-            metrics: the counters.
-            tell: tells a pod's author of a refusal: call, container, reason.
-            clock: seconds, monotonic.
-        """
+        """Count in *metrics*; *tell* tells a pod's author of a refusal: call, container, reason."""
         self._metrics = metrics
         self._tell = tell
         self._lock = threading.Lock()
-        self._folding: Folding[_Refused] = Folding(clock)
+        self._folding: Folding[Callable[[int], None]] = Folding(clock)
 
     def decided(
         self,
@@ -81,36 +58,29 @@ class LoggedDecisions:
     ) -> None:
         """Report that a call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
-        refused = _Refused(call, ref, resource, size, reason)
+        where = {"call": call, **_named(ref), "resource": resource.value}
+        line = {**where, "count": size, "reason": reason}
+        write = partial(self._write, line, ref)
+        # Equal but for the pod; authors see the Events of their namespace.
+        kind = call, resource, size, reason, ref.pod.namespace if ref is not None else ""
         with self._lock:
-            times = self._folding.add(refused.kind, refused)
+            times = self._folding.add(kind, write)
         if times:
-            self._write(refused, times)
+            write(times)
 
     def tick(self) -> None:
         """Report the refusals that were kept back; to be called every few seconds."""
         with self._lock:
             due = self._folding.due()
-        for times, refused in due:
-            self._write(refused, times)
+        for times, write in due:
+            write(times)
 
-    def _write(self, refused: _Refused, times: int) -> None:
+    def _write(self, line: dict[str, object], ref: ContainerRef | None, times: int) -> None:
         """Write a refusal down, or so many equal ones, of which it is the last."""
-        ref, reason = refused.ref, refused.reason
-        log.warning(
-            "refused",
-            extra={
-                "call": refused.call,
-                **_named(ref),
-                "resource": refused.resource.value,
-                "count": refused.size,
-                "reason": reason,
-                "times": times,
-            },
-        )
+        log.warning("refused", extra={**line, "times": times})
         if ref is not None and ref.pod.uid:
             more = f" (the last of {times} such refusals)" if times > 1 else ""
-            self._tell(refused.call, ref, f"{reason}{more}")
+            self._tell(str(line["call"]), ref, f"{line['reason']}{more}")
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Report that the cards that a scheduler chose did not fit; others were taken."""
@@ -141,17 +111,11 @@ class LoggedDecisions:
         )
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Places were chosen while the wishes of the pod's author were not known."""
+        """Report that places were chosen while the wishes of the pod's author were not known."""
         self._metrics.unadvised.inc()
         log.warning(
             "chosen without wishes",
-            extra={
-                "pod": str(ref.pod),
-                "uid": ref.pod.uid,
-                "container": ref.container,
-                "resource": resource.value,
-                "ids": summarize(ids),
-            },
+            extra={**_named(ref), "resource": resource.value, "ids": summarize(ids)},
         )
 
     def podresources_unavailable(self, reason: str) -> None:

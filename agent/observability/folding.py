@@ -12,21 +12,14 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class FoldLimits:
-    """How much is told.
-
-    Attributes:
-        alone: equal news that are told one by one.
-        every: seconds over which further ones are told together.
-        quiet: seconds without any after which they are news again.
-        kinds: kinds of news that are told apart; any further are told together.
-    """
-
-    alone: int = 5
-    every: float = 10.0
-    quiet: float = 60.0
-    kinds: int = 64
+ALONE = 5
+"""So many equal news are told one by one."""
+EVERY_SECONDS = 10.0
+"""Over so long further ones are told together."""
+QUIET_SECONDS = 60.0
+"""After so long without any they are news again."""
+MOST_KINDS = 64
+"""Kinds of news that are told apart; any further are told together."""
 
 
 @dataclass(slots=True)
@@ -41,10 +34,9 @@ class _Kind(Generic[T]):
 class Folding(Generic[T]):
     """Decides what is told. Not safe to share between threads: its owner locks."""
 
-    def __init__(self, clock: Callable[[], float], limits: FoldLimits | None = None) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         """Know nothing yet; *clock* gives seconds."""
         self._clock = clock
-        self._limits = limits or FoldLimits()
         self._kinds: dict[Hashable, _Kind[T]] = {}
 
     def add(self, kind: Hashable, news: T) -> int:
@@ -52,7 +44,7 @@ class Folding(Generic[T]):
         now = self._clock()
         entry = self._entry(kind)
         entry.seen_at = now
-        if entry.told < self._limits.alone:
+        if entry.told < ALONE:
             entry.told += 1
             entry.told_at = now
             return 1
@@ -68,20 +60,20 @@ class Folding(Generic[T]):
             count = self._unfold(entry, now)
             if count and last is not None:
                 found.append((count, last))
-            if not entry.folded and now - entry.seen_at >= self._limits.quiet:
+            if not entry.folded and now - entry.seen_at >= QUIET_SECONDS:
                 del self._kinds[kind]
         return found
 
     def _entry(self, kind: Hashable) -> _Kind[T]:
         known = self._kinds.get(kind)
         if known is None:
-            if len(self._kinds) >= self._limits.kinds:
+            if len(self._kinds) >= MOST_KINDS:
                 kind = None  # of its own, and never forgotten for another
             known = self._kinds.setdefault(kind, _Kind())
         return known
 
     def _unfold(self, entry: _Kind[T], now: float) -> int:
-        if not entry.folded or now - entry.told_at < self._limits.every:
+        if not entry.folded or now - entry.told_at < EVERY_SECONDS:
             return 0
         count, entry.folded, entry.last, entry.told_at = entry.folded, 0, None, now
         return count

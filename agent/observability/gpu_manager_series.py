@@ -20,17 +20,10 @@ _WHOLE = 100
 def gpu_manager_series(
     node: str,
     indices: Mapping[str, int],
-    holdings: Holdings | None = None,
-    measured: Measured | None = None,
+    holdings: Holdings | None,
+    measured: Measured | None,
 ) -> Iterator[Series]:
-    """Make the four gauges.
-
-    Args:
-        node: the node's name.
-        indices: indices of the cards, by UUID.
-        holdings: who holds what now.
-        measured: what is used, where it is measured.
-    """
+    """Make the four gauges; *indices* are those of the cards, by UUID."""
     cores: dict[tuple[str, ...], float] = {}
     memory: dict[tuple[str, ...], float] = {}
     asked_cores: dict[tuple[str, ...], float] = {}

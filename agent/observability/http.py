@@ -51,19 +51,14 @@ class StatusServer:
         port: int,
         pages: dict[str, Page],
         *,
-        slow: Collection[str] = ("/metrics",),
+        slow: Collection[str],
         connections: int = MOST_CONNECTIONS,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
         """Bind and serve.
 
-        Args:
-            host: address to listen on.
-            port: port; 0 takes a free one.
-            pages: what is served, by path.
-            slow: paths that are served one request at a time, beside all others.
-            connections: how many may be open; the oldest gives way to a new one.
-            deadline: seconds after which a connection is closed, however busy it is.
+        Pages at *slow* paths are served one request at a time, beside all others. Of more open
+        *connections* the oldest gives way; each is closed after *deadline* seconds, however busy.
 
         Raises:
             SettingsError: the port cannot be bound.

@@ -20,14 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One gauge: all of its series at one moment.
-
-    Attributes:
-        name: the gauge's name.
-        help: what it tells.
-        labels: names of its labels.
-        samples: values by the values of the labels.
-    """
+    """One gauge: all of its series at one moment, by the values of its labels."""
 
     name: str
     help: str
@@ -60,9 +53,7 @@ def card_series(
 ) -> Iterator[Series]:
     """Make the gauges of what is held and used; without series while nothing is known.
 
-    Args:
-        holdings: who holds what now. Nothing is told of who is not among them.
-        measured: what is used, where it is measured.
+    Nothing is told of the use of who is not among the holders.
     """
     holdings, measured = holdings or Holdings(), measured or Measured()
     held = [(_labels(each, card), share) for each, card, share in _shares(holdings.holders)]

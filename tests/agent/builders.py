@@ -63,18 +63,7 @@ def view(
 ) -> PodView:
     """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
 
-    Args:
-        name: the pod's name.
-        containers: in the kubelet's order of admission.
-        uid: ``u-<name>`` unless told.
-        at: the time that counts for its queue position.
-        bound: its bind order stamp.
-        admitted: its admission order stamp.
-        created: its creation time.
-        terminal: it has ended.
-        deleting: its deletion was asked for.
-        assigned: its annotation says that the allocation is complete.
-        annotated: what its allocation annotation says.
+    *at*, *bound*, *admitted* and *created* are of its place in the queue.
     """
     identity = pod_id(name, uid)
     return PodView(

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 import tempfile
 import threading
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -32,7 +31,8 @@ from agent.errors import CheckpointError, Unavailable
 from agent.injection.inject import Injection
 from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
 from agent.settings import Settings
-from common.kubelet_api import deviceplugin_pb2, deviceplugin_pb2_grpc
+from common.kubelet_api import deviceplugin_pb2 as pb
+from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from common.kubelet_api import podresources_pb2 as lister_pb
 from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from contract.allocation import Allocation, Evidence
@@ -66,11 +66,8 @@ def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) 
 @contextmanager
 def short_dir() -> Iterator[Path]:
     """A folder whose sockets stay below the 108 bytes a unix socket's path may have."""
-    made = Path(tempfile.mkdtemp(prefix="gt-", dir="/tmp"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="gt-", dir="/tmp", ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 # --- plain data ----------------------------------------------------------------------
@@ -156,7 +153,6 @@ class FakePods:
         self.fetched: list[tuple[str, str]] = []
         self.away = False
         self.failing = 0  # so many questions more
-        self.refreshed = 0
         self._views: tuple[PodView, ...] = ()
 
     def add(self, view: PodView) -> None:
@@ -189,7 +185,6 @@ class FakePods:
         return view
 
     def refresh(self, *, within: float) -> None:
-        self.refreshed += 1
         self._answer()
         for view in self.on_server.values():
             self.cached.setdefault(view.id, view)
@@ -204,22 +199,13 @@ Held = dict[Resource, frozenset[str]]
 
 
 class FakeCheckpoint:
-    """A ``CheckpointSource``: the kubelet's memory, and its file, which shows it when written.
-
-    Attributes:
-        memory: what containers have by the kubelet.
-        file: what the file shows; entries of pods that have ended stay until it is written (K29).
-        late: the next write is overtaken by the one before (K33).
-        away: why the file cannot be read.
-        asked: how often it was read.
-        meanwhile: called with every reading, before it is answered.
-    """
+    """A ``CheckpointSource``: the kubelet's memory, and its file, which shows it when written."""
 
     def __init__(self) -> None:
         self.memory: dict[Owner, Held] = {}
         self.file: Mapping[Owner, Held] = {}
         self._read = Checkpoint()
-        self.late = False
+        self.late = False  # the next write is overtaken by the one before (K33)
         self.away = ""
         self.asked = 0
         self.meanwhile: Callable[[], None] = lambda: None
@@ -364,24 +350,15 @@ class FakeAnnotationWriter:
         return [found for put, found in self.puts if put.id == view.id][-1]
 
 
-@dataclass
 class FakeDecisionLog:
     """A :class:`agent.allocator.model.ports.DecisionLog` that remembers."""
 
-    decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = field(
-        default_factory=list
-    )
-    refusals: list[tuple[str, Resource, int, str]] = field(default_factory=list)
-    refused_claims: list[ContainerRef | None] = field(default_factory=list)
-    corrections: list[Correction] = field(default_factory=list)
-    replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
-    unproven_starts: list[tuple[ContainerRef | None, frozenset[str], str]] = field(
-        default_factory=list
-    )
-    unadvised_choices: list[tuple[ContainerRef, Resource, frozenset[str]]] = field(
-        default_factory=list
-    )
-    blinds: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = []
+        self.refusals: list[tuple[str, Resource, int, str]] = []
+        self.corrections: list[Correction] = []
+        self.replacements: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+        self.unproven_starts: list[tuple[ContainerRef | None, frozenset[str], str]] = []
 
     def decided(
         self,
@@ -397,7 +374,6 @@ class FakeDecisionLog:
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         self.refusals.append((call, resource, size, reason))
-        self.refused_claims.append(ref)
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         self.replacements.append((ref.container, tuple(chosen), tuple(cards)))
@@ -409,10 +385,10 @@ class FakeDecisionLog:
         self.unproven_starts.append((ref, frozenset(ids), reason))
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        self.unadvised_choices.append((ref, resource, frozenset(ids)))
+        """Not looked at."""
 
     def podresources_unavailable(self, reason: str) -> None:
-        self.blinds.append(reason)
+        """Not looked at."""
 
     def evidence(self, call: str) -> list[Evidence]:
         """The evidence of every decision of one kind of call, in order."""
@@ -432,13 +408,6 @@ class Node:
     """An allocator with fakes around it, and a kubelet that calls it.
 
     What the kubelet does is facts K2 to K4, K7, K11 and K28 to K31.
-
-    Attributes:
-        free: what the kubelet offers, by resource.
-        got: what each container has by it.
-        reusable: what a pod's ordinary init containers have left over (K7).
-        forced: the last choice was the kubelet's: nothing else was left.
-        paused: how often the agent waited.
     """
 
     def __init__(
@@ -458,12 +427,12 @@ class Node:
         self.pods, self.record = FakePods(), FakeRecord()
         self.checkpoint, self.store = FakeCheckpoint(), FakeStore()
         self.lives = 1  # of the kubelet
+        # What the kubelet offers, what pods' init containers have left over (K7), and who has what.
         self.free: dict[Resource, list[str]] = {
             resource: list(self.table.tickets(resource)) for resource in Resource
         }
         self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
         self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
-        self.forced = False
         self.paused = 0
         self._uids: dict[PodId, str] = {}
         self.restart_agent()
@@ -565,10 +534,9 @@ class Node:
         """Choose devices as the kubelet does; return whether it asks for no preference (K2, K7)."""
         size = count_of(container.demand, resource)
         reusable = self.reusable.get((view.id, resource), [])
-        self.forced = len(reusable) + len(self.free[resource]) == size > len(reusable)
         if len(reusable) >= size:
             return reusable[:size], True
-        if self.forced:
+        if len(reusable) + len(self.free[resource]) == size:  # nothing else is left
             return [*reusable, *self.free[resource]], True
         return reusable, False
 
@@ -664,52 +632,39 @@ class FakeCalls:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.answer = Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, ("/dev/nvidia0", "/dev/null"))
-        self.asked: list[tuple[str, Resource, tuple[str, ...], tuple[str, ...], int]] = []
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
 
-    def _note(
-        self,
-        call: str,
-        resource: Resource,
-        first: Sequence[str],
-        second: Sequence[str] = (),
-        size: int = 0,
-    ) -> None:
-        self.asked.append((call, resource, tuple(first), tuple(second), size))
+    def _note(self, call: str, ids: Sequence[str]) -> None:
+        self.asked.append((call, tuple(ids)))
         if self.error is not None:
             raise self.error
 
     def prefer(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        self._note("prefer", resource, available, must, size)
+        self._note("prefer", available)
         return list(available)[:size]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
-        self._note("allocate", resource, device_ids)
+        self._note("allocate", device_ids)
         return self.answer
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        self._note("prestart", resource, device_ids)
+        self._note("prestart", device_ids)
 
 
 # --- a kubelet on unix sockets ---------------------------------------------------------
 
 
-class FakeKubelet(
-    deviceplugin_pb2_grpc.RegistrationServicer, lister_grpc.PodResourcesListerServicer
-):
-    """The two sockets of a kubelet: registration, and PodResources.
-
-    Args:
-        folder: becomes the plugin directory; PodResources is beside it.
-    """
+class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServicer):
+    """The two sockets of a kubelet: registration, and PodResources."""
 
     def __init__(self, folder: Path) -> None:
         self.plugin_dir = folder / "plugins"
         self.plugin_dir.mkdir(exist_ok=True)
         self.socket = self.plugin_dir / "kubelet.sock"
         self.pod_resources = folder / "pr.sock"
-        self.registered: list[deviceplugin_pb2.RegisterRequest] = []
+        self.registered: list[pb.RegisterRequest] = []
         self.refuse_next = 0
         self.on_register: Callable[[], None] = lambda: None
         self.turn_away = 0
@@ -736,7 +691,7 @@ class FakeKubelet(
 
     def start_registration(self) -> None:
         server = self._server(self.socket)
-        deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self, server)
+        rpc.add_RegistrationServicer_to_server(self, server)
         server.start()
 
     def start_pod_resources(self) -> None:
@@ -753,13 +708,11 @@ class FakeKubelet(
         for endpoint in tuple(self.streams):
             self.streams.pop(endpoint).close()
 
-    def restart(self, *, delete_plugins: bool = True) -> None:
+    def restart(self) -> None:
         """Come back as a real kubelet does: the sockets in the directory are deleted (K11)."""
         self.stop()
-        if delete_plugins:
-            for each in self.plugin_dir.iterdir():
-                if not each.is_dir():
-                    each.unlink(missing_ok=True)
+        for each in self.plugin_dir.iterdir():
+            each.unlink(missing_ok=True)
         self.start()
 
     def write_checkpoint(self) -> None:
@@ -779,14 +732,10 @@ class FakeKubelet(
         (self.plugin_dir / ".new").write_text(text)
         (self.plugin_dir / ".new").replace(self.plugin_dir / CHECKPOINT)
 
-    @staticmethod
-    def _unlinked(path: Path) -> str:
-        path.unlink(missing_ok=True)
-        return f"unix:{path}"
-
     def _server(self, path: Path) -> grpc.Server:
         server = grpc.server(ThreadPoolExecutor(8))
-        server.add_insecure_port(self._unlinked(path))
+        path.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{path}")
         self._servers.append(server)
         return server
 
@@ -796,8 +745,8 @@ class FakeKubelet(
         return [each.resource_name for each in self.registered]
 
     def Register(  # noqa: N802 -- the API's name
-        self, request: deviceplugin_pb2.RegisterRequest, context: grpc.ServicerContext
-    ) -> deviceplugin_pb2.Empty:
+        self, request: pb.RegisterRequest, context: grpc.ServicerContext
+    ) -> pb.Empty:
         if self.refuse_next:
             self.refuse_next -= 1
             context.abort(grpc.StatusCode.UNKNOWN, "the kubelet does not like this")
@@ -807,15 +756,15 @@ class FakeKubelet(
             self.deaf_to -= 1
         else:
             self._stream(request.endpoint)
-        return deviceplugin_pb2.Empty()
+        return pb.Empty()
 
     def _stream(self, endpoint: str) -> None:
         """Ask a plugin that has registered for its devices, for as long as this kubelet lives."""
         channel = grpc.insecure_channel(
             f"unix:{self.plugin_dir / endpoint}", options=(("grpc.use_local_subchannel_pool", 1),)
         )
-        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)
-        stream = stub.ListAndWatch(deviceplugin_pb2.Empty(), wait_for_ready=True)
+        stub = rpc.DevicePluginStub(channel)
+        stream = stub.ListAndWatch(pb.Empty(), wait_for_ready=True)
         self.streams[endpoint] = channel
 
         def read() -> None:
@@ -824,6 +773,29 @@ class FakeKubelet(
                     pass
 
         threading.Thread(target=read, daemon=True).start()
+
+    def serve(self, pod: str, cores: int, memory: int) -> list[str]:
+        """Do what a kubelet does for the container ``c0`` of a pod; gives its device nodes."""
+        held = self.pods.setdefault(pod, {}).setdefault("c0", [])
+        nodes: list[str] = []
+        asked = ("vmemory", NAMES.memory, memory), ("vcore", NAMES.core, cores)
+        for stem, resource, size in asked:
+            with plugin(self.path_of(stem)) as stub:
+                offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
+                taken = {
+                    each
+                    for containers in self.pods.values()
+                    for kind, ids in containers["c0"]
+                    for each in ids
+                    if kind == resource
+                }
+                free = [each.ID for each in offered if each.ID not in taken]
+                chosen = ask_preferred(stub, free, size)
+                nodes += [each.host_path for each in ask_allocate(stub, chosen).devices]
+                held.append((resource, chosen))
+                self.write_checkpoint()
+                ask_prestart(stub, chosen)
+        return nodes
 
     def cut(self, stem: str) -> None:
         """End the streams of a plugin, as a kubelet does when an earlier one breaks (K18)."""
@@ -867,11 +839,29 @@ class FakeKubelet(
 
 
 @contextmanager
-def plugin(socket: Path) -> Iterator[deviceplugin_pb2_grpc.DevicePluginStub]:
+def plugin(socket: Path) -> Iterator[rpc.DevicePluginStub]:
     """Call a device plugin as the kubelet does."""
     options = (("grpc.max_receive_message_length", 64 * MIB), ("grpc.enable_http_proxy", 0))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        yield deviceplugin_pb2_grpc.DevicePluginStub(channel)
+        yield rpc.DevicePluginStub(channel)
+
+
+def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> list[str]:
+    """Call ``GetPreferredAllocation`` for one container."""
+    asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
+    request = pb.PreferredAllocationRequest(container_requests=[asked])
+    return list(stub.GetPreferredAllocation(request, timeout=20).container_responses[0].deviceIDs)
+
+
+def ask_allocate(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Any:
+    """Call ``Allocate`` for one container."""
+    request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+    return stub.Allocate(request, timeout=20).container_responses[0]
+
+
+def ask_prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
+    """Call ``PreStartContainer``."""
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=20)
 
 
 # --- an HTTP server that says what a test wants ----------------------------------------
@@ -886,7 +876,6 @@ class Scripted:
         self.headers: Mapping[str, str] = {}
         self.hang = threading.Event()
         self.hang.set()
-        self.arrived = threading.Event()
         self.requests: list[tuple[str, str]] = []
         script = self
 
@@ -895,7 +884,6 @@ class Scripted:
                 length = int(self.headers.get("Content-Length") or 0)
                 self.rfile.read(length)
                 script.requests.append((self.command, self.path))
-                script.arrived.set()
                 script.hang.wait(DEADLINE_S)
                 try:
                     self.send_response(script.status)

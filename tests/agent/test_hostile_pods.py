@@ -21,8 +21,8 @@ from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.pod_parser import parse_pod
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
+from common.logs import JsonFormatter
 from contract.allocation import Allocation, Evidence, encode_allocations
-from contract.names import Names
 from contract.resource import Resource
 from contract.stamps import OrderStamp
 from tests.agent.builders import patient
@@ -67,16 +67,13 @@ def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     written = encode_allocations({"c0": LOST, "c1": LOST})
     annotations = {NAMES.gpu_allocation: written, NAMES.gpu_assigned: "true"}
     manifest = make_manifest("a", (30, 8), (30, 8), annotations=annotations, uid="uid-a")
-    node = WholeNode()
-    view = parse_pod(manifest, NAMES)
-    node.bind(view)
-    node.admit(view)
+    node = Node()
+    view = node.admitted(parse_pod(manifest, NAMES))
     node.allocator.refresh()
     node.allocator.catch_up(view)
-    assert {"GPU-0", "GPU-1"} >= {*node.cards(view, "c0"), *node.cards(view, "c1")} > set()
-    patch = node.queue._patches[view.id]
-    written = json.loads(patch["metadata"]["annotations"][NAMES.gpu_allocation])
-    assert {card for each in written.values() for card in each["cards"]} <= {"GPU-0", "GPU-1"}
+    told = {name: list(each.cards) for name, each in node.writer.of(view).items()}
+    assert told == {name: node.cards(view, name) for name in ("c0", "c1")}
+    assert LOST.cards not in map(tuple, told.values())
 
 
 # --- any annotations ------------------------------------------------------------------------
@@ -86,32 +83,26 @@ _cards = st.lists(
     st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST", "", "GPU-0::1", "\ud800", 7, None]), max_size=3
 )
 _container_names = st.sampled_from(["c0", "c1", "i0", "other", ""])
-_entry = (
-    st.fixed_dictionaries(
-        {
-            "cards": _cards,
-            "cores": _counts,
-            "memoryBlocks": _counts,
-            "evidence": st.sampled_from(["ticket", "witness", "order", "record", "god", None]),
-        }
-    )
-    | st.none()
-    | st.text(max_size=5)
+_entry = st.fixed_dictionaries(
+    {
+        "cards": _cards,
+        "cores": _counts,
+        "memoryBlocks": _counts,
+        "evidence": st.sampled_from(["ticket", "witness", "order", "record", "god", None]),
+    }
 )
-_true_entry = st.builds(
-    lambda card, cores, blocks: {
-        "cards": [card],
-        "cores": cores,
-        "memoryBlocks": blocks,
-        "evidence": "witness",
-    },
-    st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST"]),
-    st.sampled_from([30, 50, 100]),
-    st.sampled_from([0, 4, 8]),
+_true_entry = st.fixed_dictionaries(
+    {
+        "cards": st.sampled_from([["GPU-0"], ["GPU-1"], ["GPU-LOST"]]),
+        "cores": st.sampled_from([30, 50, 100]),
+        "memoryBlocks": st.sampled_from([0, 4, 8]),
+        "evidence": st.just("witness"),
+    }
 )
 _record = (
-    st.dictionaries(_container_names, _true_entry, max_size=3).map(json.dumps)
-    | st.dictionaries(_container_names, _entry, max_size=3).map(json.dumps)
+    st.dictionaries(
+        _container_names, _true_entry | _entry | st.none() | st.text(max_size=5), max_size=3
+    ).map(json.dumps)
     | st.sampled_from(["", "null", "[]", '{"c0":', "[" * 5000, "1" * 5000, '{"c0": NaN}'])
     | st.text(max_size=20)
 )
@@ -128,26 +119,19 @@ _indices = st.text("0123456789,- ", max_size=12) | st.sampled_from(["0", "1", "0
 _words = st.sampled_from(["true", "false", "", "spread", "binpack", "0", "50", "9" * 30, "GPU-0"])
 
 
-def _annotations(names: Names) -> st.SearchStrategy[dict[str, str]]:
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            names.gpu_allocation: _record,
-            names.gpu_assigned: _words,
-            names.admission_order: _stamp,
-            names.bind_order: _stamp,
-            names.predicate_time: _stamp,
-            names.predicate_gpu_idx(0): _indices,
-            names.predicate_gpu_idx(1): _indices,
-            names.gpu_policy: _words,
-            names.core_limit: _words,
-            names.use_gpu_uuid: _words | st.text(max_size=5),
-            names.nouse_gpu_uuid: _words,
-            names.use_gpu_type: _words | st.text(max_size=5),
-            "kubernetes.io/config.mirror": _words,
-            "kubernetes.io/config.hash": _words,
-        },
-    )
+_annotations = st.fixed_dictionaries(
+    {},
+    optional={
+        NAMES.gpu_allocation: _record,
+        **dict.fromkeys((NAMES.admission_order, NAMES.bind_order, NAMES.predicate_time), _stamp),
+        **dict.fromkeys((NAMES.predicate_gpu_idx(0), NAMES.predicate_gpu_idx(1)), _indices),
+        **dict.fromkeys((NAMES.gpu_assigned, NAMES.gpu_policy, NAMES.core_limit), _words),
+        **dict.fromkeys((NAMES.use_gpu_uuid, NAMES.use_gpu_type), _words | st.text(max_size=5)),
+        NAMES.nouse_gpu_uuid: _words,
+        "kubernetes.io/config.mirror": _words,
+        "kubernetes.io/config.hash": _words,
+    },
+)
 
 
 _limits = st.tuples(
@@ -177,7 +161,7 @@ def _pod(number: int, drawn: Mapping[str, Any]) -> dict[str, Any]:
 _pods = st.lists(
     st.fixed_dictionaries(
         {
-            "annotations": _annotations(NAMES),
+            "annotations": _annotations,
             "inits": st.lists(st.none() | _limits, max_size=1),
             "mains": st.lists(st.none() | _limits, min_size=1, max_size=2),
             "phase": st.sampled_from(["Pending", "Pending", "Running", "Failed"]),
@@ -194,11 +178,8 @@ def formatted() -> Iterator[None]:
 
     class Strict(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            formatter.format(record).encode()
+            JsonFormatter().format(record).encode()
 
-    from common.logs import JsonFormatter  # noqa: PLC0415 -- used by this fixture alone
-
-    formatter = JsonFormatter()
     handler, root = Strict(), logging.getLogger("agent")
     root.addHandler(handler)
     yield

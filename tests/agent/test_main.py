@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,22 +105,6 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(
     assert lines[0].startswith(f"error: {message}")
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "message"),
-    [
-        ("--policy", "fair", "Invalid value for '--policy': 'fair' is not one of 'binpack', "),
-        ("--http-port", "70000", "Invalid value for '--http-port': 70000 is not in the range"),
-        ("--nonsense", "1", "No such option"),
-    ],
-)
-def test_a_flag_that_click_refuses_is_named_with_exit_code_2(
-    flags: dict[str, str], flag: str, value: str, message: str
-) -> None:
-    result = CliRunner().invoke(main, words(flags | {flag: value}))
-    assert result.exit_code == 2
-    assert f"Error: {message}" in result.stderr
-
-
 def test_a_required_flag_that_is_missing_is_named(flags: dict[str, str]) -> None:
     del flags["--node-name"]
     result = CliRunner(env=dict.fromkeys(("NODE_NAME", "GPU_TURNSTILE_NODE_NAME"))).invoke(
@@ -146,26 +129,24 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return settings
 
 
-def test_the_settings_of_cards_reach_the_agent(flags: dict[str, str], made: list[Settings]) -> None:
-    del flags["--cards"]
-    changed = {"--recovery-quiet": "1h30m", "--application-xids": "63, 94"}
-    result = CliRunner(env={"GPU_TURNSTILE_CARDS": None}).invoke(main, words(flags | changed))
-    assert result.stderr == "error: enough\n"
-    assert made[0].cards is None
-    assert made[0].recovery_quiet == 5400
-    assert made[0].application_xids == {13, 31, 43, 45, 63, 68, 94, 109}
-
-
 def test_every_flag_may_come_from_the_environment(
     flags: dict[str, str], made: list[Settings]
 ) -> None:
-    flags["--domain"] = "example.com"
+    del flags["--cards"]
+    flags |= {
+        "--domain": "example.com",
+        "--recovery-quiet": "1h30m",
+        "--application-xids": "63, 94",
+    }
     env = {variable_of(flag): value for flag, value in flags.items()}
     env["NODE_NAME"] = env.pop("GPU_TURNSTILE_NODE_NAME")  # the usual name in a manifest will do
-    CliRunner().invoke(main, words(flags))
-    CliRunner(env=env).invoke(main, [])
+    bare: dict[str, str | None] = {"GPU_TURNSTILE_CARDS": None}
+    CliRunner(env=bare).invoke(main, words(flags))
+    CliRunner(env=bare | env).invoke(main, [])
     assert made[0] == made[1]
     assert (made[1].node_name, made[1].names.core) == ("n1", "example.com/vcuda-core")
+    assert (made[1].cards, made[1].recovery_quiet) == (None, 5400)
+    assert made[1].application_xids == {13, 31, 43, 45, 63, 68, 94, 109}
 
 
 # --- cards ----------------------------------------------------------------------------
@@ -188,23 +169,19 @@ def test_a_dump_warns_of_what_is_left_out(node: Node) -> None:
     assert f"# left out: card 0 ({uuid(0)}): in MIG mode, which is not served\n" in result.stdout
 
 
-def test_a_dump_of_no_card_is_refused(node: Node) -> None:
-    node.set("cards", 0)
-    result = CliRunner().invoke(main, ["cards", "dump"])
-    assert (result.exit_code, result.stdout, result.stderr) == (
-        2,
-        "",
-        "error: cards: no card can be served: the node has none\n",
-    )
-
-
-def test_a_dump_that_cannot_be_written_is_refused(node: Node, tmp_path: Path) -> None:
+def test_a_dump_that_has_no_card_or_no_file_is_refused(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "none" / "dump.yaml"
-    result = CliRunner().invoke(main, ["cards", "dump", "--output", str(path)])
-    assert (result.exit_code, result.stderr) == (
-        2,
-        f"error: output: cannot write {path}: [Errno 2] No such file or directory: '{path}'\n",
-    )
+    unwritten = CliRunner().invoke(main, ["cards", "dump", "--output", str(path)])
+    node.set("cards", 0)
+    empty = CliRunner().invoke(main, ["cards", "dump"])
+    assert [(each.exit_code, each.stdout, each.stderr) for each in (unwritten, empty)] == [
+        (
+            2,
+            "",
+            f"error: output: cannot write {path}: [Errno 2] No such file or directory: '{path}'\n",
+        ),
+        (2, "", "error: cards: no card can be served: the node has none\n"),
+    ]
 
 
 def test_cards_of_the_driver_are_shown_with_their_links(node: Node) -> None:
@@ -214,21 +191,30 @@ def test_cards_of_the_driver_are_shown_with_their_links(node: Node) -> None:
     assert "\nGPU0  X     PHB   ?\n" in result.stdout
 
 
-@pytest.mark.parametrize("named", ["before", "after", "by the environment"])
-def test_cards_of_a_file_are_shown(tmp_path: Path, named: str) -> None:
-    file = str(write_cards(tmp_path / "cards.yaml", 1))
-    words, env = ["cards", "show"], {}
-    match named:
-        case "before":
-            words = ["--cards", file, *words]
-        case "after":
-            words += ["--cards", file]
-        case _:
-            env["GPU_TURNSTILE_CARDS"] = file
-    result = CliRunner(env=env).invoke(main, words)
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        ("--cards FILE cards show", {}),
+        ("cards show --cards FILE", {}),
+        ("cards show", {"GPU_TURNSTILE_CARDS": "FILE"}),
+    ],
+)
+def test_cards_of_a_file_are_shown(
+    words: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cards(tmp_path / "FILE", 1)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner(env=env).invoke(main, words.split())
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split() == [
-        *("GPU0", "GPU-0", "Fake", "8192", "MiB", "?", "?", "/dev/null")
+        "GPU0",
+        "GPU-0",
+        "Fake",
+        "8192",
+        "MiB",
+        "?",
+        "?",
+        "/dev/null",
     ]
 
 
@@ -284,10 +270,8 @@ def process(flags: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[by
 
 def ended_cleanly(agent: subprocess.Popen[bytes], log: Path) -> None:
     """A signal ends it in time; every line of its log is JSON."""
-    began = time.monotonic()
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(20) == 0
-    assert time.monotonic() - began < 10
     assert [json.loads(line)["message"] for line in log.read_text().splitlines()][-1] == "stopped"
 
 
@@ -311,7 +295,7 @@ def test_a_signal_ends_an_agent_without_a_kubelet_whose_api_server_hangs(
         hanging.hang.clear()
         Path(flags["--kubeconfig"]).write_text(kubeconfig_for(hanging.url))
         with process(flags, tmp_path / "log") as agent:
-            eventually(hanging.arrived.is_set, "it asks")
+            eventually(lambda: hanging.requests, "it asks")
             ended_cleanly(agent, tmp_path / "log")
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def running(
-    run: Callable[[], object], stop: Callable[[], object], within: float = 2.0
+    run: Callable[[], object], stop: Callable[[], object], within: float = 10.0
 ) -> Iterator[None]:
     """Run *run* in a thread, and end it by *stop* in so many seconds."""
     thread = threading.Thread(target=run, daemon=True)

@@ -10,7 +10,7 @@ from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
 from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
-from agent.kubernetes_api.events import Notice
+from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
 from tests.agent.builders import card, device_table
 
@@ -66,8 +66,7 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
         "card 1 (GPU-1, Test): Xid 79 (GPU has fallen off the bus): no new container gets it, "
         "running ones stay"
     )
-    subject = notice.subject
-    assert (subject.kind, subject.namespace, subject.name, subject.uid) == ("Node", "", "n1", "n1")
+    assert notice.subject == Subject("Node", "", "n1", "n1")
     assert paper.pokes == 2
 
 
@@ -89,10 +88,8 @@ def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
         unwatched={"GPU-0": "NVML: Not Supported"},
     )
     paper.news.cards_changed(status)
-    counts = {
-        state: paper.metric("cards", state=state) for state in ("served", "faulty", "mig", "late")
-    }
-    assert counts == {"served": 2, "faulty": 1, "mig": 1, "late": 2}
+    counts = {"served": 2, "faulty": 1, "mig": 1, "late": 2}
+    assert {state: paper.metric("cards", state=state) for state in counts} == counts
     assert paper.metric("cards_unwatched") == 1
     assert paper.metric("cards_problem") == 0
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
@@ -117,8 +114,7 @@ def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
     paper.news.cards_changed(status)
     paper.news.cards_changed(status)
     assert paper.texts() == [("GPUsUnavailable", "NVML: Driver Not Loaded")]
-    assert paper.metric("cards_problem") == 1
-    assert paper.metric("cards", state="served") == 0
+    assert (paper.metric("cards_problem"), paper.metric("cards", state="served")) == (1, 0)
 
 
 def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper) -> None:
@@ -129,19 +125,16 @@ def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper
 @pytest.mark.parametrize(
     ("fault", "counts", "labels"),
     [
-        (xid_fault(79), True, {"kind": "xid", "xid": "79", "fault": "card"}),
-        (xid_fault(31), False, {"kind": "xid", "xid": "31", "fault": "application"}),
-        (
-            Fault(FaultKind.ECC, "double-bit ECC error"),
-            True,
-            {"kind": "ecc", "xid": "", "fault": "card"},
-        ),
+        (xid_fault(79), True, "xid 79 card"),
+        (xid_fault(31), False, "xid 31 application"),
+        (Fault(FaultKind.ECC, "double-bit ECC error"), True, "ecc  card"),
     ],
 )
 def test_events_of_the_driver_are_counted_by_whose_fault_they_are(
-    paper: Paper, fault: Fault, counts: bool, labels: dict[str, str]
+    paper: Paper, fault: Fault, counts: bool, labels: str
 ) -> None:
     for _ in range(2):
         paper.news.event_seen(card(0), fault, counts=counts)
-    assert paper.metric("card_events_total", card="GPU-0", **labels) == 2
+    named = dict(zip(("kind", "xid", "fault"), labels.split(" "), strict=True))
+    assert paper.metric("card_events_total", card="GPU-0", **named) == 2
     assert not paper.told

@@ -12,9 +12,6 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
-from agent.enforcement.hami import HamiCore
-from agent.enforcement.none import NoEnforcement
-from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
@@ -61,23 +58,19 @@ def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
     assert answer.mounts == (Mount("/usr/local/nvidia", "/opt/driver"),)
 
 
-def test_with_cdi_a_spec_is_there_before_its_names_are_given_out(tmp_path: Path) -> None:
+def test_with_cdi_a_spec_is_there_before_its_names_are_given_out_and_when_it_was_lost(
+    tmp_path: Path,
+) -> None:
     injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
-    answer = injector.answer(SHARE)
-    (name,) = answer.cdi
+    (name,) = injector.answer(SHARE).cdi
     kind, _, device = name.partition("=")
-    (spec,) = (json.loads(path.read_text()) for path in (tmp_path / "cdi").glob("*.json"))
+    (path,) = (tmp_path / "cdi").glob("*.json")
+    spec = json.loads(path.read_text())
     assert spec["kind"] == kind
     assert device in {each["name"] for each in spec["devices"]}
-
-
-def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
-    injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
-    injector.answer(SHARE)
-    (spec,) = (tmp_path / "cdi").glob("*.json")
-    spec.unlink()
+    path.unlink()
     injector.refresh()
-    assert spec.exists()
+    assert json.loads(path.read_text()) == spec
 
 
 def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_otherwise(
@@ -94,23 +87,26 @@ def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_ot
 # --- enforcement ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("enforcement", "kind"),
-    [
-        (EnforcementMode.NONE, NoEnforcement),
-        (EnforcementMode.HAMI_CORE, HamiCore),
-        (EnforcementMode.VCUDA, Vcuda),
-    ],
-)
-def test_the_enforcer_is_the_one_that_was_asked_for(
-    enforcement: EnforcementMode, kind: type, tmp_path: Path
-) -> None:
-    chosen = replace(settings(tmp_path), enforcement=enforcement)
+def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
+    enforcer, lifecycle = set_up_containers(
+        settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
+    )
+    lifecycle.open()
+    assert lifecycle.alive()
+    assert enforcer.answer(CLAIM, IDS, SHARE) == Answer()
+    lifecycle.close()
+
+
+def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> None:
+    chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
     enforcer, lifecycle = set_up_containers(
         chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
-    assert isinstance(enforcer, kind)
-    lifecycle.close()
+    library = tmp_path / "vgpu" / "libvgpu.so"
+    library.parent.mkdir()
+    library.touch()
+    lifecycle.open()
+    assert str(library) in {each.host for each in enforcer.answer(CLAIM, IDS, SHARE).mounts}
 
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
@@ -126,7 +122,6 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
         (mount,) = enforcer.answer(CLAIM, IDS, SHARE).mounts
         enforcer.start(IDS, ABOUT)
         upkeep.close()
-        upkeep.tick()  # a late one starts nothing
         limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
     assert mount.container == "/etc/vcuda"
     assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
@@ -151,13 +146,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
     upkeep.tick()
     assert upkeep.problem == ""
     assert not upkeep.alive
-
-
-def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, lifecycle = set_up_containers(
-        settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
-    )
-    lifecycle.open()
-    assert lifecycle.alive()
-    assert enforcer.answer(CLAIM, IDS, SHARE) == Answer()
-    lifecycle.close()
+    closed = Upkeep(Lifecycle(), Injector(settings(tmp_path), CARDS))
+    closed.close()
+    closed.tick()
+    assert closed.problem  # nothing is started any more

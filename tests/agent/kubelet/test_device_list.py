@@ -71,15 +71,26 @@ def test_usual_nodes_are_far_from_it() -> None:
     assert sent(node(8, 141 * 1024, 256), CORE, numa=True) < MOST_BYTES // 10
 
 
-def test_a_node_that_no_block_helps_says_so() -> None:
-    small, large = node(1, 1, 1).inventory.cards[0], node(2, 100_000, 1).inventory.cards[1]
-    with pytest.raises(SettingsError, match="no block of this node's cards works"):
-        check_size(DeviceTable(Inventory((small, large)), MIB), numa=False)
+_SMALL = node(1, 1, 1).inventory.cards[0]
+_LARGE = node(2, 100_000, 1).inventory.cards[1]
 
 
-def test_more_cards_than_the_kubelet_can_be_told_of_are_refused() -> None:
-    with pytest.raises(SettingsError, match="cards: Invalid value: 900 cards: the kubelet reads"):
-        check_size(node(900, 1024, 256), numa=False)
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            DeviceTable(Inventory((_SMALL, _LARGE)), MIB),
+            "no block of this node's cards works$",
+        ),
+        (node(900, 1024, 256), "^cards: Invalid value: 900 cards: the kubelet reads at most"),
+    ],
+    ids=["no block helps", "too many cards"],
+)
+def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
+    table: DeviceTable, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        check_size(table, numa=False)
 
 
 @pytest.mark.parametrize(("numa", "told"), [(True, [1]), (False, [])])

@@ -2,22 +2,30 @@
 
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
+from agent.errors import PlacementError
 from agent.kubelet.server import DevicePluginService, PluginServer
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import FakeCalls, make_table, plugin
+from tests.agent.fakes import (
+    FakeCalls,
+    ask_allocate,
+    ask_preferred,
+    ask_prestart,
+    make_table,
+    plugin,
+)
 
 
 @pytest.fixture
@@ -42,30 +50,24 @@ def stub(running: PluginServer) -> Iterator[rpc.DevicePluginStub]:
         yield connected
 
 
-def preferred(*device_ids: str, size: int = 1, must: tuple[str, ...] = ()) -> object:
-    return pb.PreferredAllocationRequest(
-        container_requests=[
-            pb.ContainerPreferredAllocationRequest(
-                available_deviceIDs=device_ids, must_include_deviceIDs=must, allocation_size=size
-            )
-        ]
-    )
+CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
+    "prefer": lambda stub, ids: ask_preferred(stub, ids, len(ids)),
+    "allocate": ask_allocate,
+    "prestart": ask_prestart,
+}
 
 
-def allocation(*device_ids: str) -> object:
-    return pb.AllocateRequest(
-        container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)]
-    )
-
-
-def test_mounts_and_cdi_names_reach_the_kubelet(
+def test_devices_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
     calls.answer = Answer(
+        devices=("/dev/nvidia0",),
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
     )
-    allocated = stub.Allocate(allocation("a"), timeout=10).container_responses[0]
+    allocated = ask_allocate(stub, ["a"])
+    (device,) = allocated.devices
+    assert (device.host_path, device.permissions) == ("/dev/nvidia0", "rw")  # none is made there
     assert [(each.container_path, each.host_path, each.read_only) for each in allocated.mounts] == [
         ("/etc/vcuda", "/h/files", True),
         ("/w", "/h/w", False),
@@ -76,41 +78,39 @@ def test_mounts_and_cdi_names_reach_the_kubelet(
     ]
 
 
-def ask(stub: rpc.DevicePluginStub, call: str) -> None:
-    match call:
-        case "prefer":
-            stub.GetPreferredAllocation(preferred("a"), timeout=10)
-        case "allocate":
-            stub.Allocate(allocation("a"), timeout=10)
-        case _:
-            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=10)
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        ("prefer", KeyError("secret")),
-        ("allocate", AssertionError("secret")),
-        ("prestart", OSError("secret")),
-    ],
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_on(
-    stub: rpc.DevicePluginStub,
-    calls: FakeCalls,
-    call: str,
-    error: Exception,
-    caplog: pytest.LogCaptureFixture,
+    stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calls.error = error
+    calls.error = KeyError("secret")
     with pytest.raises(grpc.RpcError) as failed:
-        ask(stub, call)
+        CALLS[call](stub, ["a"])
     assert failed.value.code() is grpc.StatusCode.INTERNAL
     assert failed.value.details() == (
         "gpu-turnstile failed on this node, its log says why; the pod can be created again"
     )
     assert "secret" in caplog.text  # the log does say why
     calls.error = None
-    ask(stub, call)
+    CALLS[call](stub, ["a"])
+
+
+def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: FakeCalls) -> None:
+    waits: list[str] = []
+    service = DevicePluginService(
+        resource=CORE,
+        table=make_table(1),
+        calls=calls,
+        before_refusal=lambda: waits.append(calls.asked[-1][0]),
+    )
+    server = PluginServer(service, folder / "vcore.sock")
+    with plugin(server.socket) as stub:
+        for error in (None, OSError("secret"), PlacementError("no card fits")):
+            calls.error = error
+            for call in CALLS.values():
+                with suppress(grpc.RpcError):
+                    call(stub, ["a"])
+    server.stop()
+    assert waits == ["prefer", "allocate"]
 
 
 @pytest.mark.parametrize(("resource", "count"), [(CORE, 300), (MEMORY, 96)])
@@ -135,24 +135,16 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
 def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
     """9,024 memory places with long UUIDs: more than fits into small messages."""
     table = make_table(16, blocks=564)
-    server = PluginServer(
-        DevicePluginService(resource=MEMORY, table=table, calls=calls), folder / "p.sock"
-    )
+    service = DevicePluginService(resource=MEMORY, table=table, calls=calls)
+    server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
         assert len(devices) == 9024
         every = [each.ID for each in devices]
-        answer = stub.GetPreferredAllocation(preferred(*every, size=9024), timeout=20)
-        assert list(answer.container_responses[0].deviceIDs) == every
-        stub.Allocate(allocation(*every), timeout=20)
+        assert ask_preferred(stub, every, 9024) == every
+        ask_allocate(stub, every)
     server.stop()
-    assert calls.asked[-1][2] == tuple(every)
-
-
-# --- health -----------------------------------------------------------------------------
-
-
-# --- streams ----------------------------------------------------------------------------
+    assert calls.asked[-1] == ("allocate", tuple(every))
 
 
 class Ended:
@@ -172,11 +164,9 @@ def test_a_stream_ends_promptly_when_the_server_stops(
 ) -> None:
     stream = stub.ListAndWatch(pb.Empty(), timeout=60)
     assert next(stream).devices
-    began = time.monotonic()
     running.stop()
-    with pytest.raises((StopIteration, grpc.RpcError)):
+    with pytest.raises(StopIteration):  # it is ended, not cut
         next(stream)
-    assert time.monotonic() - began < 3
 
 
 def test_streams_that_the_kubelet_has_left_free_their_threads(
@@ -187,7 +177,7 @@ def test_streams_that_the_kubelet_has_left_free_their_threads(
         with plugin(running.socket) as stub:
             next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
     with plugin(running.socket) as stub:
-        stub.Allocate(allocation("a"), timeout=20)
+        ask_allocate(stub, ["a"])
 
 
 def test_a_call_in_flight_finishes_when_the_server_stops(
@@ -202,11 +192,11 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(stub.Allocate, allocation("a"), timeout=20)
+        answer = pool.submit(ask_allocate, stub, ["a"])
         assert entered.wait(20)
         stopped = pool.submit(running.stop, within=10)
         go_on.set()
-        assert dict(answer.result(20).container_responses[0].envs) == {"late": "yes"}
+        assert dict(answer.result(20).envs) == {"late": "yes"}
         stopped.result(20)
 
 
@@ -218,7 +208,7 @@ def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls:
     assert path.exists()
     server = PluginServer(service_of(calls), path)
     with plugin(path) as stub:
-        stub.Allocate(allocation("a"), timeout=20)
+        ask_allocate(stub, ["a"])
     server.stop()
 
 

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -15,7 +16,6 @@ from agent.errors import Unavailable
 from agent.kubernetes_api import events as module
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.events import EventQueue, Notice, Subject, describe
-from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.builders import patient
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
@@ -25,6 +25,7 @@ from tests.examples import share
 EVENTS = "/api/v1/namespaces/default/events"
 POD = Subject("Pod", "default", "a", "uid-a")
 REFUSED = Notice(POD, "GPURefused", "container main: no card fits")
+LEFT_OUT = Notice(Subject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served")
 
 
 def notice(number: int = 0) -> Notice:
@@ -37,19 +38,20 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeEventApi:
-    """A ``EventApi`` with a memory; does as told before it does as asked."""
+    """An ``EventApi`` with a memory; does as told before it does as asked."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
         self.stored: dict[str, Json] = {}
-        self.expired: list[Json] = []
+        self.counts: Counter[str] = Counter()
+        """How often each thing was told, by what was written of it."""
         self.calls: list[tuple[str, str]] = []
         self.at: list[float] = []
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
-    def _enter(self, call: str, message: str) -> None:
-        self.calls.append((call, message))
+    def _enter(self, call: str, what: str) -> None:
+        self.calls.append((call, what))
         self.at.append(time.monotonic())
         self.entered.set()
         assert self.go_on.wait(DEADLINE_S)
@@ -63,25 +65,15 @@ class FakeEventApi:
         if name in self.stored:
             raise Rejected(409, f'events "{name}" already exists')
         self.stored[name] = event
+        self.counts[event["message"]] += event["count"]
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         self._enter("patch", name)
-        key = f"{namespace}/{name}"
-        if key not in self.stored:
+        before = self.stored.get(f"{namespace}/{name}")
+        if before is None:
             raise Rejected(404, f'events "{name}" not found')
-        self.stored[key] = self.stored[key] | patch
-
-    def expire(self) -> None:
-        """Forget all events, as an API server does after an hour."""
-        self.expired += self.stored.values()
-        self.stored = {}
-
-    def counts(self) -> Counter[str]:
-        """How often each thing was told, over all events of it."""
-        told: Counter[str] = Counter()
-        for event in [*self.expired, *self.stored.values()]:
-            told[event["message"]] += event["count"]
-        return told
+        after = self.stored[f"{namespace}/{name}"] = before | patch
+        self.counts[after["message"]] += after["count"] - before["count"]
 
 
 class Told:
@@ -111,28 +103,26 @@ class Told:
 def test_an_event_says_what_happened_to_whom_and_how_often() -> None:
     event = describe(REFUSED, node="n1", count=3, at=1_767_225_600.9)
     name = event["metadata"].pop("name")
+    now = "2026-01-01T00:00:00Z"
+    pod = {"kind": "Pod", "namespace": "default", "name": "a", "uid": "uid-a"}
     assert event == {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": "default",
-            "name": "a",
-            "uid": "uid-a",
-        },
+        "involvedObject": {"apiVersion": "v1", **pod},
         "reason": "GPURefused",
         "message": "container main: no card fits",
         "type": "Warning",
         "source": {"component": "gpu-turnstile", "host": "n1"},
         "reportingComponent": "gpu-turnstile",
         "reportingInstance": "n1",
-        "firstTimestamp": "2026-01-01T00:00:00Z",
-        "lastTimestamp": "2026-01-01T00:00:00Z",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
         "count": 3,
     }
     assert name.startswith("a.")
+    well = describe(replace(REFUSED, warning=False), node="n1", count=1, at=0)
+    assert well["type"] == "Normal"
 
 
 def test_the_same_thing_told_again_has_the_same_name_and_any_other_another() -> None:
@@ -149,77 +139,36 @@ def test_the_same_thing_told_again_has_the_same_name_and_any_other_another() -> 
     assert len({name(REFUSED), name(REFUSED, "n2"), *map(name, others)}) == 6
 
 
-def test_an_event_of_a_node_names_no_namespace_and_one_that_went_well_is_normal() -> None:
-    event = describe(
-        Notice(Subject("Node", "", "n1", "uid"), "GPUHealthy", "card GPU-0", warning=False),
-        node="n1",
-        count=1,
-        at=0,
-    )
-    assert "namespace" not in event["involvedObject"]
-    assert event["type"] == "Normal"
-
-
-def test_a_long_message_and_a_long_name_are_cut_to_what_the_api_takes() -> None:
-    long = Notice(Subject("Pod", "default", "a" * 253, "uid"), "GPURefused", "x" * 3000)
+@pytest.mark.parametrize("last", ["a", "-", "."])
+def test_what_is_too_long_is_cut_to_what_the_api_takes(last: str) -> None:
+    name = "a" * 199 + last + "b" * 53
+    long = Notice(Subject("Pod", "default", name, "uid"), "GPURefused", "x" * 3000)
     event = describe(long, node="n1", count=1, at=0)
     assert len(event["message"]) == 1024
-    assert len(event["metadata"]["name"]) <= 253
-
-
-@pytest.mark.parametrize("last", ["-", "."])
-def test_a_name_that_is_cut_stays_a_name(last: str) -> None:
-    long = Notice(Subject("Pod", "default", "a" * 199 + last + "b" * 50, "uid"), "GPURefused", "")
-    label, _, _ = describe(long, node="n1", count=1, at=0)["metadata"]["name"].rpartition(".")
+    label, _, _ = event["metadata"]["name"].rpartition(".")
+    assert len(label) <= 200
     assert label[-1].isalnum()
 
 
-# --- against the simulated API server -------------------------------------------------
+def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: ApiClient) -> None:
+    """And an event of a node, which is in no namespace, is in the default one."""
 
-
-def test_an_event_of_a_node_is_in_the_default_namespace(api: Api, admin: ApiClient) -> None:
-    queue = EventQueue(api=api, node="n1")
-    with running(queue.run, queue.stop):
-        queue.put(Notice(Subject("Node", "", "n1", "uid"), "GPULost", "card GPU-0"))
-        eventually(lambda: admin.get(EVENTS)["items"], "it is there")
-
-
-def test_a_new_agent_goes_on_with_the_event_of_the_one_before(
-    api: Api, server: ApiServer, admin: ApiClient
-) -> None:
     def tell(at: float) -> None:
         results: list[str] = []
         queue = EventQueue(api=api, node="n1", clock=lambda: at, on_result=results.append)
         with running(queue.run, queue.stop):
-            queue.put(REFUSED)
+            queue.put(LEFT_OUT)
             eventually(lambda: results == ["written"], "it is told")
 
     tell(60)
     tell(120)
     (event,) = admin.get(EVENTS)["items"]
+    assert "namespace" not in event["involvedObject"]
     assert datetime.fromisoformat(event["firstTimestamp"]).timestamp() == 60
     assert datetime.fromisoformat(event["lastTimestamp"]).timestamp() == 120
 
 
 # --- with scripts ---------------------------------------------------------------------
-
-
-def test_what_is_told_again_before_it_is_written_is_written_once_with_its_count() -> None:
-    told = Told()
-    told.tell(*[REFUSED] * 3)
-    assert told.queue.pending() == 1
-    with told.running():
-        told.wait("written")
-    assert told.api.counts() == {REFUSED.message: 3}
-    assert told.queue.pending() == 0
-
-
-def test_events_are_written_in_the_order_in_which_they_were_told_last() -> None:
-    told = Told()
-    told.tell(notice(1), notice(2), notice(3), notice(1))
-    with told.running():
-        told.wait(*["written"] * 3)
-    assert [message for _, message in told.api.calls] == ["number 2", "number 3", "number 1"]
 
 
 def test_while_the_api_is_away_the_oldest_are_dropped_and_the_newest_kept() -> None:
@@ -229,31 +178,43 @@ def test_while_the_api_is_away_the_oldest_are_dropped_and_the_newest_kept() -> N
         told.tell(notice(0))
         assert told.api.entered.wait(DEADLINE_S)
         told.tell(*map(notice, range(1, 1001)))
-        assert told.queue.pending() == 256
         assert told.results == ["dropped"] * 744
         told.api.go_on.set()
-        eventually(lambda: told.queue.pending() == 0, "all are written")
-        eventually(lambda: told.results[-1] == "written", "the last one too")
+        eventually(lambda: told.results.count("written") >= 256, "all are written")
     newest = {f"number {number}" for number in range(745, 1001)}
-    assert newest <= set(told.api.counts())
+    assert newest <= set(told.api.counts)
     assert len(told.api.stored) <= 257
 
 
-@pytest.mark.parametrize("error", [Rejected(422, "invalid"), Gone("expired")])
-def test_what_the_api_refuses_is_dropped_and_the_next_one_told(error: Exception) -> None:
-    told = Told(error)
+@pytest.mark.parametrize(
+    ("errors", "results", "counts"),
+    [
+        ([Rejected(422, "invalid")], ["dropped", "written"], {"number 2": 1}),
+        ([Gone("expired")], ["dropped", "written"], {"number 2": 1}),
+        # It goes while it is found to exist: it is created anew.
+        ([Rejected(409, ""), Rejected(404, "")], ["written"] * 2, {"number 1": 1, "number 2": 1}),
+        # A permission may come after the agent.
+        ([Rejected(401, "no")], ["retried", *["written"] * 2], {"number 1": 1, "number 2": 1}),
+        # A namespace that is being deleted is given up, and holds no other up.
+        (
+            [Rejected(403, "no"), None, *[Rejected(403, "no")] * 3],
+            ["retried", "written", "retried", "retried", "dropped"],
+            {"number 2": 1},
+        ),
+    ],
+)
+def test_what_the_api_refuses_is_tried_again_if_it_may_pass_and_holds_no_other_up(
+    errors: list[Exception | None],
+    results: list[str],
+    counts: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_TRIES", 4)
+    told = Told(*errors)
     told.tell(notice(1), notice(2))
     with told.running():
-        told.wait("dropped", "written")
-    assert told.api.counts() == {"number 2": 1}
-
-
-def test_an_event_that_goes_while_it_is_found_to_exist_is_created_anew() -> None:
-    told = Told(Rejected(409, "exists"), Rejected(404, "gone"))
-    told.tell(notice(1))
-    with told.running():
-        told.wait("written")
-    assert told.api.counts() == {"number 1": 1}
+        told.wait(*results)
+    assert told.api.counts == counts
 
 
 def test_what_may_be_created_but_not_patched_is_not_created_anew() -> None:
@@ -267,16 +228,6 @@ def test_what_may_be_created_but_not_patched_is_not_created_anew() -> None:
     assert [call for call, _ in told.api.calls] == ["create", "patch"]
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_permission_that_comes_after_the_agent_is_waited_for(status: int) -> None:
-    """The cards that were left out are told once, in the first second."""
-    told = Told(*[Rejected(status, "no RBAC rule yet")] * 3)
-    told.tell(Notice(Subject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served"))
-    with told.running():
-        told.wait("retried", "retried", "retried", "written")
-    assert told.api.counts() == {"card 3 is not served": 1}
-
-
 def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
     told = Told(None, Rejected(409, "the object has been modified"))
     with told.running():
@@ -284,39 +235,14 @@ def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
         told.wait("written")
         told.tell(REFUSED, REFUSED)
         told.wait("written", "retried", "written")
-    assert told.api.counts() == {REFUSED.message: 3}
-
-
-def test_a_namespace_that_refuses_does_not_hold_up_others_and_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_MOST_TRIES", 2)
-    told = Told(Rejected(403, "the namespace is being terminated"), None, Rejected(403, "still"))
-    told.tell(notice(1), notice(2))
-    with told.running():
-        told.wait("retried", "written", "dropped")
-    assert told.api.counts() == {"number 2": 1}
+    assert told.api.counts == {REFUSED.message: 3}
 
 
 def test_what_is_told_of_the_node_once_is_not_dropped_for_what_is_told_of_pods() -> None:
-    node = Notice(Subject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served")
     told = Told()
-    told.tell(node, *map(notice, range(1000)))
+    told.tell(LEFT_OUT, *map(notice, range(1000)))
     with told.running():
-        eventually(lambda: told.queue.pending() == 0, "all is written")
-        eventually(lambda: "card 3 is not served" in told.api.counts(), "the node's too")
-
-
-def test_an_event_told_anew_is_counted_as_written_once() -> None:
-    told = Told()
-    told.tell(REFUSED)
-    with told.running():
-        told.wait("written")
-        told.api.expire()
-        told.tell(REFUSED)
-        eventually(lambda: told.api.stored, "it is told anew")
-        eventually(lambda: len(told.api.calls) == 3, "by a patch and a create")
-    assert told.results == ["written", "written"]
+        eventually(lambda: LEFT_OUT.message in told.api.counts, "it is written")
 
 
 def test_each_failure_doubles_the_wait_until_it_works() -> None:
@@ -382,7 +308,7 @@ def test_whatever_happens_each_thing_is_counted_as_often_as_it_was_told(
             elif what == "fail":
                 told.api.errors += [Unavailable("away")] * number
             else:
-                eventually(lambda: told.api.counts() == wanted, "all is written before it expires")
-                told.api.expire()
-        eventually(lambda: told.api.counts() == wanted, f"{told.api.counts()} and {wanted}")
+                eventually(lambda: told.api.counts == wanted, "all is written before it expires")
+                told.api.stored.clear()
+        eventually(lambda: told.api.counts == wanted, f"{told.api.counts} and {wanted}")
     assert "dropped" not in told.results

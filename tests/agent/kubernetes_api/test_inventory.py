@@ -1,91 +1,71 @@
 """The node's inventory: what it says, when it is written, and when again."""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
 from dataclasses import replace
 
 import pytest
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
 from placement.cards import Link
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
-from tests.agent.fakes import NAMES, eventually
+from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, eventually
 from tests.agent.threads import running
 
-NODE = "/api/v1/nodes/n1"
-FAST = InventoryPace(write=0.0, look=0.01, settle=0.005, renew=1000.0, retry=0.005, retry_most=0.02)
-"""Looks all the time, and writes what is new at once."""
+PACE = InventoryPace(write=10, freed=1, look=1000, settle=2, renew=300, retry=4.0, retry_most=10.0)
 
 
-class FakeNodeApi:
-    """A ``NodeApi`` that fails as told, then takes everything."""
+class Writing:
+    """A ``NodeApi`` that fails as told, what a look finds, and the writer between them."""
 
-    def __init__(self, *errors: Exception) -> None:
+    def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)
-        self.tries: list[float] = []
+        self.found: NodeCards | None = None
+        self.looked = threading.Semaphore(0)
         self.written: list[NodeCards] = []
         self.models: list[str | None] = []
+        self.results: list[str] = []
+        self.clock = FakeClock()
+        self.writer = InventoryWriter(
+            api=self,
+            node="n1",
+            annotation=NAMES.gpu_cards,
+            label=NAMES.gpu_model,
+            look=self._look,
+            pace=pace,
+            clock=self.clock,
+            on_result=self.results.append,
+        )
+
+    def _look(self) -> NodeCards | None:
+        self.looked.release()
+        return self.found
 
     def patch_node(self, name: str, patch: Json) -> None:
-        self.tries.append(time.monotonic())
         if self.errors:
             raise self.errors.pop(0)
         assert name == "n1"
-        assert patch.keys() == {"metadata"}
         (text,) = patch["metadata"]["annotations"].values()
         self.models.append(patch["metadata"]["labels"][NAMES.gpu_model])
         self.written.append(decode_inventory(text))
 
-
-class Cards:
-    """What a look finds."""
-
-    def __init__(self, found: NodeCards | None) -> None:
+    def look(self, found: NodeCards | None, later: float = 0.0) -> tuple[int, float]:
+        """Look some seconds later; return how much has been written so far, and the pause."""
+        self.clock.now += later
         self.found = found
-        self.looks = 0
-
-    def __call__(self) -> NodeCards | None:
-        self.looks += 1
-        return self.found
+        pause = self.writer.write_due()
+        return len(self.written), pause
 
 
 def state(number: int) -> NodeCards:
     return NodeCards(number)
 
 
-@contextmanager
-def writing(writer: InventoryWriter) -> Iterator[InventoryWriter]:
-    with running(writer.run, writer.stop):
-        yield writer
-
-
-def writer_to(
-    api: FakeNodeApi | Api,
-    cards: Callable[[], NodeCards | None],
-    pace: InventoryPace = FAST,
-    results: list[str] | None = None,
-) -> InventoryWriter:
-    return InventoryWriter(
-        api=api,
-        node="n1",
-        annotation=NAMES.gpu_cards,
-        label=NAMES.gpu_model,
-        look=cards,
-        pace=pace,
-        on_result=([] if results is None else results).append,
-    )
-
-
-def rounds(cards: Cards, more: int = 3) -> None:
-    goal = cards.looks + more
-    eventually(lambda: cards.looks >= goal, "it looks")
-
-
-# --- what it says -------------------------------------------------------------------------
+def one_card(cores: int, blocks: int = 8, reason: str = "") -> NodeCards:
+    card = NodeCard("GPU-0", 0, "NVIDIA A30", 8 << 30, None, reason, cores, blocks)
+    return NodeCards(256 << 20, (card,))
 
 
 def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() -> None:
@@ -109,64 +89,25 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
 # --- when it is written -------------------------------------------------------------------
 
 
-def test_it_is_written_once_and_again_when_it_changes() -> None:
-    api, cards, results = FakeNodeApi(), Cards(state(1)), list[str]()
-    with writing(writer_to(api, cards, results=results)):
-        eventually(lambda: api.written == [state(1)], "it is written")
-        rounds(cards)
-        assert api.written == [state(1)]
-        cards.found = state(2)
-        eventually(lambda: api.written == [state(1), state(2)], "what is new is written")
-    assert results == ["written", "written"]
+def test_what_is_new_is_written_no_more_often_than_the_pace_allows() -> None:
+    writing = Writing()
+    assert writing.look(None) == (0, 2)  # nothing is known
+    assert writing.look(state(1)) == (1, 1)
+    assert writing.look(state(1), later=1) == (1, 2)
+    assert writing.look(state(2), later=1) == (1, 1)
+    assert writing.look(state(3), later=7.5) == (1, 0.5)
+    assert writing.look(state(3), later=0.5) == (2, 1)
+    assert writing.look(None, later=1000) == (2, 2)
+    assert writing.written == [state(1), state(3)]
+    assert writing.results == ["written"] * 2
 
 
-def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
-    card = NodeCard("GPU-0", 0, "NVIDIA A30", 1, None, "", 100, 1)
-    api, cards = FakeNodeApi(), Cards(NodeCards(1, (card,)))
-    with writing(writer_to(api, cards)):
-        eventually(lambda: api.models == ["NVIDIA-A30"], "it is labelled")
-        cards.found = NodeCards(1)
-        eventually(lambda: api.models == ["NVIDIA-A30", None], "the label is removed")
-
-
-def test_nothing_is_written_while_nothing_is_known() -> None:
-    api, cards = FakeNodeApi(), Cards(None)
-    with writing(writer_to(api, cards)):
-        rounds(cards)
-        assert not api.tries
-        cards.found = state(1)
-        eventually(lambda: api.written == [state(1)], "it is written")
-        cards.found = None
-        rounds(cards)
-    assert api.written == [state(1)]
-
-
-def test_who_tells_of_a_change_need_not_wait_for_the_next_look() -> None:
-    api, cards = FakeNodeApi(), Cards(state(1))
-    with writing(writer_to(api, cards, replace(FAST, look=1000.0))) as writer:
-        eventually(lambda: api.written == [state(1)], "it is written")
-        cards.found = state(2)
-        writer.poke()
-        eventually(lambda: api.written == [state(1), state(2)], "what is new is written")
-
-
-def test_two_writes_are_never_closer_than_the_pace_however_much_changes() -> None:
-    api, cards = FakeNodeApi(), Cards(state(0))
-    with writing(writer_to(api, cards, replace(FAST, write=0.1, look=0.1))) as writer:
-        eventually(lambda: len(api.written) == 1, "the first comes at once")
-        number = 0
-        while len(api.written) < 3:
-            number += 1
-            cards.found = state(number)
-            writer.poke()
-            assert number < 10**7
-    gaps = [later - earlier for earlier, later in zip(api.tries, api.tries[1:], strict=False)]
-    assert min(gaps) >= 0.09, gaps
-
-
-def one_card(cores: int, blocks: int = 8, reason: str = "") -> NodeCards:
-    card = NodeCard("GPU-0", 0, "Fake", 8 << 30, None, reason, cores, blocks)
-    return NodeCards(256 << 20, (card,))
+def test_the_same_is_written_again_now_and_then() -> None:
+    """A node that was deleted and made anew has lost it."""
+    writing = Writing()
+    writing.look(state(1))
+    assert writing.look(state(1), later=299) == (1, 2)
+    assert writing.look(state(1), later=450 - 299) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -182,58 +123,65 @@ def test_what_has_become_free_does_not_wait_for_the_pace(
     before: NodeCards, after: NodeCards
 ) -> None:
     """What has been taken does, and is written with it."""
-    api, cards = FakeNodeApi(), Cards(before)
-    slow = replace(FAST, write=1000.0, freed=0.01)
-    with writing(writer_to(api, cards, slow)) as writer:
-        eventually(lambda: api.written == [before], "the first comes at once")
-        cards.found = after
-        writer.poke()
-        eventually(lambda: api.written == [before, after], "more is to be had")
-        cards.found = one_card(10, 2)
-        writer.poke()
-        rounds(cards)
-    assert api.written == [before, after]
+    writing = Writing()
+    writing.look(before)
+    assert writing.look(after, later=1) == (2, 1)
+    assert writing.look(one_card(10, 2), later=1) == (2, 1)
 
 
-def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:
-    api, cards = FakeNodeApi(), Cards(state(1))
-    with writing(writer_to(api, cards, replace(FAST, settle=0.1, look=0.1))) as writer:
-        eventually(lambda: api.written, "it is written")
-        end = time.monotonic() + 0.3
-        while time.monotonic() < end:
-            writer.poke()
-    assert cards.looks < 8
-
-
-def test_the_same_is_written_again_now_and_then() -> None:
-    """A node that was deleted and made anew has lost it."""
-    api, cards = FakeNodeApi(), Cards(state(1))
-    with writing(writer_to(api, cards, replace(FAST, renew=0.02))):
-        eventually(lambda: api.written[:3] == [state(1)] * 3, "it is written again")
-
-
-# --- when it cannot be written ------------------------------------------------------------
+def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
+    writing = Writing()
+    writing.look(one_card(50))
+    writing.look(NodeCards(1), later=10)
+    assert writing.models == ["NVIDIA-A30", None]
 
 
 @pytest.mark.parametrize(
     "error", [Unavailable("API server: away"), Rejected(404, "not found"), Gone("too old")]
 )
-def test_what_could_not_be_written_is_tried_again_as_it_is_then(error: Exception) -> None:
-    api, results, first = FakeNodeApi(error, error), list[str](), iter([state(1)])
-    pace = replace(FAST, look=1000.0, retry=0.05, retry_most=0.05)
-    with writing(writer_to(api, lambda: next(first, state(2)), pace, results)):
-        eventually(lambda: results == ["retried", "retried", "written"], "it is written")
-    assert api.written == [state(2)]
+def test_what_could_not_be_written_is_tried_ever_more_slowly_as_it_is_then(
+    error: Exception,
+) -> None:
+    writing = Writing(error, error, error)
+    pauses = [writing.look(state(number))[1] for number in range(3)]
+    for pause, nominal in zip(pauses, (4, 8, 10), strict=True):
+        assert nominal <= pause <= nominal * 1.5
+    assert writing.look(state(3)) == (1, 1)
+    writing.errors = [error]
+    assert writing.look(state(4), later=10)[1] <= 4 * 1.5  # as at first
+    assert writing.written == [state(3)]
+    assert writing.results == [*["retried"] * 3, "written", "retried"]
 
 
-def test_it_is_tried_again_ever_more_slowly_and_then_as_at_first() -> None:
-    api = FakeNodeApi(*[Unavailable("API server: away")] * 4)
-    cards = Cards(state(1))
-    with writing(writer_to(api, cards, replace(FAST, retry=0.02, retry_most=0.08))):
-        eventually(lambda: api.written, "it is written")
-        api.errors = [Unavailable("API server: away")]
-        cards.found = state(2)
-        eventually(lambda: len(api.written) == 2, "it is written")
-    gaps = [later - earlier for earlier, later in zip(api.tries, api.tries[1:], strict=False)]
-    for gap, least in zip(gaps[:4], (0.02, 0.04, 0.08, 0.08), strict=True):
-        assert gap >= least * 0.9
+# --- its thread ---------------------------------------------------------------------------
+
+
+def test_who_tells_of_a_change_need_not_wait_for_the_next_look() -> None:
+    writing = Writing(pace=replace(PACE, settle=0.01))
+    with running(writing.writer.run, writing.writer.stop):
+        assert writing.looked.acquire(timeout=DEADLINE_S)
+        writing.found = state(1)
+        writing.writer.poke()
+        eventually(lambda: writing.written == [state(1)], "it is written")
+
+
+def test_what_was_not_written_is_looked_at_again_though_nobody_tells_of_it() -> None:
+    writing = Writing(Unavailable("away"), pace=replace(PACE, retry=0.01, freed=0.01))
+    writing.found = state(1)
+    with running(writing.writer.run, writing.writer.stop):
+        eventually(lambda: writing.written == [state(1)], "it is written")
+        while writing.looked.acquire(blocking=False):
+            pass
+        writing.found = state(2)
+        writing.writer.poke()
+        assert writing.looked.acquire(timeout=DEADLINE_S)  # too early to be written
+        writing.clock.now += 10
+        eventually(lambda: writing.written == [state(1), state(2)], "it is written")
+
+
+def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:
+    writing = Writing(pace=replace(PACE, settle=1000))
+    with running(writing.writer.run, writing.writer.stop):
+        assert writing.looked.acquire(timeout=DEADLINE_S)
+        writing.writer.poke()
+        assert not writing.looked.acquire(timeout=0.1)

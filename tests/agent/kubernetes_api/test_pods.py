@@ -3,19 +3,16 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
 from tests.agent.fakes import NAMES, FakeClock, make_manifest
-from tests.agent.threads import running
 
-PODS = "/api/v1/namespaces/default/pods"
 RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})
 
 
@@ -78,8 +75,15 @@ class FakePodApi:
         return self.pods.get((namespace, name))
 
 
-def cache_of(api: FakePodApi | Api, clock: Callable[[], float] = time.monotonic) -> PodCache:
+def cache_of(api: FakePodApi, clock: Callable[[], float] = time.monotonic) -> PodCache:
     return PodCache(api=api, node="n1", names=NAMES, clock=clock)
+
+
+def followed(api: FakePodApi) -> PodCache:
+    """A cache that has followed all that is scripted."""
+    cache = cache_of(api)
+    cache.run(api.over)
+    return cache
 
 
 def known(cache: PodCache) -> set[str]:
@@ -97,21 +101,6 @@ def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> J
     return obj
 
 
-class EndlessApi(FakePodApi):
-    """A server whose watches end at once, with or without having brought something."""
-
-    def __init__(self, *brings: tuple[str, Json]) -> None:
-        super().__init__()
-        self.brings = brings
-
-    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-        return [], "1"
-
-    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        self.watched_from.append(resource_version)
-        yield from self.brings
-
-
 def paused(
     api: FakePodApi, most: int, jitter: float = 0.0, clock: FakeClock | None = None
 ) -> list[float]:
@@ -124,35 +113,15 @@ def paused(
 
 
 def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
-    api = EndlessApi()
+    api = FakePodApi(([], "1"), *[[]] * 9)
     assert paused(api, 8) == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
     assert len(api.watched_from) == 8
 
 
 def test_agents_that_lose_the_api_server_together_do_not_come_back_together() -> None:
-    def outage() -> FakePodApi:
-        return FakePodApi(*[Unavailable("away")] * 3)
-
-    assert paused(outage(), 3, jitter=0.0) == [0.2, 0.4, 0.8]
-    assert paused(outage(), 3, jitter=0.5) == [0.25, 0.5, 1.0]
-
-
-# --- against the simulated API server -------------------------------------------------
-
-
-@contextmanager
-def watching(cache: PodCache, api: Api) -> Iterator[None]:
-    stop = threading.Event()
-
-    def end() -> None:
-        stop.set()
-        api.close()
-
-    with running(lambda: cache.run(stop), end):
-        yield
-
-
-# --- with scripts ---------------------------------------------------------------------
+    outage = [Unavailable("away")] * 3
+    assert paused(FakePodApi(*outage), 3, jitter=0.0) == [0.2, 0.4, 0.8]
+    assert paused(FakePodApi(*outage), 3, jitter=0.5) == [0.25, 0.5, 1.0]
 
 
 def test_a_watch_goes_on_from_its_last_bookmark() -> None:
@@ -163,26 +132,18 @@ def test_a_watch_goes_on_from_its_last_bookmark() -> None:
         [("DELETED", entry("a", version="11"))],
         [("ADDED", {"metadata": {"name": "bare", "uid": "u"}})],
     )
-    cache = cache_of(api)
-    cache.run(api.over)
-    assert known(cache) == {"bare"}
+    assert known(followed(api)) == {"bare"}
     assert api.watched_from == ["3", "9", "11", "11"]
 
 
-@pytest.mark.parametrize("error", [Gone("too old"), Rejected(403, "no RBAC rule for watch")])
-def test_a_watch_that_ends_at_once_each_time_does_not_become_a_storm_of_lists(
-    error: Exception,
-) -> None:
-    api = FakePodApi(*[([], "3"), [error]] * 4)
-    assert paused(api, 3) == [0.2, 0.4, 0.8]
+def test_a_watch_that_ends_at_once_each_time_does_not_become_a_storm_of_lists() -> None:
+    assert paused(FakePodApi(*[([], "3"), [Gone("too old")]] * 4), 3) == [0.2, 0.4, 0.8]
 
 
 @pytest.mark.parametrize("error", [Gone("too old"), Unavailable("cut"), Rejected(403, "no")])
 def test_whatever_ends_a_watch_it_is_listed_again(error: Exception) -> None:
     api = FakePodApi(([entry("a")], "3"), [error], ([entry("b")], "7"), [])
-    cache = cache_of(api)
-    cache.run(api.over)
-    assert known(cache) == {"b"}
+    assert known(followed(api)) == {"b"}
     assert api.watched_from == ["3", "7", "7"]
 
 
@@ -213,37 +174,22 @@ def test_a_successor_stands_beside_its_predecessor_until_that_is_gone() -> None:
     assert {view.id.uid for view in cache.views()} == {"two"}
 
 
-@pytest.mark.parametrize(
-    ("annotations", "reason"),
-    [
-        (
-            {"bind_order": "tomorrow"},
-            (
-                'order stamp: Invalid value: "tomorrow": must be 20 digits of ns, a writer and 8 '
-                "digits of count, joined by '-'"
-            ),
-        ),
-        (
-            {"predicate_time": "1.5e9"},
-            'predicate time: Invalid value: "1.5e9": must be unix time in ns, decimal',
-        ),
-        ({"gpu_allocation": "[]"}, "gpu-allocation: must be a JSON object"),
-    ],
-)
 def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
-    annotations: dict[str, str], reason: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    obj = entry("a", **annotations)
+    obj = entry("a", predicate_time="1.5e9", gpu_allocation="[]")
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     api = FakePodApi(([obj], "3"))
-    cache = cache_of(api)
-    cache.run(api.over)
-    (view,) = cache.views()
+    (view,) = followed(api).views()
     assert view.position[0] == 1_767_225_600_000_000_000  # it stands where it was created
-    ignored = [each for each in caplog.records if each.getMessage() == "annotation ignored"]
-    assert [(each.__dict__["pod"], each.__dict__["reason"]) for each in ignored] == [
-        ("default/a", reason)
-    ]
+    assert {(each.msg, vars(each)["pod"], vars(each)["reason"]) for each in caplog.records[:2]} == {
+        (
+            "annotation ignored",
+            "default/a",
+            'predicate time: Invalid value: "1.5e9": must be unix time in ns, decimal',
+        ),
+        ("annotation ignored", "default/a", "gpu-allocation: must be a JSON object"),
+    }
 
 
 def test_a_name_that_came_back_is_asked_for_at_once() -> None:
@@ -271,9 +217,7 @@ def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
 def test_a_watch_that_ends_after_the_stop_is_not_opened_again() -> None:
     api = FakePodApi(([], "3"))
     api.steps += [api.over.set, [("ADDED", entry("a"))]]
-    cache = cache_of(api)
-    cache.run(api.over)
-    assert known(cache) == {"a"}
+    assert known(followed(api)) == {"a"}
     assert api.watched_from == ["3"]
 
 
@@ -282,8 +226,7 @@ def test_a_watch_that_ends_after_the_stop_is_not_opened_again() -> None:
 
 def test_a_fetch_that_finds_a_name_given_to_another_pod_forgets_the_one_before() -> None:
     api = FakePodApi(([entry("a", "one"), entry("b")], "3"))
-    cache = cache_of(api)
-    cache.run(api.over)
+    cache = followed(api)
     api.pods["default", "a"] = entry("a", "two")
     seen: list[str] = []
     cache.subscribe(lambda view: seen.append(view.id.uid))
@@ -314,6 +257,14 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     assert {view.id.uid for view in cache.views()} == {"two"}
 
 
+def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() -> None:
+    api = FakePodApi(([entry("a")], "3"), [("DELETED", entry("a"))])
+    api.pods["default", "a"] = entry("a")
+    cache = followed(api)
+    cache.fetch("default", "a")
+    assert cache.views() == ()
+
+
 def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     """A list at version 0 may be behind as well: then it is the watch that tells."""
     api = FakePodApi(
@@ -328,34 +279,22 @@ def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     assert {view.id.uid for view in cache.views()} == {"one"}
 
 
-def test_a_fetch_of_a_pod_as_it_is_known_changes_nothing_and_tells_nobody() -> None:
-    api = FakePodApi(([entry("a")], "3"))
-    api.pods["default", "a"] = entry("a")
-    cache = cache_of(api)
-    cache.run(api.over)
-    views, seen = cache.views(), list[PodView]()
-    cache.subscribe(seen.append)
-    found = cache.fetch("default", "a")
-    assert found == views[0]
-    assert cache.views() is views
-    assert seen == []
-
-
 def test_views_are_the_same_object_until_something_changes() -> None:
     """Nearly every call of the kubelet finds them as they were, and need not look again."""
-    api = FakePodApi(
-        ([entry("a")], "3"),
-        [("MODIFIED", entry("a", version="4")), ("MODIFIED", entry("a", gpu_assigned="true"))],
-        [("DELETED", entry("a"))],
-    )
-    cache = cache_of(api)
-    before = cache.views()
-    assert cache.views() is before
-    given: list[object] = []
-    cache.subscribe(lambda _view: given.append(cache.views()))
+    api = FakePodApi(([entry("a")], "3"))
+    api.pods["default", "a"] = entry("a", version="4")
+    cache, told = cache_of(api), list[object]()
+    cache.subscribe(lambda _view: told.append(cache.views()))
     cache.run(api.over)
-    assert len(given) == 2  # not for the change of what nobody reads
-    assert given[0] is not given[1]
+    first = cache.views()
+    cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
+    assert cache.fetch("default", "a") == first[0]
+    assert cache.views() is first
+    cache.apply("MODIFIED", entry("a", gpu_assigned="true"))
+    second = cache.views()
+    assert second is not first
+    assert told == [first, second]
+    cache.apply("DELETED", entry("a"))
     assert cache.views() == ()
     assert cache.views() is cache.views()
 
@@ -392,8 +331,7 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
 
 def test_a_list_beside_the_watch_brings_what_it_has_not_told_of_and_changes_nobody() -> None:
     api = FakePodApi(([entry("a")], "3"), [])
-    cache = cache_of(api)
-    cache.run(api.over)
+    cache = followed(api)
     api.steps = [([entry("b"), entry("a", gpu_assigned="true")], "9"), ([], "10")]
     for _ in range(2):  # which pods are gone, the watch tells
         cache.refresh(within=1)

@@ -13,172 +13,101 @@ from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeClock
 
-CLAIM = ContainerRef(PodId("default", "a", "uid-a"), "main")
-OTHER = ContainerRef(PodId("default", "b", "uid-b"), "side")
+
+def ref(name: str, uid: str, namespace: str = "default") -> ContainerRef:
+    return ContainerRef(PodId(namespace, name, uid), "main")
+
+
+A, B = ref("a", "uid-a"), ref("b", "uid-b")
 IDS = frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::5"})
 
-Told = tuple[str, str, dict[str, object]]
-
-
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
-
-
-@pytest.fixture
-def decision_log(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> LoggedDecisions:
-    caplog.set_level(logging.INFO, "agent.observability.decision_log")
-    return LoggedDecisions(metrics)
-
-
-def told(caplog: pytest.LogCaptureFixture) -> Told:
-    """The one line that was logged, with its fields."""
-    (record,) = caplog.records
-    usual = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
-    fields = {key: value for key, value in record.__dict__.items() if key not in usual}
-    return record.levelname, record.getMessage(), fields
-
-
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(f"gpu_turnstile_agent_{name}", labels)
-
-
-POD: dict[str, object] = {"pod": "default/a", "uid": "uid-a", "container": "main"}
-SHOWN = "GPU-0::0-2; GPU-1::5"
-Act = Callable[[LoggedDecisions], None]
-LINES: dict[str, tuple[Act, Told, str]] = {
-    "a decision": (
-        lambda log: log.decided("prefer", CLAIM, CORE, Evidence.WITNESS, IDS),
-        (
-            "INFO",
-            "prefer",
-            POD | {"resource": "core", "evidence": "witness", "count": 4, "ids": SHOWN},
-        ),
+LINES: list[tuple[Callable[[LoggedDecisions], None], str, str]] = [
+    (
+        lambda log: log.decided("prefer", A, CORE, Evidence.WITNESS, IDS),
+        "INFO prefer | A resource=core evidence=witness count=4 ids=GPU-0::0-2; GPU-1::5",
         'decisions_total{call="prefer",evidence="witness"}',
     ),
-    "a refusal": (
-        lambda log: log.refused("allocate", CLAIM, MEMORY, 8, "no card fits"),
-        (
-            "WARNING",
-            "refused",
-            POD
-            | {"call": "allocate", "resource": "memory", "count": 8}
-            | {"reason": "no card fits", "times": 1},
-        ),
+    (
+        lambda log: log.refused("allocate", A, MEMORY, 8, "no card fits"),
+        "WARNING refused | call=allocate A resource=memory count=8 reason=no card fits times=1",
         'refusals_total{call="allocate",resource="memory"}',
     ),
-    "a correction": (
-        lambda log: log.corrected(Correction(CORE, IDS, CLAIM, OTHER)),
+    (
+        lambda log: log.corrected(Correction(CORE, IDS, A, B)),
         (
-            "WARNING",
-            "corrected",
-            {
-                "resource": "core",
-                "guessed": "default/a container main",
-                "proven": "default/b container side",
-                "ids": SHOWN,
-            },
+            "WARNING corrected | resource=core guessed=default/a container main "
+            "proven=default/b container main ids=GPU-0::0-2; GPU-1::5"
         ),
         "corrections_total",
     ),
-    "a start without proof": (
-        lambda log: log.unproven(CLAIM, ["GPU-0::1"], "nobody holds these"),
-        ("INFO", "unproven", POD | {"ids": "GPU-0::1", "reason": "nobody holds these"}),
+    (
+        lambda log: log.unproven(A, ["GPU-0::1"], "nobody holds these"),
+        "INFO unproven | A ids=GPU-0::1 reason=nobody holds these",
         "unproven_starts_total",
     ),
-    "a start of nobody known": (
+    (
         lambda log: log.unproven(None, ["GPU-0::1"], "nobody holds these"),
-        (
-            "INFO",
-            "unproven",
-            POD | dict.fromkeys(POD, "") | {"ids": "GPU-0::1", "reason": "nobody holds these"},
-        ),
+        "INFO unproven | pod= uid= container= ids=GPU-0::1 reason=nobody holds these",
         "unproven_starts_total",
     ),
-    "a choice without wishes": (
-        lambda log: log.unadvised(CLAIM, CORE, ["GPU-0::1"]),
-        ("WARNING", "chosen without wishes", POD | {"resource": "core", "ids": "GPU-0::1"}),
+    (
+        lambda log: log.unadvised(A, CORE, ["GPU-0::1"]),
+        "WARNING chosen without wishes | A resource=core ids=GPU-0::1",
         "unadvised_choices_total",
     ),
-    "a missing witness": (
+    (
         lambda log: log.podresources_unavailable("PodResources: UNAVAILABLE"),
-        ("WARNING", "no witness", {"reason": "PodResources: UNAVAILABLE"}),
+        "WARNING no witness | reason=PodResources: UNAVAILABLE",
         "witness_failures_total",
     ),
-}
+]
+USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-@pytest.mark.parametrize(("act", "line", "metric"), LINES.values(), ids=LINES)
+@pytest.mark.parametrize(("act", "line", "metric"), LINES)
 def test_a_decision_is_one_line_and_is_counted(
-    *,
-    decision_log: LoggedDecisions,
-    metrics: Metrics,
-    caplog: pytest.LogCaptureFixture,
-    act: Act,
-    line: Told,
+    act: Callable[[LoggedDecisions], None],
+    line: str,
     metric: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    act(decision_log)
-    assert told(caplog) == line
+    caplog.set_level(logging.INFO)
+    metrics = Metrics()
+    act(LoggedDecisions(metrics))
+    (record,) = caplog.records
+    fields = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in USUAL)
+    fields = fields.replace("pod=default/a uid=uid-a container=main", "A")
+    assert f"{record.levelname} {record.msg} | {fields}" == line
     assert f"gpu_turnstile_agent_{metric} 1.0\n" in metrics.render().decode()
 
 
-def test_all_metrics_are_there_from_the_start(metrics: Metrics) -> None:
-    text = metrics.render().decode()
-    for name in (
-        "decisions_total",
-        "refusals_total",
-        "corrections_total",
-        "unproven_starts_total",
-        "witness_failures_total",
-        "patches_total",
-        "registered",
-    ):
-        assert f"# TYPE gpu_turnstile_agent_{name} " in text
-    assert value(metrics, "corrections_total") == 0
-    assert value(metrics, "registered") == 0
+def test_a_counter_is_zero_from_the_start() -> None:
+    assert "gpu_turnstile_agent_corrections_total 0.0\n" in Metrics().render().decode()
     assert Metrics.content_type.startswith("text/plain; version=0.0.4")
 
 
-@pytest.mark.parametrize(
-    "ref", [None, ContainerRef(PodId("default", "static", ""), "main")], ids=["nobody", "no UID"]
-)
-def test_a_refusal_is_told_to_the_author_of_a_pod_that_the_api_knows(
-    metrics: Metrics, ref: ContainerRef | None
-) -> None:
-    """An event needs the UID of what it is about."""
-    told_of: list[tuple[str, ContainerRef, str]] = []
-    decision_log = LoggedDecisions(metrics, tell=lambda *told: told_of.append(told))
-    decision_log.refused("allocate", ref, MEMORY, 8, "no card fits")
-    assert told_of == []
-    decision_log.refused("prefer", CLAIM, CORE, 8, "no card fits")
-    assert told_of == [("prefer", CLAIM, "no card fits")]
-
-
 def test_equal_refusals_are_told_together_with_how_many_there_were(
-    metrics: Metrics, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A Deployment makes new pods for as long as the node refuses them."""
-    caplog.set_level(logging.INFO, "agent.observability.decision_log")
-    clock, events = FakeClock(), list[tuple[str, str]]()
+    clock, events, metrics = FakeClock(), list[tuple[str, str]](), Metrics()
     decision_log = LoggedDecisions(
         metrics,
         tell=lambda _call, ref, reason: events.append((ref.pod.name, reason)),
         clock=clock,
     )
-    for number in range(1752):
-        ref = ContainerRef(PodId("default", f"a-{number}", f"uid-{number}"), "main")
-        decision_log.refused("prefer", ref, CORE, 50, "no card fits 50 cores")
-    other = ContainerRef(PodId("elsewhere", "b", "uid-b"), "main")
-    decision_log.refused("prefer", other, CORE, 50, "no card fits 50 cores")
+    unknown = ref("static", "", "kube-system")  # an event needs the UID of what it is about
+    pods = [ref(f"a-{number}", f"uid-{number}") for number in range(1752)]
+    for each in (*pods, ref("b", "uid-b", "elsewhere"), None, unknown):
+        decision_log.refused("prefer", each, CORE, 50, "no card fits 50 cores")
     assert [name for name, _ in events] == ["a-0", "a-1", "a-2", "a-3", "a-4", "b"]
     clock.now += 10
     decision_log.tick()
-    assert len(caplog.records) == 7
+    assert len(caplog.records) == 9
     last = vars(caplog.records[-1])
     assert (last["msg"], last["pod"], last["times"]) == ("refused", "default/a-1751", 1747)
-    assert events[-1] == (
-        "a-1751",
-        "no card fits 50 cores (the last of 1747 such refusals)",
+    assert events[-1] == ("a-1751", "no card fits 50 cores (the last of 1747 such refusals)")
+    counted = metrics.registry.get_sample_value(
+        "gpu_turnstile_agent_refusals_total", {"call": "prefer", "resource": "core"}
     )
-    assert value(metrics, "refusals_total", call="prefer", resource="core") == 1753
+    assert counted == 1755

@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import urllib3
@@ -16,20 +16,35 @@ from agent.observability.http import Page, StatusServer, paced, probe
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
+class Site:
+    """A server, what its probe says, and its metrics."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self.why_not = ""
+        self.metrics = b"up 1\n"
+        self.going_on = threading.Event()  # before this the metrics are not given
+        self.going_on.set()
+        self.server = self.serve()
+
+    def serve(self, **limits: Any) -> StatusServer:
+        pages: dict[str, Page] = {"/readyz": probe(lambda: self.why_not), "/metrics": self._metrics}
+        server = StatusServer("127.0.0.1", 0, pages, slow=["/metrics"], **limits)
+        for _ in range(2):
+            self._stack.callback(server.stop)  # a second time does nothing
+        return server
+
+    def _metrics(self) -> tuple[int, str, bytes]:
+        assert self.going_on.wait(DEADLINE_S)
+        return 200, "text/plain; version=0.0.4", self.metrics
+
+
 @pytest.fixture
-def pages() -> Iterator[tuple[StatusServer, dict[str, bool]]]:
-    state = {"ok": True}
-    server = StatusServer(
-        "127.0.0.1",
-        0,
-        {
-            "/readyz": probe(lambda: "" if state["ok"] else "not registered"),
-            "/metrics": lambda: (200, "text/plain; version=0.0.4", b"up 1\n"),
-        },
-    )
-    yield server, state
-    server.stop()
-    server.stop()  # a second time does nothing
+def site() -> Iterator[Site]:
+    with contextlib.ExitStack() as stack:
+        made = Site(stack)
+        stack.callback(made.going_on.set)
+        yield made
 
 
 def get(server: StatusServer, path: str, method: str = "GET") -> urllib3.BaseHTTPResponse:
@@ -37,17 +52,16 @@ def get(server: StatusServer, path: str, method: str = "GET") -> urllib3.BaseHTT
         return pool.request(method, f"http://127.0.0.1:{server.port}{path}")
 
 
-def test_a_probe_is_ok_or_says_why_not(pages: tuple[StatusServer, dict[str, bool]]) -> None:
-    server, state = pages
-    answer = get(server, "/readyz")
+def test_a_probe_is_ok_or_says_why_not(site: Site) -> None:
+    answer = get(site.server, "/readyz")
     assert (answer.status, answer.data) == (200, b"ok\n")
-    state["ok"] = False
-    answer = get(server, "/readyz?verbose")
+    site.why_not = "not registered"
+    answer = get(site.server, "/readyz?verbose")
     assert (answer.status, answer.data) == (503, b"not registered\n")
 
 
-def test_a_page_brings_its_own_content_type(pages: tuple[StatusServer, dict[str, bool]]) -> None:
-    answer = get(pages[0], "/metrics")
+def test_a_page_brings_its_own_content_type(site: Site) -> None:
+    answer = get(site.server, "/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4"
     assert answer.headers["Content-Length"] == "5"
     assert answer.headers["Server"].strip() == "gpu-turnstile"
@@ -55,19 +69,16 @@ def test_a_page_brings_its_own_content_type(pages: tuple[StatusServer, dict[str,
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/../readyz"])
-def test_any_other_page_is_not_found(
-    pages: tuple[StatusServer, dict[str, bool]], path: str
-) -> None:
+def test_any_other_page_is_not_found(site: Site, path: str) -> None:
     # Written by hand: a client would tidy the path up.
-    with socket.create_connection(("127.0.0.1", pages[0].port), timeout=10) as connection:
-        connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    with clients(site.server.port, 1, f"GET {path} HTTP/1.0\r\n\r\n".encode()) as (connection,):
+        answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.0 404 ")
     assert answer.endswith(b"not found\n")
 
 
-def test_nothing_but_get_is_served(pages: tuple[StatusServer, dict[str, bool]]) -> None:
-    assert get(pages[0], "/readyz", "POST").status == 501
+def test_nothing_but_get_is_served(site: Site) -> None:
+    assert get(site.server, "/readyz", "POST").status == 501
 
 
 def test_a_port_in_use_is_a_setting_that_cannot_be_used() -> None:
@@ -76,7 +87,7 @@ def test_a_port_in_use_is_a_setting_that_cannot_be_used() -> None:
         with pytest.raises(
             SettingsError, match=rf"^http-port: cannot listen on 127.0.0.1:{port}: .*in use"
         ):
-            StatusServer("127.0.0.1", port, {})
+            StatusServer("127.0.0.1", port, {}, slow=[])
 
 
 # --- clients that are slow, many, or hostile ------------------------------------------------
@@ -98,100 +109,73 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-def test_hundreds_of_slow_clients_cost_no_threads_and_hold_no_probe_up(
-    pages: tuple[StatusServer, dict[str, bool]],
-) -> None:
-    server, _ = pages
+def test_hundreds_of_slow_clients_cost_no_threads_and_hold_no_probe_up(site: Site) -> None:
     before = threading.active_count()
-    with clients(server.port, 300, b"GET /readyz HTTP/1.1\r\nHost:"):
-        assert get(server, "/readyz").status == 200
+    with clients(site.server.port, 300, b"GET /readyz HTTP/1.1\r\nHost:"):
+        assert get(site.server, "/readyz").status == 200
         assert threading.active_count() == before
 
 
-def test_no_more_connections_than_allowed_stay_open() -> None:
+def test_no_more_connections_than_allowed_stay_open(site: Site) -> None:
     """The oldest give way: they are of no use, and a probe comes and goes within milliseconds."""
-    server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, connections=4)
-    try:
-        with clients(server.port, 20, b"GET ") as made:
 
-            def ended(connection: socket.socket) -> bool:
-                connection.setblocking(False)
-                try:
-                    return connection.recv(1) == b""
-                except BlockingIOError:
-                    return False
-                except OSError:
-                    return True
+    def ended(connection: socket.socket) -> bool:
+        connection.setblocking(False)
+        try:
+            return connection.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
-            eventually(lambda: sum(map(ended, made)) == 16, "all but the newest are closed")
-            assert not any(map(ended, made[-4:]))
-            assert get(server, "/readyz").status == 200
-    finally:
-        server.stop()
+    server = site.serve(connections=4)
+    with clients(server.port, 20, b"GET ") as made:
+        eventually(lambda: sum(map(ended, made)) == 16, "all but the newest are closed")
+        assert not any(map(ended, made[-4:]))
+        assert get(server, "/readyz").status == 200
 
 
-def test_a_client_that_trickles_is_cut_off_in_time() -> None:
+def test_a_client_that_trickles_is_cut_off_in_time(site: Site) -> None:
     """A timeout for each byte would never be reached: the whole connection has a deadline."""
-    server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, deadline=0.5)
-    try:
-        with clients(server.port, 1, b"GET /readyz HTTP/1.1\r\n") as (connection,):
-            connection.settimeout(0.1)
-            until = time.monotonic() + DEADLINE_S
-            while time.monotonic() < until:
-                try:
-                    connection.sendall(b"x")
-                    if connection.recv(1) == b"":
-                        break
-                except TimeoutError:
-                    continue
-                except OSError:
-                    break
-            else:
-                pytest.fail("still connected")
-    finally:
-        server.stop()
+
+    def cut_off() -> bool:
+        try:
+            connection.sendall(b"x")
+            return connection.recv(1) == b""
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    server = site.serve(deadline=0.5)
+    request = b"GET /readyz HTTP/1.1\r\n"
+    with clients(server.port, 1, request) as (connection,):
+        connection.settimeout(0.1)
+        eventually(cut_off, "it is cut off")
 
 
-def test_scrapes_that_hang_hold_no_probe_up() -> None:
-    going_on = threading.Event()
-
-    def hanging() -> tuple[int, str, bytes]:
-        assert going_on.wait(60)
-        return 200, "text/plain", b"up 1\n"
-
-    pages: dict[str, Page] = {"/readyz": probe(lambda: ""), "/metrics": hanging}
-    server = StatusServer("127.0.0.1", 0, pages)
-    try:
-        request = b"GET /metrics HTTP/1.0\r\n\r\n"
-        before = threading.active_count()
-        with clients(server.port, 20, request) as made:
-            for _ in range(5):
-                assert get(server, "/readyz").status == 200
-            assert threading.active_count() == before
-            going_on.set()
-            for each in made:
-                assert read_all(each).endswith(b"up 1\n")
-    finally:
-        going_on.set()
-        server.stop()
+def test_scrapes_that_hang_hold_no_probe_up(site: Site) -> None:
+    site.going_on.clear()
+    before = threading.active_count()
+    with clients(site.server.port, 20, b"GET /metrics HTTP/1.0\r\n\r\n") as made:
+        for _ in range(5):
+            assert get(site.server, "/readyz").status == 200
+        assert threading.active_count() == before
+        site.going_on.set()
+        for each in made:
+            assert read_all(each).endswith(b"up 1\n")
 
 
-def test_clients_that_do_not_read_their_answer_hold_nobody_up() -> None:
-    page = (200, "text/plain", b"x" * (8 << 20))
-    server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: ""), "/metrics": lambda: page})
-    try:
-        with clients(server.port, 10, b"GET /metrics HTTP/1.0\r\n\r\n"):
-            assert get(server, "/readyz").status == 200
-            assert len(get(server, "/metrics").data) == 8 << 20
-    finally:
-        server.stop()
+def test_clients_that_do_not_read_their_answer_hold_nobody_up(site: Site) -> None:
+    site.metrics = b"x" * (8 << 20)
+    with clients(site.server.port, 10, b"GET /metrics HTTP/1.0\r\n\r\n"):
+        assert get(site.server, "/readyz").status == 200
+        assert len(get(site.server, "/metrics").data) == 8 << 20
 
 
-def test_every_answer_is_the_last_of_its_connection(
-    pages: tuple[StatusServer, dict[str, bool]],
-) -> None:
+def test_every_answer_is_the_last_of_its_connection(site: Site) -> None:
     request = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"
-    with clients(pages[0].port, 1, request * 2) as (connection,):
+    with clients(site.server.port, 1, request * 2) as (connection,):
         answer = read_all(connection)
     assert answer.count(b"HTTP/1.1 200 OK") == 1
     assert b"Connection: close\r\n" in answer
@@ -219,7 +203,7 @@ _SCRIPT = """
 import resource, sys
 from agent.observability.http import StatusServer, probe
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
-server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, connections=32)
+server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, slow=[], connections=32)
 print(server.port, flush=True)
 sys.stdin.read()
 server.stop()

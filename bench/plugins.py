@@ -1,8 +1,9 @@
-"""The two plugins that the node path compares, each a process of its own.
+"""The plugins that the node path compares, each a process of its own.
 
 ``ours`` is the agent's allocator with its gRPC server, log and metrics. ``bare`` answers the
 same messages with the IDs it was asked about, which is the least a device plugin can do in
-this language.
+this language. ``asking`` is as bare, and asks the kubelet what must be asked: ``List`` in each
+preferred call, and the checkpoint in each call.
 """
 
 import sys
@@ -101,8 +102,37 @@ class Echo:
         """Do nothing."""
 
 
+class Asking(Echo):
+    """The bare plugin, which asks and does nothing with the answers."""
+
+    def __init__(self, folder: Path, names: Names) -> None:
+        """Ask the kubelet of *folder*."""
+        resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
+        self._record = PodResources(folder / "r.sock", resources=resources)
+        self._checkpoint = CheckpointFile(folder / "plugins", resources)
+
+    def prefer(
+        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        """Ask for both; return the first."""
+        self._checkpoint.read()
+        self._record.list(within=1.0)
+        return super().prefer(resource, available, must, size)
+
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+        """Read the checkpoint; return the card's name."""
+        self._checkpoint.read()
+        return super().allocate(resource, device_ids)
+
+    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
+        """Read the checkpoint."""
+        self._checkpoint.read()
+
+
 @click.command(context_settings={"auto_envvar_prefix": "GPU_TURNSTILE_BENCH"})
-@click.option("--plugin", type=click.Choice(["ours", "bare"]), required=True, show_envvar=True)
+@click.option(
+    "--plugin", type=click.Choice(["ours", "asking", "bare"]), required=True, show_envvar=True
+)
 @click.option("--cards", type=int, required=True, show_envvar=True)
 @click.option("--live", type=int, required=True, show_envvar=True)
 @click.option("--arriving", type=int, required=True, show_envvar=True)
@@ -115,6 +145,8 @@ def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> Non
     calls: Calls = Echo()
     if plugin == "ours":
         calls = _allocator(table, pods, folder, names)
+    elif plugin == "asking":
+        calls = Asking(folder, names)
     servers = [
         PluginServer(
             DevicePluginService(resource=resource, table=table, calls=calls),

@@ -5,9 +5,9 @@ from bench.load import Load
 from contract.resource import Resource
 
 
-def test_both_plugins_are_measured_and_no_start_waits_for_list() -> None:
+def test_all_plugins_are_measured_and_no_start_waits_for_list() -> None:
     found = nodepath.measure(Load(1, 3, 3), seed=1)
-    assert list(found.times) == list(found.cpu) == ["ours", "bare"]
+    assert list(found.times) == list(found.cpu) == ["ours", "asking", "bare"]
     for measured in found.times.values():
         assert len(measured["container"]) == 2
         assert all(len(measured[call]) == 4 for call in ("GetPreferredAllocation", "Allocate"))

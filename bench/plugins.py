@@ -9,7 +9,6 @@ preferred call, and the checkpoint in each call.
 import sys
 import time
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import click
@@ -48,9 +47,9 @@ class LoadedPods:
         """Return all."""
         return self._views
 
-    def told(self, key: Key) -> AbstractSet[str]:
+    def told(self, key: Key) -> Sequence[str]:
         """Return the UIDs of the pods of a name."""
-        return {self._by_name[key].id.uid}
+        return [self._by_name[key].id.uid]
 
     def is_synced(self) -> bool:
         """Return that all are known."""

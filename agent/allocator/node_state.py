@@ -63,6 +63,7 @@ class NodeState:
         self.written: Checkpoint | None = None
         self._ever_written: set[str] = set()  # UIDs that the checkpoint has shown
         self._seen: set[str] = set()
+        self._met: set[str] = set()
         self._freed: set[str] = set()
         self._confirmed: set[str] = set()
         if self.service is not None and self.service.confirmed:
@@ -94,6 +95,7 @@ class NodeState:
         if life != (self._kubelet or saved):
             self.service, self._earlier, self.turn = None, None, Turn()
             self._seen.clear()
+            self._met.clear()
             self._freed.clear()
             self.listed, self._entries, self._settled = None, None, Settled()
             self._plan = None
@@ -108,22 +110,27 @@ class NodeState:
         self,
         names: Collection[Key],
         shown: AbstractSet[str],
-        told: Callable[[Key], AbstractSet[str]],
+        told: Callable[[Key], Sequence[str]],
     ) -> None:
         """Apply what the API has told since ``List`` showed the pods of the record.
 
         Args:
             names: the names that were read.
             shown: the kubelet's UIDs of the pods that the API showed before ``List``.
-            told: the UIDs of the pods of a name, as the watch has told.
+            told: the UIDs of the pods of a name, as they came, by the watch.
         """
         before = len(self._confirmed)
         for each in self.record.open:
-            if each.id.key in names and self.turn.is_new(each, self.record):
+            new = self.turn.is_new(each, self.record)
+            if each.id.key in names and new:
                 uids = map(kubelet_uid, self.pods.of_name(each.id.key))
                 self._confirmed |= {uid for uid in uids if uid in shown and self.pods.is_shown(uid)}
-            if each.lacks and each.view is not None and told(each.id.key) == {each.id.uid}:
-                self._confirmed.add(each.uid)
+            if each.lacks and each.view is not None:
+                named = told(each.id.key)
+                # Those of a name are admitted as they came (K1): none of before comes to List now.
+                met = [at for at, uid in enumerate(named) if uid in self._met] if new else []
+                if list(named[met[-1] + 1 if met else 0 :]) == [each.id.uid]:
+                    self._confirmed.add(each.uid)
         self._stale = self._stale or len(self._confirmed) > before
 
     def see(
@@ -237,6 +244,7 @@ class NodeState:
         """Keep which pods were listed, and whose places were offered (R2)."""
         settled = self.record.settled.by_uid.keys()
         self._seen |= settled
+        self._met |= settled | {each.uid for each in self.record.open if each.sure}
         self._freed -= settled
         for each in self.record.others:
             if each.listed is not None and each.uid:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from agent.allocator.model.pod_view import Key, PodView
@@ -36,6 +35,7 @@ class PodApi(Protocol):
 # UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
 # meanwhile must not bring such a pod back.
 _MOST_GONE = 1024
+_MOST_OF_NAME = 8
 # After a list, pods of which the watch tells nothing may still be on the node for so long: they
 # were deleted by force before, and the kubelet has not come to that.
 _GAP_SECONDS = 5.0
@@ -70,7 +70,7 @@ class PodCache:
         self._replaced: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
         # UIDs of each name that the watch has told of since the last list, and when that was.
-        self._told: OrderedDict[Key, set[str]] = OrderedDict()
+        self._told: OrderedDict[Key, list[str]] = OrderedDict()
         self._listed_at = 0.0
         self.synced = threading.Event()
         """Set once the first list has been read."""
@@ -87,15 +87,15 @@ class PodCache:
         """Return all known pods; the same object for as long as nothing has changed."""
         return self._tuple
 
-    def told(self, key: Key) -> AbstractSet[str]:
-        """Return the UIDs of the pods of a name that the watch has told of, gone ones too.
+    def told(self, key: Key) -> Sequence[str]:
+        """Return the UIDs of the pods of a name, as they came, gone ones too, by the watch.
 
-        An empty one is among them while there may be pods that it has not told of: it tells of
-        every pod, in order, but not of what there was before it began.
+        An empty one stands for others that there may be: the watch tells of every pod, in order,
+        but not of what there was before it began.
         """
         with self._lock:
             gap = self._clock() < self._listed_at + _GAP_SECONDS
-            return self._told.get(key, set()) | ({""} if gap else set())
+            return [*self._told.get(key, ()), *([""] if gap else [])]
 
     def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
         """Ask the API for one pod, within so many seconds, and remember it.
@@ -147,8 +147,8 @@ class PodCache:
             self._tuple = tuple(fresh.values())
             self._listed_at = self._clock()
             self._told.clear()
-            for view in fresh.values():
-                self._told.setdefault(view.id.key, set()).add("")  # and others, perhaps
+            for view in fresh.values():  # others came before it, perhaps
+                self._told.setdefault(view.id.key, [""]).append(view.id.uid)
         self.synced.set()
         for view in changed:
             with _alone({"metadata": {"name": view.id.name, "namespace": view.id.namespace}}):
@@ -167,7 +167,10 @@ class PodCache:
             with _alone(obj):
                 view = self._remember(obj)
                 with self._lock:
-                    self._told.setdefault(view.id.key, set()).add(view.id.uid)
+                    told = self._told.setdefault(view.id.key, [])
+                    if view.id.uid not in told:
+                        told.append(view.id.uid)
+                        told[:] = told if len(told) <= _MOST_OF_NAME else ["", *told[2:]]
                     while len(self._told) > _MOST_GONE:
                         self._told.popitem(last=False)
 

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -107,10 +106,10 @@ class PodsInMemory:
         for view in changed:
             self._on_change(view)
 
-    def told(self, key: Key) -> AbstractSet[str]:
+    def told(self, key: Key) -> Sequence[str]:
         """Return the UIDs of the pods of a name that the watch has told of."""
         with self._lock:
-            return {each.id.uid for each in self._told.values() if each.id.key == key}
+            return [each.id.uid for each in self._told.values() if each.id.key == key]
 
     def is_synced(self) -> bool:
         """Return whether all pods are known."""

@@ -6,7 +6,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -163,8 +162,8 @@ class FakePods:
         self.cached.pop(view.id, None)
         self.on_server.pop(view.id.key, None)
 
-    def told(self, key: Key) -> AbstractSet[str]:
-        return {""}  # only the watch of a real API server tells that
+    def told(self, key: Key) -> Sequence[str]:
+        return [""]  # only the watch of a real API server tells that
 
     def is_synced(self) -> bool:
         return True

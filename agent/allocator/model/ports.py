@@ -1,7 +1,6 @@
 """What the allocator needs from outside, as Protocols: adapters and test fakes implement them."""
 
 from collections.abc import Collection, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from agent.allocator.model.answer import Answer
@@ -26,10 +25,10 @@ class PodSource(Protocol):
         """Return whether the API has told all pods of the node once."""
         ...
 
-    def told(self, key: Key) -> AbstractSet[str]:
-        """Return the UIDs of the pods of a name that the watch has told of, gone ones too.
+    def told(self, key: Key) -> Sequence[str]:
+        """Return the UIDs of the pods of a name, as they came, gone ones too, by the watch.
 
-        An empty one is among them while there may be pods that it has not told of.
+        An empty one stands for others that there may be.
         """
         ...
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.allocator.model.pod_view import PodView
 from agent.errors import GrantError, ResolutionError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
@@ -319,27 +320,48 @@ def test_a_pod_that_only_the_kubelet_shows_keeps_what_it_holds(node: Node) -> No
 @pytest.mark.parametrize(
     ("told", "paused", "evidence"),
     [
-        ({"uid-a"}, 3, Evidence.WITNESS),
-        ({"uid-a", "uid-before"}, 3, Evidence.ORDER),
-        ({"uid-before"}, 50, Evidence.ORDER),
+        (["uid-a"], 3, Evidence.WITNESS),
+        (["", "uid-a"], 3, Evidence.ORDER),
+        (["uid-before", "uid-a"], 3, Evidence.ORDER),
+        (["", "uid-listed", "uid-a"], 3, Evidence.WITNESS),
+        (["uid-listed", "uid-between", "uid-a"], 3, Evidence.ORDER),
+        (["uid-listed", "uid-a", ""], 3, Evidence.ORDER),
+        (["uid-listed"], 50, Evidence.ORDER),
     ],
-    ids=["it was told of, alone", "its name had another pod", "it is never told of"],
+    ids=[
+        "it was told of, alone",
+        "others may have been there before the watch",
+        "its name had another pod, which the kubelet may come to now",
+        "its name had another pod, which the kubelet has come to",
+        "and one more, which it has not come to",
+        "nobody knows whether there are others",
+        "it is never told of",
+    ],
 )
 def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
     node: Node,
     monkeypatch: pytest.MonkeyPatch,
-    told: set[str],
+    told: list[str],
     paused: int,
     evidence: Evidence,
 ) -> None:
-    """Only the watch tells that a name has no other pod; on a busy node it is late."""
-    monkeypatch.setattr(node.pods, "told", lambda _: told if node.paused >= 3 else set())
-    pod = make_pod("a", asks(30, 8))
-    pod = replace(pod, id=pod.id._replace(uid="uid-a"), runtime_uid="uid-a")
+    """Only the watch tells that no other pod of a name can be asking; on a busy node it is late."""
+    before = node.admitted(_named("uid-listed"))
+    node.start(before)
+    node.forget(before)
+    node.allocator.refresh()
+    node.paused = 0
+    monkeypatch.setattr(node.pods, "told", lambda _: told if node.paused >= 3 else [])
+    pod = _named("uid-a")
     node.pods.on_server[pod.id.key] = pod
     node.record.show(pod)
     node.prefer(CORE, 30)
-    assert (node.paused, node.decision_log.evidence("prefer")) == (paused, [evidence])
+    assert (node.paused, node.decision_log.evidence("prefer")[2:]) == (paused, [evidence])
+
+
+def _named(uid: str) -> PodView:
+    pod = make_pod("a", asks(30, 8))
+    return replace(pod, id=pod.id._replace(uid=uid), runtime_uid=uid)
 
 
 # --- an agent that starts while the API is away -------------------------------------------

@@ -344,15 +344,25 @@ def test_a_list_beside_the_watch_that_is_refused_is_an_outage(error: Exception) 
         cache_of(FakePodApi(error)).refresh(within=1)
 
 
-def test_a_pod_is_the_only_one_of_its_name_if_the_watch_alone_has_told_of_it() -> None:
-    """What was there of a name before a list, and shortly after one, nobody has told."""
+def test_the_watch_tells_the_pods_of_a_name_as_they_came() -> None:
+    """An empty UID stands for what there was before a list: nobody has told of all of them."""
     clock = FakeClock()
-    cache = cache_of(FakePodApi(([entry("listed")], "3")), clock)
+    cache = cache_of(FakePodApi(([entry("listed", "u-0")], "3")), clock)
     cache.list()
-    for name, uid in (("listed", ""), ("new", ""), ("twice", "u-1"), ("twice", "u-2")):
+    many = [("many", f"u-{number}") for number in range(10)]
+    for name, uid in (
+        ("listed", "u-1"),
+        ("new", "u"),
+        ("new", "u"),
+        ("two", "b"),
+        ("two", "a"),
+        *many,
+    ):
         cache.apply("ADDED", entry(name, uid))
-    views = {view.id.uid: view for view in cache.views()}
-    assert not any(cache.told(view.id.key) == {uid} for uid, view in views.items())
-    clock.now += 5.0
-    alone = [uid for uid, view in views.items() if cache.told(view.id.key) == {uid}]
-    assert alone == ["uid-new"]
+    cache.apply("DELETED", entry("two", "b"))
+    names = ("listed", "new", "two", "none")
+    assert [cache.told(("default", name))[-1] for name in names] == [""] * 4
+    clock.now += 5.0  # what was deleted by force before the list the kubelet has come to by now
+    told = [cache.told(("default", name)) for name in names]
+    assert told == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
+    assert cache.told(("default", "many")) == ["", *(f"u-{number}" for number in range(3, 10))]

@@ -144,8 +144,9 @@ class Record:
     def withheld(self, asked: Resource, offered: AbstractSet[str]) -> frozenset[str]:
         """Return what the kubelet counts as used of the other resource, and nobody holds (R7, K31).
 
-        What a pod that is over had is counted as a whole or not at all: if its places of what is
-        asked for are not offered, the rest would not be either.
+        What a container of a pod that is over had is counted if its places of what is asked for are
+        not offered. A container that has none of these goes with its pod. The kubelet frees a pod
+        as a whole, but may never have counted a container whose admission it refused (K21).
 
         Args:
             asked: the resource that is asked for.
@@ -153,9 +154,12 @@ class Record:
         """
         counted: set[str] = set()
         for each in self.others:
-            mine = _NOTHING.union(*(one.get(asked, _NOTHING) for one in each.outdated.values()))
-            if not mine & offered:
-                counted.update(*(one.get(asked.other, _NOTHING) for one in each.outdated.values()))
+            containers = each.outdated.values()
+            freed = any(one.get(asked, _NOTHING) & offered for one in containers)
+            for one in containers:
+                mine = one.get(asked, _NOTHING)
+                if not mine & offered and (mine or not freed):
+                    counted |= one.get(asked.other, _NOTHING)
         return frozenset(counted - self.held(asked.other))
 
 
@@ -240,7 +244,7 @@ class _Reading:
         shown = Record(tuple(found), listing, settled)
         there = settled.by_uid.keys() | {each.uid for each in found}
         found += [self._unlisted_pod(uid, shown) for uid in self.written.pods if uid not in there]
-        for each in self._served:
+        for each in self.services:  # what was rejected half served is counted for a while (K21)
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
                 view = self.pods.by_uid(each.uid)
                 over = listing or (view is not None and self._has_ended(view))

@@ -314,6 +314,35 @@ def test_what_a_pod_that_is_over_had_is_withheld_as_a_whole_or_not_at_all(
     assert record.withheld(CORE, offered) == withheld
 
 
+def test_a_container_that_the_kubelet_refused_says_nothing_of_those_before_it() -> None:
+    """K21: it was answered, and never counted; what the pod had before is counted for a while."""
+    cores = [ids("GPU-0", range(at, at + 10)) for at in (0, 10)]
+    blocks = [ids("GPU-0", [at]) for at in (0, 1)]
+    held = {f"c{at}": {CORE: cores[at], MEMORY: blocks[at]} for at in (0, 1)}
+    record = _read([], written(p=held), views=[SEVERAL], seen=Seen(listed={"u-p"}))
+    assert record.withheld(MEMORY, EVERY - blocks[0]) == cores[0]
+
+
+def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
+    """K21: the file never has it; another pod has been served since."""
+    record = _read(
+        [listed("q", c0=None)],
+        None,
+        _service(_answer("c0", B), pod=GUEST.id, uid="u-q"),
+        _service(_answer("c0", A)),
+        views=[POD, GUEST],
+    )
+    assert record.held(CORE) == B
+    assert record.withheld(MEMORY, EVERY) == A
+
+
+def test_a_container_without_any_of_what_is_asked_for_goes_with_its_pod() -> None:
+    held = {"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}}
+    record = _read([], written(p=held), views=[SEVERAL], seen=Seen(listed={"u-p"}))
+    assert record.withheld(CORE, EVERY) == frozenset()
+    assert record.withheld(CORE, EVERY - A) == B | C
+
+
 def test_what_another_holds_by_now_is_not_withheld() -> None:
     file = written(p=FREED)
     entry = listed("q", c0={MEMORY: B})

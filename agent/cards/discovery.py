@@ -73,19 +73,6 @@ class Observer(Protocol):
         ...
 
 
-class Unobserved:
-    """Tells nobody."""
-
-    def cards_changed(self, status: CardsStatus) -> None:
-        """Ignore it."""
-
-    def card_turned(self, card: Card, health: CardHealth) -> None:
-        """Ignore it."""
-
-    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
-        """Ignore it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How often, in seconds.
@@ -118,7 +105,7 @@ class CardWatch:
         source: Source,
         *,
         rules: Rules,
-        observer: Observer | None = None,
+        observer: Observer,
         pace: Pace | None = None,
         now: Callable[[], Moment] = _now,
         jitter: Jitter = by_chance,
@@ -128,7 +115,7 @@ class CardWatch:
         """Set once there are cards and each was probed."""
         self._source = source
         self._rules = rules
-        self._observer = observer or Unobserved()
+        self._observer = observer
         self._pace = pace or Pace()
         self._now = now
         self._jitter = jitter

@@ -42,16 +42,10 @@ _ADVICE = {
 
 
 class DriverFolder:
-    """The generations of driver files in one folder. For one thread of each agent of a node.
+    """The generations of driver files beside *link*. For one thread of each agent of a node."""
 
-    Args:
-        link: the link to the one of today; its folder is made when something is laid out.
-        at: told of every step before it is made.
-    """
-
-    def __init__(self, link: Path, *, at: Callable[[str], None] = lambda _step: None) -> None:
+    def __init__(self, link: Path) -> None:
         self._base, self._name = link.parent, link.name
-        self._at = at
 
     @property
     def usable(self) -> bool:
@@ -61,11 +55,8 @@ class DriverFolder:
     def lay_out(self, layout: Layout, open_source: Callable[[Source], int]) -> bool:
         """See to it that containers find *layout*; return whether anything had to be changed.
 
-        Does nothing where another agent of the node is at it.
-
-        Args:
-            layout: the content.
-            open_source: opens a file of the host.
+        Does nothing where another agent of the node is at it. *open_source* opens a file of the
+        host.
 
         Raises:
             DriverFilesError: a file is not as it was, or the disk does not let us.
@@ -86,10 +77,8 @@ class DriverFolder:
         """Remove generations that no container can have any more; return their names.
 
         A generation that was replaced before the last boot has no container left: those that
-        were started again since have that of today. Else it is removed while *idle*.
-
-        Args:
-            idle: whether no container of the node has a GPU.
+        were started again since have that of today. Else it is removed while *idle*: no container
+        of the node has a GPU.
 
         Raises:
             DriverFilesError: the disk does not let us.
@@ -110,10 +99,8 @@ class DriverFolder:
                 if retired is None:  # the note was lost
                     replace(base, {f".{name}{_RETIRED}": boot})
                 if idle or (retired is not None and retired != boot):
-                    self._at("prune")
                     # Away at once: what is left of it must not be taken for a whole one.
                     os.rename(name, f".{name}.gone", src_dir_fd=base, dst_dir_fd=base)
-                    self._at("delete")
                     remove(base, f".{name}.gone")
                     remove(base, f".{name}{_RETIRED}")
                     removed.append(name)
@@ -163,12 +150,10 @@ class DriverFolder:
         )
         beside = f".{name}.new"
         try:
-            self._at("make")
             os.mkdir(beside, 0o755, dir_fd=base)
             with opened(beside, base) as made:
                 os.fchmod(made, 0o755)
                 self._fill(made, layout, open_source)
-            self._at("rename")
             os.rename(beside, name, src_dir_fd=base, dst_dir_fd=base)
             os.fsync(base)
         except BaseException:
@@ -183,7 +168,6 @@ class DriverFolder:
                 os.fchmod(folder, 0o755)
                 for path, source in sorted(layout.files.items()):
                     if path.startswith(f"{name}/"):
-                        self._at("copy")
                         file = open_source(source)
                         try:
                             _copy(file, folder, path.partition("/")[2], source.size)
@@ -202,11 +186,9 @@ class DriverFolder:
             replace(base, {f".{before}{_RETIRED}": _boot_id()})
         if _is_folder(base, self._name):  # made by a container runtime that found no link
             os.rmdir(self._name, dir_fd=base)
-        self._at("link")
         beside = f".{self._name}.new"
         remove(base, beside)
         os.symlink(name, beside, dir_fd=base)
-        self._at("switch")
         os.rename(beside, self._name, src_dir_fd=base, dst_dir_fd=base)
         os.fsync(base)
 

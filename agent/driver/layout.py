@@ -70,17 +70,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file of the host that may belong to the driver.
-
-    Attributes:
-        folder: ``bin``, ``lib`` or ``lib64``.
-        name: by which it is looked up: a soname, or a program's name.
-        source: the file that this name leads to.
-    """
+    """A file of the host that may belong to the driver."""
 
     folder: str
+    """``bin``, ``lib`` or ``lib64``."""
     name: str
+    """By which it is looked up: a soname, or a program's name."""
     source: Source
+    """The file that this name leads to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import Unavailable
@@ -48,15 +47,6 @@ _MOST_DIRECTORIES = 1024
 
 class CgroupError(Exception):
     """What the kernel tells of a process names no one container: it is not believed."""
-
-
-class CgroupVersion(StrEnum):
-    """How a node's cgroups are mounted."""
-
-    V1 = "v1"
-    HYBRID = "hybrid"
-    """Controllers as in v1, and beside them a v2 hierarchy without any."""
-    V2 = "v2"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,20 +168,6 @@ class Cgroups:
         self._proc = proc
         self._mount = mount
 
-    def version(self) -> CgroupVersion:
-        """Return how cgroups are mounted.
-
-        Raises:
-            Unavailable: they are not.
-        """
-        if (self._mount / "cgroup.controllers").exists():
-            return CgroupVersion.V2
-        if (self._mount / "unified/cgroup.controllers").exists():
-            return CgroupVersion.HYBRID
-        if any(self._mount.glob("*/cgroup.procs")):
-            return CgroupVersion.V1
-        raise Unavailable(f"cgroups: none are mounted at {self._mount}")
-
     def container_of(self, pid: int) -> ContainerCgroup | None:
         """Find the container of a process; ``None`` when it has none, or has ended.
 
@@ -202,7 +178,7 @@ class Cgroups:
         if pid <= 0:
             raise CgroupError(_foreign("the process"))
         text = self._read(pid)
-        return None if text is None else self._find(text, self._init())
+        return None if text is None else find_container(parse_memberships(text), self._init())
 
     def containers_of(self, pids: Iterable[int]) -> dict[int, ContainerCgroup]:
         """Find the containers of many processes at once.
@@ -224,7 +200,7 @@ class Cgroups:
                 continue
             if text not in by_text:
                 try:
-                    by_text[text] = self._find(text, init)
+                    by_text[text] = find_container(parse_memberships(text), init)
                 except CgroupError:
                     by_text[text] = None
             container = by_text[text]
@@ -249,9 +225,6 @@ class Cgroups:
     def _init(self) -> tuple[Membership, ...]:
         text = self._read(1)
         return () if text is None else parse_memberships(text)
-
-    def _find(self, text: str, init: Sequence[Membership]) -> ContainerCgroup | None:
-        return find_container(parse_memberships(text), init)
 
     def _read(self, pid: int) -> str | None:
         path = f"{self._proc}/{pid}/cgroup"
@@ -291,7 +264,7 @@ class Cgroups:
             if text is None or container_id not in text:
                 continue
             try:
-                found = self._find(text, init)
+                found = find_container(parse_memberships(text), init)
             except CgroupError:  # in two containers at once: of neither
                 continue
             if found is not None and found.container_id == container_id:

@@ -41,19 +41,9 @@ class Runtime(Protocol):
 class Owners:
     """Finds the containers of processes. Asks the runtime once for each container."""
 
-    def __init__(
-        self, processes: Processes, runtime: Runtime, *, own_pid: int | None = None
-    ) -> None:
-        """Ask the kernel's *processes* and the *runtime*.
-
-        Args:
-            processes: of the whole node.
-            runtime: the container runtime.
-            own_pid: this process, as it sees itself.
-        """
+    def __init__(self, processes: Processes, runtime: Runtime) -> None:
         self._processes = processes
         self._runtime = runtime
-        self._blind = (os.getpid() if own_pid is None else own_pid) == 1
         self._known: dict[str, Owner] = {}
 
     def find(self, pids: Collection[int]) -> dict[int, Owner]:
@@ -63,7 +53,7 @@ class Owners:
             Unavailable: kernel or runtime do not answer, or the agent does not see processes
                 other than its own. Nothing is known then: zeros would be lies.
         """
-        if self._blind:  # the first process of a PID namespace sees no process of the host
+        if os.getpid() == 1:  # the first process of a PID namespace sees no process of the host
             raise Unavailable("the host's processes are not visible: the agent needs hostPID")
         containers = self._processes.containers_of(pids)
         there = {each.container_id for each in containers.values()}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.enforcement.vcuda.identification import Peer
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 
@@ -43,7 +42,7 @@ class Runtime(Protocol):
         ...
 
     def succeeded(self, pod_uid: str, *, within: float) -> Collection[str]:
-        """List the containers of a pod that have ended well since it was last set up.
+        """Return the containers of a pod that have ended well since it was last set up.
 
         Raises:
             Unavailable: no answer in time.
@@ -51,24 +50,12 @@ class Runtime(Protocol):
         ...
 
 
-class Peers(Protocol):
-    """Tells who is calling."""
-
-    def peer(self, address: str) -> Peer | None:
-        """Return who is behind a connection; ``None`` when nobody is known there."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the limits file says of the node.
-
-    Attributes:
-        bus_ids: PCI bus ID of each card, by UUID.
-        driver: the driver's version, empty where it is not known.
-        block: bytes of a memory block.
-    """
+    """What the limits file says of the node; what is not known is empty."""
 
     bus_ids: Callable[[str], str]
+    """The PCI bus ID of a card, by its UUID."""
     driver: Callable[[], str]
     block: int
+    """Bytes of a memory block."""

@@ -162,15 +162,6 @@ def rounds(driver: Driver, more: int = 3) -> None:
 # --- finding ------------------------------------------------------------------------------
 
 
-def test_before_the_first_look_nothing_is_known(driver: Driver) -> None:
-    watch = CardWatch(driver, rules=Rules())
-    assert watch.inventory is None
-    assert watch.status == CardsStatus()
-    assert not watch.known.is_set()
-    assert not watch.healthy("GPU-0")
-    assert watch.unhealthy("GPU-0") == "not known"
-
-
 def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(
     driver: Driver, clock: Clock, diary: Diary
 ) -> None:
@@ -285,17 +276,6 @@ def test_cards_without_events_are_told_and_probed(
         eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
         assert watch.status.unwatched == {"GPU-0": "NVML: Not Supported"}
     assert driver.waits == 0
-
-
-def test_cards_are_probed_now_and_then(driver: Driver, clock: Clock, diary: Diary) -> None:
-    with watching(make(driver, clock, diary, replace(BUSY, probe=10.0))) as watch:
-        assert watch.known.wait(20)
-        driver.answers["GPU-0"] = LOST
-        clock.at = 9.9
-        rounds(driver)
-        assert watch.healthy("GPU-0")
-        clock.at = 10
-        eventually(lambda: not watch.healthy("GPU-0"), "it is probed")
 
 
 def test_a_new_session_looks_for_a_card_that_does_not_answer(

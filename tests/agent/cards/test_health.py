@@ -146,17 +146,6 @@ def test_when_a_card_comes_back(happened: list[tuple[float, Happening]], healthy
     assert story(*happened).healthy is healthy
 
 
-def test_new_uncorrectable_errors_need_a_reset_and_an_absence_shows_one() -> None:
-    assert story((0, Probe(uncorrectable=1)), (1, Probe(uncorrectable=3))).needs_reset
-    assert story(*GONE).reset_seen
-    assert story((0, CONTAINED), (300, TOLD_ALL_WELL)) == CardHealth(uncorrectable=0)
-
-
-def test_a_probe_without_a_count_keeps_the_last_one() -> None:
-    assert story((0, Probe(uncorrectable=7)), (1, Probe())).uncorrectable == 7
-    assert story((0, Probe())) == CardHealth()
-
-
 # --- properties -----------------------------------------------------------------------
 
 _faults = st.sampled_from(
@@ -251,15 +240,3 @@ def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
     count = ill.uncorrectable
     well = after_probe(ill, Probe(count, action=""), moment(1000 + rules.quiet), rules)
     assert well.healthy
-
-
-@patient
-@given(stories(), _faults, _faults, _rules)
-def test_the_order_of_faults_of_one_moment_changes_only_what_is_told(
-    told: Sequence[tuple[float, Happening]], one: Fault, other: Fault, rules: Rules
-) -> None:
-    before = story(*told, rules=rules)
-    now = moment(2000)
-    there = after_fault(after_fault(before, one, now, rules), other, now, rules)
-    back = after_fault(after_fault(before, other, now, rules), one, now, rules)
-    assert replace(there, fault=None, since=None) == replace(back, fault=None, since=None)

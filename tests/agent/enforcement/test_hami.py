@@ -342,8 +342,8 @@ def test_a_shared_file_that_a_container_could_not_write_is_a_refusal_and_made_an
         with pytest.raises(EnforcementError) as refused:
             node.hami.start(SHARE_IDS, entitled())
     assert str(refused.value) == (
-        "state-dir: cannot make what limits this container: Read-only file system: "
-        "the agent's log tells more"
+        "state-dir: cannot write the limits of this container: Read-only file system: "
+        "the node's admin must put it on a file system that can be written"
     )
     node.hami.start(SHARE_IDS, entitled())
     assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666

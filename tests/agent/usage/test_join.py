@@ -146,6 +146,8 @@ def test_only_what_goes_on_is_told_and_once() -> None:
     assert not any(told(at) for at in (0, 29))
     assert not told(30, {})  # a pause: it begins anew
     assert not any(told(at) for at in (31, 60))
+    watch_twice = OveruseWatch(RULES)
+    assert [watch_twice.look(at, (A,), much) for at in (0, 60)] == [[], []]  # too few looks
     assert told(61)
     assert not any(told(at) for at in (70, 200))
     watch.look(201, (), {})  # the container has gone: another of its name is another
@@ -153,8 +155,3 @@ def test_only_what_goes_on_is_told_and_once() -> None:
     watch.interrupt()
     assert not any(told(at) for at in (240, 260))
     assert told(270)
-
-
-def test_two_looks_far_apart_are_not_enough() -> None:
-    watch = OveruseWatch(RULES)
-    assert [watch.look(at, (A,), {A.ref: {"GPU-0": Used(90, 0)}}) for at in (0, 60)] == [[], []]

@@ -9,7 +9,6 @@ import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.backend import Vcuda
@@ -43,18 +42,12 @@ def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site:
     answer = site.vcuda.answer(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
     assert answer == Answer(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
-    assert directory.is_dir()
+    assert names(directory) == []
     memory = Grant(MEMORY, (Share("GPU-0", 4),))
     assert site.vcuda.answer(given.ref, ids("GPU-0", range(4)), memory) == Answer()
     assert names(site.state / "tickets") == [directory.parent.name]
-
-
-def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> None:
-    given = entitlement()
-    site.vcuda.answer(given.ref, IDS_A, given.cores)
-    assert names(site.directory(IDS_A)) == []
     site.vcuda.start(IDS_A, given)
-    assert names(site.directory(IDS_A)) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
 def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
@@ -200,18 +193,14 @@ def _vcuda(state_dir: Path) -> Vcuda:
     )
 
 
-def test_a_state_directory_that_is_a_file_is_told(folder: Path) -> None:
-    file = folder / "file"
-    file.touch()
-    vcuda = _vcuda(file)
-    with pytest.raises(EnforcementError, match=r"^state-dir: cannot clean .*: Not a directory: "):
-        vcuda.open()
-    vcuda.close()
-
-
-def test_a_state_directory_with_too_long_a_path_is_told(folder: Path) -> None:
-    vcuda = _vcuda(folder / ("x" * 100))
-    with pytest.raises(EnforcementError, match=r"^state-dir: cannot listen there: "):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("file", r"cannot clean .*: Not a directory: "), ("x" * 100, "cannot listen there: ")],
+)
+def test_a_state_directory_that_cannot_be_is_told(folder: Path, name: str, told: str) -> None:
+    (folder / "file").touch()
+    vcuda = _vcuda(folder / name)
+    with pytest.raises(EnforcementError, match=rf"^state-dir: {told}"):
         vcuda.open()
     assert not vcuda.alive
     vcuda.close()
@@ -245,31 +234,18 @@ def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None
 # --- who starts, of several that were handed the same places -------------------------------
 
 
-def handed_on() -> list[Entitlement]:
-    return [entitlement(name=name) for name in ("init-a", "init-b", "main")]
-
-
-@pytest.mark.parametrize(
-    ("ended", "starts"),
-    [
-        (set(), "init-a"),
-        ({"init-a"}, "init-b"),
-        ({"init-a", "init-b"}, "main"),
-        ({"init-a", "init-b", "main"}, "main"),  # which is started again
-    ],
-)
 def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
-    site: Site, ended: set[str], starts: str
-) -> None:
-    site.runtime.ended[POD_A.uid] = ended
-    assert site.vcuda.which(handed_on()).ref.container == starts
-
-
-def test_who_stays_is_taken_where_the_runtime_does_not_tell(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.runtime.down = True
-    assert site.vcuda.which(handed_on()).ref.container == "main"
+    several = [entitlement(name=name) for name in ("init-a", "init-b", "main")]
+    ended = site.runtime.ended[POD_A.uid] = set()
+    for starts in ("init-a", "init-b", "main"):
+        assert site.vcuda.which(several).ref.container == starts
+        ended.add(starts)
+    assert site.vcuda.which(several).ref.container == "main"  # which is started again
+    ended.clear()
+    site.runtime.down = True  # then it is the one that stays
+    assert site.vcuda.which(several).ref.container == "main"
     assert "who starts is guessed" in caplog.messages
 
 

@@ -23,7 +23,7 @@ from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
-from agent.runtime.cri import ContainerInfo, ContainerState
+from agent.runtime.cri import ContainerInfo
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
 from tests.agent.enforcement.vcuda.client import stub
 
@@ -145,12 +145,10 @@ class Site:
         pod: PodId = POD_A,
         name: str = "main",
         *,
-        state: ContainerState = ContainerState.RUNNING,
+        ended: bool = False,
     ) -> None:
         """The runtime runs a container."""
-        self.runtime.containers[container_id] = ContainerInfo(
-            container_id, name, pod.uid, pod.namespace, pod.name, state, 1
-        )
+        self.runtime.containers[container_id] = ContainerInfo(name, pod.uid, ended)
         self._cgroup(container_id, pod).mkdir(parents=True, exist_ok=True)
         self._list(container_id, pod, ())
 

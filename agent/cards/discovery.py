@@ -62,15 +62,12 @@ class Observer(Protocol):
 
     def cards_changed(self, status: CardsStatus) -> None:
         """Anything of :meth:`CardsStatus.news` is new."""
-        ...
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
         """Report that a card became unhealthy, or healthy again."""
-        ...
 
     def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
         """Report that the driver told of an event; *counts*: it is the card's fault."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +300,7 @@ class CardWatch:
         self._status = replace(self._status, **changes)  # type: ignore[arg-type]
 
     def _tell(self) -> None:
-        """Return what is new, once."""
+        """Report what is new, once."""
         news = self._status.news()
         if news != self._told:
             self._told = news

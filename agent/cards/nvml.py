@@ -66,7 +66,6 @@ class NvmlSource:
     """Opens sessions with the driver."""
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
-        """Look PCI devices up under *sysfs*."""
         self._pci = PciDevices(sysfs)
 
     @contextmanager
@@ -219,11 +218,7 @@ class NvmlSession:
         return self._events is not None
 
     def watch(self, uuids: Collection[str]) -> dict[str, str]:
-        """Ask to be told of Xids and double-bit ECC errors.
-
-        Returns:
-            For each card that tells nothing: why.
-        """
+        """Ask to be told of Xids and double-bit ECC errors; why, for each card that tells none."""
         silent: dict[str, str] = {}
         with translated():
             try:
@@ -252,10 +247,7 @@ class NvmlSession:
         return silent
 
     def wait(self, seconds: float) -> tuple[str, Fault] | None:
-        """Wait for an event of a watched card.
-
-        Returns:
-            The card's UUID and what happened; ``None`` when nothing did in time.
+        """Wait for an event of a watched card: its UUID and what happened; ``None`` if nothing did.
 
         Raises:
             Unavailable: no event can be had, or one came that belongs to no card; the

@@ -17,13 +17,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agent.driver.layout import Layout, Source
 from agent.errors import DriverFilesError
-from agent.host.directories import names, open_folder, opened, read, remove, replace
+from agent.host.directories import names, opened, read, remove, replace
 
 FOLDERS = ("bin", "lib", "lib64")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -31,6 +32,7 @@ _LOCK = ".lock"
 _RETIRED = ".retired"
 _SCRAP = (".new", ".gone")  # what a killed agent may leave
 _CHUNK = 1 << 24
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LONGEST_BOOT_ID = 64
 _MOST_REPAIRS = 100
 
@@ -168,11 +170,7 @@ class DriverFolder:
                 os.fchmod(folder, 0o755)
                 for path, source in sorted(layout.files.items()):
                     if path.startswith(f"{name}/"):
-                        file = open_source(source)
-                        try:
-                            _copy(file, folder, path.partition("/")[2], source.size)
-                        finally:
-                            os.close(file)
+                        _copy(open_source(source), folder, path.partition("/")[2], source.size)
                 for path, target in sorted(layout.links.items()):
                     if path.startswith(f"{name}/"):
                         os.symlink(target, path.partition("/")[2], dir_fd=folder)
@@ -200,25 +198,20 @@ class DriverFolder:
 
 
 def _copy(file: int, folder: int, name: str, size: int) -> None:
-    """Copy a file that has *size* bytes.
+    """Copy a file that has *size* bytes, and close it.
 
     Raises:
         DriverFilesError: it has more or less.
     """
-    out = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755, dir_fd=folder)
-    try:
-        os.fchmod(out, 0o755)
-        done = 0
-        while chunk := os.read(file, _CHUNK):
-            done += len(chunk)
-            left = memoryview(chunk)
-            while left:
-                left = left[os.write(out, left) :]
-        if done != size:
-            raise DriverFilesError(f"driver-dir: {name} is being changed on the host")
-        os.fsync(out)
-    finally:
-        os.close(out)
+    with os.fdopen(file, "rb") as source:
+        out = os.open(name, _NEW, 0o755, dir_fd=folder)
+        with os.fdopen(out, "wb") as copy:
+            os.fchmod(out, 0o755)
+            shutil.copyfileobj(source, copy, _CHUNK)
+            copy.flush()
+            if os.fstat(out).st_size != size:
+                raise DriverFilesError(f"driver-dir: {name} is being changed on the host")
+            os.fsync(out)
 
 
 def _is_folder(base: int, name: str) -> bool:
@@ -237,16 +230,13 @@ def _content(folder: int) -> dict[str, int | str]:
     """Return what is in a generation: sizes of files and targets of links, by path."""
     found: dict[str, int | str] = {}
     for name in FOLDERS:
-        below = open_folder(name, folder)
-        try:
+        with opened(name, folder) as below:
             for each in names(below):
                 status = os.stat(each, dir_fd=below, follow_symlinks=False)
                 is_link = stat.S_ISLNK(status.st_mode)
                 found[f"{name}/{each}"] = (
                     os.readlink(each, dir_fd=below) if is_link else status.st_size
                 )
-        finally:
-            os.close(below)
     return found
 
 

@@ -60,16 +60,9 @@ def own_names(inventory: Inventory) -> Mapping[str, str]:
 def spec_document(inventory: Inventory, common: Answer) -> dict[str, Any]:
     """Write our spec of a node's cards.
 
-    Permissions are given because a spec that leaves them out lets a container make device
-    nodes, too.
-
-    Args:
-        inventory: the cards; there must be one, or the spec is not valid.
-        common: what every container with a card finds beside it.
-
-    Returns:
-        The document, of the lowest version that knows all it uses: a runtime refuses a
-        spec that is newer than itself.
+    *common* is what every container with a card finds beside it. Permissions are given because a
+    spec that leaves them out lets a container make device nodes, too. The version is the lowest
+    that knows all it uses: a runtime refuses a spec that is newer than itself.
     """
     return {
         "cdiVersion": _version(inventory),
@@ -182,10 +175,8 @@ def names_on_host(
     device node and no other card's. A spec that was made before a card was taken out or
     swapped can name another card by the same index, and a container would get a stranger's.
 
-    Args:
-        inventory: the node's cards.
-        specs: the specs of each directory; a device in a later directory replaces that of an
-            earlier one, and two of one name in the same directory are none.
+    A device in a later directory of *specs* replaces that of an earlier one, and two of one name
+    in the same directory are none.
     """
     devices: dict[str, frozenset[str]] = {}
     for directory in specs:

@@ -155,7 +155,6 @@ def _plain(path: str) -> bool:
 
 
 def _cdi_name(card: str, names: Mapping[str, str]) -> str:
-    name = names.get(card)
-    if name is None:
+    if card not in names:
         raise GrantError(f"card {card} has no CDI name on this node now")
-    return name
+    return names[card]

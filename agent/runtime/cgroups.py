@@ -51,31 +51,24 @@ class CgroupError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Membership:
-    """A directory of one hierarchy of cgroups.
-
-    Attributes:
-        controllers: the hierarchy: ``cpu,cpuacct``, ``name=systemd``; empty is that of v2.
-        path: the directory; seen from another cgroup namespace it begins with ``/..``.
-    """
+    """A directory of one hierarchy of cgroups."""
 
     controllers: str
+    """The hierarchy: ``cpu,cpuacct``, ``name=systemd``; empty is that of v2."""
     path: str
+    """The directory; seen from another cgroup namespace it begins with ``/..``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerCgroup:
-    """Where one container stands.
-
-    Attributes:
-        container_id: 64 hexadecimal digits, lower case.
-        pod_uid: its pod; ``None`` when the directory above is not named as a pod's. A static
-            pod has another UID in the API.
-        directories: its own, one per hierarchy that has it.
-    """
+    """Where one container stands."""
 
     container_id: str
+    """64 hexadecimal digits, lower case."""
     pod_uid: str | None
+    """``None`` where no pod's directory is above. A static pod has another UID in the API."""
     directories: tuple[Membership, ...]
+    """Its own, one per hierarchy that has it."""
 
 
 def parse_memberships(text: str) -> tuple[Membership, ...]:
@@ -102,10 +95,8 @@ def find_container(
 ) -> ContainerCgroup | None:
     """Find the container that a process belongs to; ``None`` when it belongs to none.
 
-    Args:
-        memberships: of the process.
-        init: of the node's first process. What it is in is not looked at: on a node that is
-            itself a container (kind, k3d) everything stands below that.
+    What the node's first process, *init*, is in is not looked at: on a node that is itself a
+    container (kind, k3d) everything stands below that.
 
     Raises:
         CgroupError: the hierarchies name different containers.

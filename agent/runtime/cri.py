@@ -38,17 +38,13 @@ _UID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,126}[A-Za-z0-9])?\Z", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class ContainerInfo:
-    """One container that a kubelet had made.
-
-    Attributes:
-        name: its name in the pod.
-        pod_uid: its pod. Of a static pod this is not the UID that the API shows.
-        ended: whether it has ended, as far as the runtime can tell.
-    """
+    """One container that a kubelet had made."""
 
     name: str
     pod_uid: str
+    """Of a static pod this is not the UID that the API shows."""
     ended: bool
+    """As far as the runtime can tell."""
 
 
 class Cri:

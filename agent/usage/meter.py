@@ -23,12 +23,7 @@ class ReadUse(Protocol):
     """Asks the driver for the use of cards."""
 
     def __call__(self, uuids: Collection[str], /, *, since: int) -> Mapping[str, CardUse]:
-        """Return the use of each card; samples count from *since* on, Unix microseconds.
-
-        Raises:
-            Unavailable: the driver does not work.
-        """
-        ...
+        """Return the use of each card; samples count from *since* on, Unix microseconds."""
 
 
 class Meter:

@@ -18,24 +18,14 @@ class Processes(Protocol):
     """Where the kernel tells the containers of processes."""
 
     def containers_of(self, pids: Iterable[int], /) -> "Mapping[int, ContainerCgroup]":
-        """Return the container of each process that is in one.
-
-        Raises:
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+        """Return the container of each process that is in one."""
 
 
 class Runtime(Protocol):
     """The container runtime."""
 
     def container(self, container_id: str, /, *, within: float) -> "ContainerInfo | None":
-        """Ask for one container; ``None`` when there is none of a kubelet's making.
-
-        Raises:
-            Unavailable: no answer in time.
-        """
-        ...
+        """Ask for one container; ``None`` when there is none of a kubelet's making."""
 
 
 class Owners:

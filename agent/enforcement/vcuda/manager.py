@@ -53,17 +53,11 @@ class VirtualManager:
     ) -> None:
         """Start with nobody registered.
 
-        Args:
-            dirs: the tickets' directories.
-            peer: tells who is behind a connection.
-            processes: tells containers and processes of this node apart.
-            runtime: the container runtime.
-            entitled: what a container may use, by its pod's UID and its name.
-            hardware: what the limits file says of the node.
-            on_result: told of every request: ``registered``, ``refused``, ``not-yet``,
-                ``unavailable`` or ``failed``.
-            patience: seconds to wait for the record of an agent that has just started: the
-                real client asks once, and ends its program when it is turned away.
+        *peer* tells who is behind a connection, and *entitled* what a container may use, by its
+        pod's UID and its name. *on_result* is told of every request: ``registered``, ``refused``,
+        ``not-yet``, ``unavailable`` or ``failed``. The record of an agent that has just started is
+        waited for, for *patience* seconds: the real client asks once, and ends its program when
+        it is turned away.
         """
         self._dirs = dirs
         self._peer = peer
@@ -79,10 +73,6 @@ class VirtualManager:
 
     def register(self, address: str, claims: Claims) -> None:
         """Write what the container behind a connection may use, and its processes.
-
-        Args:
-            address: the connection, as gRPC names it.
-            claims: what the request says.
 
         Raises:
             Forbidden: it is not the container whose ticket this is.
@@ -171,10 +161,8 @@ class VirtualManager:
     def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
         """Write the limits that the next container to start with a ticket finds at once.
 
-        Args:
-            folder: a descriptor of the ticket's directory.
-            entitlement: what it may use. Where nobody knows, or its pod's UID is not known,
-                nothing may be found: the client would believe what an earlier one was given.
+        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*, the
+        ticket's: the client would believe what an earlier one was given.
 
         Raises:
             EnforcementError: the disk does not let us.

@@ -9,45 +9,26 @@ from agent.runtime.cri import ContainerInfo
 
 
 class Processes(Protocol):
-    """Tells containers and processes of this node apart."""
+    """Tells containers and processes of this node apart.
+
+    Both raise ``CgroupError`` where what the kernel tells is not believed, and ``Unavailable``.
+    """
 
     def container_of(self, pid: int, /) -> ContainerCgroup | None:
-        """Return the container of a process; ``None`` when it is in none, or is gone.
-
-        Raises:
-            CgroupError: what the kernel tells of it names no one container.
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+        """Return the container of a process; ``None`` when it is in none, or is gone."""
 
     def pids_of(self, ref: ContainerCgroup, /) -> Collection[int]:
-        """Return the processes of a container, as the node numbers them; empty once it is gone.
-
-        Raises:
-            CgroupError: they are not of a PID namespace that the agent sees.
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+        """Return the processes of a container, as the node numbers them; empty once it is gone."""
 
 
 class Runtime(Protocol):
-    """The container runtime."""
+    """The container runtime, ``Unavailable`` where it does not answer in time."""
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        """Return a container; ``None`` when there is none.
-
-        Raises:
-            Unavailable: no answer in time.
-        """
-        ...
+        """Return a container; ``None`` when there is none."""
 
     def succeeded(self, pod_uid: str, *, within: float) -> Collection[str]:
-        """Return the containers of a pod that have ended well since it was last set up.
-
-        Raises:
-            Unavailable: no answer in time.
-        """
-        ...
+        """Return the containers of a pod that have ended well since it was last set up."""
 
 
 @dataclass(frozen=True, slots=True)

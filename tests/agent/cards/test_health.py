@@ -89,22 +89,6 @@ def test_which_errors_are_an_applications_is_a_setting() -> None:
     assert not story((1, xid_fault(13)), rules=rules).healthy
 
 
-@pytest.mark.parametrize(
-    ("fault", "needed"),
-    [
-        *((xid_fault(xid), True) for xid in (48, 62, 64, 74, 79, 95, 119, 120)),
-        *((xid_fault(xid), False) for xid in (61, 63, 92, 94, 154, 999)),
-        (Fault(FaultKind.ECC, "double-bit ECC error"), True),
-        (Fault(FaultKind.RESET, "NVML: GPU requires restart"), True),
-        (LOST, False),
-        (UNLOADED, False),
-        (Fault(FaultKind.MIG, "in MIG mode"), False),
-    ],
-)
-def test_some_faults_need_a_reset(fault: Fault, needed: bool) -> None:
-    assert fault.needs_reset is needed
-
-
 # --- recovery -------------------------------------------------------------------------
 
 
@@ -187,48 +171,6 @@ def test_a_fault_that_counts_always_makes_unhealthy_and_no_other_changes_anythin
         assert after.last == 2000
     else:
         assert after == before
-
-
-@patient
-@given(stories(), _rules)
-def test_a_card_comes_back_only_by_a_clean_probe_after_the_quiet_time_and_a_needed_reset(
-    told: Sequence[tuple[float, Happening]], rules: Rules
-) -> None:
-    health, last, needy = CardHealth(), 0.0, False
-    for at, what in told:
-        if isinstance(what, Fault):
-            health, before = after_fault(health, what, moment(at), rules), health
-            assert before.healthy or not health.healthy  # a fault heals nothing
-            if rules.counts(what):
-                last, needy = at, needy or what.needs_reset
-            continue
-        health, before = after_probe(health, what, moment(at), rules), health
-        rose = (
-            what.uncorrectable is not None
-            and before.uncorrectable is not None
-            and what.uncorrectable > before.uncorrectable
-        )
-        if rose or what.action:
-            last, needy = at, True
-            assert not health.healthy
-        if health.healthy and not before.healthy:
-            assert at - last >= rules.quiet
-            assert not what.defect
-            assert (
-                not needy
-                or before.reset_seen
-                or what.action == ""
-                or before.gone
-                or (
-                    before.uncorrectable is not None
-                    and what.uncorrectable is not None
-                    and what.uncorrectable < before.uncorrectable
-                )
-            )
-            assert not (needy and what.pending)
-            needy = False
-        if before.healthy and not (rose or what.action):
-            assert health.healthy  # nothing but a fault makes unhealthy
 
 
 @patient

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -118,7 +119,7 @@ def _killed(work: Callable[[], None], call: int) -> bool:
         def dying(real: Callable[..., Any]) -> Callable[..., Any]:
             return lambda *args, **more: os._exit(9) if next(calls) == call else real(*args, **more)
 
-        for name in ("mkdir", "rename", "symlink", "write", "unlink", "rmdir"):
+        for name in ("mkdir", "rename", "symlink", "write", "fsync", "unlink", "rmdir"):
             setattr(os, name, dying(getattr(os, name)))
         try:
             work()
@@ -165,10 +166,10 @@ def test_a_full_disk_leaves_the_driver_before(
     lay_out(host.host(), link)
     host.install(NEW)
 
-    def full(_file: int, _data: object) -> int:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     with pytest.raises(DriverFilesError, match="No space left on device: free space there"):
         lay_out(host.host(), link)
     assert tree(link) == expected(OLD)

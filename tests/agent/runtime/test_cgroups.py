@@ -2,10 +2,7 @@
 
 import errno
 import os
-import secrets
-import subprocess
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from hypothesis import strategies as st
 from agent.errors import Unavailable
 from agent.runtime import cgroups
 from agent.runtime.cgroups import (
-    MOUNT,
     CgroupError,
     Cgroups,
     ContainerCgroup,
@@ -25,7 +21,6 @@ from agent.runtime.cgroups import (
     parse_memberships,
 )
 from tests.agent.builders import patient
-from tests.agent.fakes import eventually
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
 OTHER_UID = "019c1fe8-0d92-4aa0-b61c-4df58bdde71c"
@@ -396,70 +391,3 @@ def test_of_many_processes_those_in_containers_are_found(tree: Tree) -> None:
     tree.process(1, "nonsense\n")
     with pytest.raises(Unavailable):
         tree.cgroups.containers_of((7,))
-
-
-# --- on this machine ------------------------------------------------------------------
-
-
-HIERARCHIES = {"v1": MOUNT / "pids", "hybrid": MOUNT / "unified", "v2": MOUNT}
-
-
-def removed(directory: Path) -> bool:
-    """A process that has just ended may still stand in a cgroup for a moment."""
-    try:
-        directory.rmdir()
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
-
-
-@pytest.fixture(params=HIERARCHIES)
-def real(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A cgroup of this machine that is a container's by its name, and some inside it."""
-    base = HIERARCHIES[request.param]
-    if (base / "cgroup.controllers").exists() == (request.param == "v1"):
-        pytest.skip(f"this machine has no cgroups of the kind {request.param}")
-    made = [base / f"gpu-turnstile-test-{secrets.token_hex(4)}"]
-    for name in (f"pod{UID}", secrets.token_hex(32), "inner", f"pod{OTHER_UID}", OTHER):
-        made.append(made[-1] / name)
-    try:
-        for directory in made:
-            directory.mkdir()
-        if not (made[-1] / "cgroup.procs").exists():
-            pytest.skip(f"{base} is no hierarchy of cgroups")
-        yield made[2]
-    except OSError as error:
-        pytest.skip(f"no cgroups can be made here: {error}")
-    finally:
-        for directory in reversed([each for each in made if each.exists()]):
-            eventually(partial(removed, directory), f"{directory} is empty")
-
-
-@pytest.fixture
-def sleepers(real: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that wait to be put into cgroups."""
-    running = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
-    yield running
-    for each in running:
-        each.kill()
-        each.wait(10)
-
-
-def test_processes_are_found_in_cgroups_of_this_machine(
-    real: Path, sleepers: list[subprocess.Popen[bytes]]
-) -> None:
-    deepest = real / "inner" / f"pod{OTHER_UID}" / OTHER
-    for sleeper, directory in zip(sleepers, (real, deepest, real.parent), strict=True):
-        (directory / "cgroup.procs").write_text(str(sleeper.pid))
-    here = Cgroups()
-    found = here.container_of(sleepers[1].pid)
-    assert found is not None
-    assert (found.container_id, found.pod_uid) == (real.name, UID)
-    assert here.container_of(sleepers[0].pid) == found
-    assert here.container_of(sleepers[2].pid) != found
-    inside = tuple(sorted(each.pid for each in sleepers[:2]))
-    assert here.pids_of(found) == inside
-    unseen = ContainerCgroup(found.container_id, UID, ())
-    assert here.pids_of(unseen) == inside

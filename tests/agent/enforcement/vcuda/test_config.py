@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.enforcement.vcuda.config import (
-    CONFIG_SIZE,
     InvalidConfig,
     VcudaConfig,
     config_of,
@@ -25,7 +22,7 @@ from agent.enforcement.vcuda.config import (
     legacy_bus_id,
 )
 from agent.errors import EnforcementError
-from tests.agent.builders import BLOCK, CORE, MEMORY, patient, pod_id
+from tests.agent.builders import BLOCK, CORE, MEMORY, pod_id
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
 CONFIG = VcudaConfig(
@@ -35,21 +32,6 @@ CONFIG = VcudaConfig(
     memory=3 * BLOCK,
     utilization=30,
     driver=(535, 104),
-)
-
-names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=15)
-integers = st.integers(0, 2**31 - 1)
-configs = st.builds(
-    VcudaConfig,
-    pod_uid=names.filter(lambda text: len(text.encode()) < 48),
-    container_name=names,
-    bus_id=names.filter(lambda text: len(text.encode()) < 16),
-    memory=st.integers(0, 2**64 - 1),
-    utilization=integers,
-    hard_limit=st.booleans(),
-    limit=integers,
-    driver=st.tuples(integers, integers),
-    enable=st.booleans(),
 )
 
 
@@ -126,14 +108,6 @@ def test_a_c_program_reads_both_files(
         f"enable={config.enable:d}",
         *(f"pid={pid}" for pid in pids),
     ]
-
-
-@patient
-@given(configs)
-def test_what_is_written_is_read(config: VcudaConfig) -> None:
-    data = config.encode()
-    assert len(data) == CONFIG_SIZE
-    assert decode(data) == config
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,6 @@ from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 from tests.examples import share
 
-TEXT = """\
-cards:
-  - {uuid: GPU-a, index: 0, memory: 24Gi, numa: 0}
-  - {uuid: GPU-b, index: 1, memory: 25769803776}
-links:
-  - {cards: [0, 1], kind: NV4}
-"""
-
 
 def _write(folder: Path, content: str | bytes) -> Path:
     path = folder / "cards.yaml"

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Self
 
 import pytest
@@ -64,12 +63,7 @@ class Driver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closed += 1
 
     def discover(self) -> Discovery:

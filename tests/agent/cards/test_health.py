@@ -103,7 +103,15 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
     "after the quiet time": ([(0, CONTAINED), (300, TOLD_ALL_WELL)], True),
     **{
         f"{fault.text}: needs a reset": ([(0, OLD_DRIVER), (1, fault), (9e9, OLD_DRIVER)], False)
-        for fault in (FELL_OFF, xid_fault(119), Fault(FaultKind.ECC, "ECC"))
+        for fault in (
+            *(xid_fault(xid) for xid in (48, 62, 64, 74, 79, 95, 119, 120)),
+            Fault(FaultKind.ECC, "ECC"),
+            Fault(FaultKind.RESET, "NVML: GPU requires restart"),
+        )
+    },
+    **{
+        f"Xid {xid}: needs none": ([(0, OLD_DRIVER), (1, xid_fault(xid)), (301, OLD_DRIVER)], True)
+        for xid in (61, 63, 92, 94, 154, 999)
     },
     "the driver asks for nothing more": ([(0, xid_fault(119)), (300, TOLD_ALL_WELL)], True),
     "it asked a while ago": ([(0, CONTAINED), (400, ASKS), (699, TOLD_ALL_WELL)], False),

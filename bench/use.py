@@ -160,8 +160,6 @@ def _runtime(node: Site, load: Load) -> Iterator[Path]:
         labels = {
             cri.NAME_LABEL: "main",
             cri.UID_LABEL: uids[view.id.name],
-            cri.NAMESPACE_LABEL: view.id.namespace,
-            cri.POD_LABEL: view.id.name,
         }
         runtime.containers[container_id] = runtime_pb2.Container(
             id=container_id, state=runtime_pb2.CONTAINER_RUNNING, labels=labels

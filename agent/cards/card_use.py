@@ -27,13 +27,7 @@ class CardUse:
 
 
 class Sample(NamedTuple):
-    """One process's use of a card's cores, as NVML recorded it.
-
-    Attributes:
-        pid: the process.
-        at: when, Unix microseconds.
-        cores: hundredths of the card.
-    """
+    """One process's use of a card's cores, in hundredths, *at* some Unix microsecond."""
 
     pid: int
     at: int
@@ -45,10 +39,7 @@ def newest_samples(samples: Iterable[Sample], *, since: int) -> dict[int, int]:
 
     NVML asks for room before it fills it, and drivers leave what they did not fill as it was or at
     zero: such entries have no process, a time before the one asked for, or more than a whole card.
-
-    Args:
-        samples: what NVML gave, in any order.
-        since: Unix microseconds; what is older was not asked for.
+    What is not newer than *since*, Unix microseconds, was not asked for.
     """
     newest: dict[int, Sample] = {}
     for each in samples:

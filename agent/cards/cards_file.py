@@ -59,7 +59,7 @@ def dump_discovery(found: Discovery) -> str:
     ]
     document = write_inventory(found.inventory)
     document["links"] = [_Line(link) for link in document["links"]]
-    text = yaml.dump(document, Dumper=_dumper(), sort_keys=False, width=120)
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
     return "\n".join(lines) + "\n" + text
 
 
@@ -67,19 +67,14 @@ class _Line(dict[str, Any]):
     """A mapping that is written on one line."""
 
 
-def _dumper() -> "type[yaml.SafeDumper]":
-    """Make a dumper that knows such a line."""
+class _Dumper(yaml.SafeDumper):
+    """Knows such a line."""
 
-    class Dumper(yaml.SafeDumper):
-        pass
 
-    Dumper.add_representer(
-        _Line,
-        lambda dumper, line: dumper.represent_mapping(
-            "tag:yaml.org,2002:map", line, flow_style=True
-        ),
-    )
-    return Dumper
+_Dumper.add_representer(
+    _Line,
+    lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True),
+)
 
 
 def _comment(text: str) -> str:

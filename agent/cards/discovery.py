@@ -62,28 +62,12 @@ class Observer(Protocol):
 
     def cards_changed(self, status: CardsStatus) -> None:
         """Anything of :meth:`CardsStatus.news` is new."""
-        ...
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
         """Report that a card became unhealthy, or healthy again."""
-        ...
 
     def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
         """Report that the driver told of an event; *counts*: it is the card's fault."""
-        ...
-
-
-class Unobserved:
-    """Tells nobody."""
-
-    def cards_changed(self, status: CardsStatus) -> None:
-        """Ignore it."""
-
-    def card_turned(self, card: Card, health: CardHealth) -> None:
-        """Ignore it."""
-
-    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
-        """Ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +102,7 @@ class CardWatch:
         source: Source,
         *,
         rules: Rules,
-        observer: Observer | None = None,
+        observer: Observer,
         pace: Pace | None = None,
         now: Callable[[], Moment] = _now,
         jitter: Jitter = by_chance,
@@ -128,7 +112,7 @@ class CardWatch:
         """Set once there are cards and each was probed."""
         self._source = source
         self._rules = rules
-        self._observer = observer or Unobserved()
+        self._observer = observer
         self._pace = pace or Pace()
         self._now = now
         self._jitter = jitter
@@ -316,7 +300,7 @@ class CardWatch:
         self._status = replace(self._status, **changes)  # type: ignore[arg-type]
 
     def _tell(self) -> None:
-        """Return what is new, once."""
+        """Report what is new, once."""
         news = self._status.news()
         if news != self._told:
             self._told = news

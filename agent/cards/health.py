@@ -41,13 +41,7 @@ _GONE = frozenset({FaultKind.LOST, FaultKind.DRIVER})
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that went wrong with a card.
-
-    Attributes:
-        kind: what it was.
-        text: for people, without a time.
-        xid: the number, of an Xid.
-    """
+    """One thing that went wrong with a card; *text* is for people, without a time."""
 
     kind: FaultKind
     text: str
@@ -101,15 +95,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Now.
-
-    Attributes:
-        at: seconds on a clock that never jumps; the quiet time is measured with it.
-        wall: the time of day, for people.
-    """
+    """Now."""
 
     at: float
+    """Seconds on a clock that never jumps; the quiet time is measured with it."""
     wall: datetime
+    """The time of day, for people."""
 
 
 @dataclass(frozen=True, slots=True)

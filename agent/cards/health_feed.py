@@ -5,27 +5,23 @@ No I/O: it waits, for as long as nothing changes. Safe to share between threads.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """What stood on the feed at one moment.
-
-    Attributes:
-        version: counts the changes; what is read later has no smaller one.
-        unhealthy: UUIDs of the cards whose places are not to be given out.
-    """
+    """What stood on the feed at one moment."""
 
     version: int = 0
-    unhealthy: frozenset[str] = field(default=frozenset())
+    """Counts the changes."""
+    unhealthy: frozenset[str] = frozenset()
+    """UUIDs of the cards whose places are not to be given out."""
 
 
 class HealthFeed:
     """Tells which cards are unhealthy, and wakes who waits for a change."""
 
     def __init__(self) -> None:
-        """Show every card healthy."""
         self._changed = threading.Condition()
         self._snapshot = HealthSnapshot()
 
@@ -51,14 +47,8 @@ class HealthFeed:
     def after(self, version: int, *, leave: Callable[[], bool]) -> HealthSnapshot | None:
         """Wait until something later than *version* stands there.
 
-        Changes that came one upon the other are shown as one.
-
-        Args:
-            version: the last one that was read.
-            leave: whether to give up; asked after every :meth:`wake`.
-
-        Returns:
-            What stands there, or ``None`` when it gave up.
+        Changes that came one upon the other are shown as one. *leave* is asked after every
+        :meth:`wake`; ``None`` is returned when it gave up.
         """
         with self._changed:
             self._changed.wait_for(lambda: leave() or self._snapshot.version > version)

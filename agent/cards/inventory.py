@@ -19,16 +19,11 @@ _CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "d
 
 @dataclass(frozen=True, slots=True)
 class CardFault:
-    """A card of the node that is not in its inventory.
-
-    Attributes:
-        index: its index in NVML's order.
-        uuid: its UUID, ``None`` when it could not be read.
-        reason: why it is left out, for people.
-    """
+    """A card of the node that is not in its inventory, by its index in NVML's order."""
 
     index: int
     uuid: str | None
+    """``None`` when it could not be read."""
     reason: str
 
 
@@ -50,10 +45,7 @@ class Discovery:
 
 
 def parse_inventory(document: object) -> Inventory:
-    """Read the content of a cards file.
-
-    Args:
-        document: the decoded file: ``{"cards": [...], "links": [...]}``.
+    """Read the content of a cards file: ``{"cards": [...], "links": [...]}``.
 
     Raises:
         SettingsError: with the path of the field, the rule and the value.

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import combinations
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -67,59 +66,47 @@ class NvmlSource:
     """Opens sessions with the driver."""
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
-        """Look PCI devices up under *sysfs*."""
         self._pci = PciDevices(sysfs)
 
-    def open(self) -> "NvmlSession":
-        """Start a session.
+    @contextmanager
+    def open(self) -> Iterator["NvmlSession"]:
+        """Start a session, and end it; a driver that is gone by then is no error.
 
         Raises:
             Unavailable: the library or the driver is missing or does not work.
         """
         with translated():
             pynvml.nvmlInit()
-        return NvmlSession(self._pci)
+        session = NvmlSession(self._pci)
+        try:
+            yield session
+        finally:
+            session.close()
 
 
 class NvmlSession:
-    """One time between ``nvmlInit`` and ``nvmlShutdown``; for one thread."""
+    """One time between ``nvmlInit`` and ``nvmlShutdown``; for one thread.
+
+    Every method but ``close`` raises ``Unavailable`` where NVML itself does not work.
+    """
 
     def __init__(self, pci: PciDevices) -> None:
-        """Use the session that was just initialised."""
         self._pci = pci
         self._events: Any = None
         self._watched: dict[int, str] = {}
 
-    def __enter__(self) -> Self:
-        """Use the session in a ``with`` block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the session."""
-        self.close()
-
     def close(self) -> None:
-        """End the session; a driver that is gone by then is no error."""
+        """End the session."""
         with suppress(pynvml.NVMLError):
             if self._events is not None:
                 pynvml.nvmlEventSetFree(self._events)
-        self._events = None
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
     # --- discovery ------------------------------------------------------------------------
 
     def discover(self) -> Discovery:
-        """Look at every card; one that cannot be read is named and left out.
-
-        Raises:
-            Unavailable: NVML itself does not work.
-        """
+        """Look at every card; one that cannot be read is named and left out."""
         cards: list[Card] = []
         handles: dict[int, Any] = {}
         faults: list[CardFault] = []
@@ -231,14 +218,7 @@ class NvmlSession:
         return self._events is not None
 
     def watch(self, uuids: Collection[str]) -> dict[str, str]:
-        """Ask to be told of Xids and double-bit ECC errors.
-
-        Returns:
-            For each card that tells nothing: why.
-
-        Raises:
-            Unavailable: NVML itself does not work.
-        """
+        """Ask to be told of Xids and double-bit ECC errors; why, for each card that tells none."""
         silent: dict[str, str] = {}
         with translated():
             try:
@@ -267,10 +247,7 @@ class NvmlSession:
         return silent
 
     def wait(self, seconds: float) -> tuple[str, Fault] | None:
-        """Wait for an event of a watched card.
-
-        Returns:
-            The card's UUID and what happened; ``None`` when nothing did in time.
+        """Wait for an event of a watched card: its UUID and what happened; ``None`` if nothing did.
 
         Raises:
             Unavailable: no event can be had, or one came that belongs to no card; the
@@ -291,14 +268,7 @@ class NvmlSession:
         return uuid, Fault(FaultKind.ECC, "double-bit ECC error")
 
     def probe(self, uuid: str) -> Probe | Fault:
-        """Ask a card how it is.
-
-        Returns:
-            What it said; or why it did not.
-
-        Raises:
-            Unavailable: NVML itself does not work.
-        """
+        """Ask a card how it is; what it said, or why it did not."""
         with translated():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)

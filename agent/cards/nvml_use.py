@@ -19,11 +19,7 @@ _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 
 
 def read_use(uuids: Collection[str], *, since: int) -> dict[str, CardUse]:
-    """Ask the driver for the use of cards.
-
-    Args:
-        uuids: which cards.
-        since: Unix microseconds from which on samples of processes count.
+    """Ask the driver for the use of cards; samples count from *since* on, Unix microseconds.
 
     Raises:
         Unavailable: NVML itself does not work.

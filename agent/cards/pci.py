@@ -12,7 +12,6 @@ class PciDevices:
     """The PCI devices of the node, by address such as ``0000:07:00.0``."""
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
-        """Look under *sysfs*."""
         self._folder = sysfs / "bus/pci/devices"
 
     def numa_node(self, address: str) -> int | None:

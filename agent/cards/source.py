@@ -19,23 +19,18 @@ class Session(Protocol):
     @property
     def watching(self) -> bool:
         """Whether :meth:`wait` can learn anything."""
-        ...
 
     def discover(self) -> Discovery:
         """Look at every card."""
-        ...
 
     def watch(self, uuids: Collection[str], /) -> dict[str, str]:
         """Ask to be told of events; gives for each card that tells nothing: why."""
-        ...
 
     def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
         """Wait for an event: the card's UUID and what happened."""
-        ...
 
     def probe(self, uuid: str, /) -> Probe | Fault:
         """Ask a card how it is."""
-        ...
 
 
 class Source(Protocol):
@@ -43,7 +38,6 @@ class Source(Protocol):
 
     def open(self) -> AbstractContextManager[Session]:
         """Start a session; may raise ``Unavailable``."""
-        ...
 
 
 class StaticSource:
@@ -52,7 +46,6 @@ class StaticSource:
     watching = False
 
     def __init__(self, inventory: Inventory) -> None:
-        """Serve *inventory*."""
         self.inventory = inventory
         self._found = Discovery(inventory)
 

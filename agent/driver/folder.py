@@ -17,13 +17,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agent.driver.layout import Layout, Source
 from agent.errors import DriverFilesError
-from agent.host.directories import names, open_folder, opened, read, remove, replace
+from agent.host.directories import names, opened, read, remove, replace
 
 FOLDERS = ("bin", "lib", "lib64")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -31,6 +32,7 @@ _LOCK = ".lock"
 _RETIRED = ".retired"
 _SCRAP = (".new", ".gone")  # what a killed agent may leave
 _CHUNK = 1 << 24
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LONGEST_BOOT_ID = 64
 _MOST_REPAIRS = 100
 
@@ -42,16 +44,10 @@ _ADVICE = {
 
 
 class DriverFolder:
-    """The generations of driver files in one folder. For one thread of each agent of a node.
+    """The generations of driver files beside *link*. For one thread of each agent of a node."""
 
-    Args:
-        link: the link to the one of today; its folder is made when something is laid out.
-        at: told of every step before it is made.
-    """
-
-    def __init__(self, link: Path, *, at: Callable[[str], None] = lambda _step: None) -> None:
+    def __init__(self, link: Path) -> None:
         self._base, self._name = link.parent, link.name
-        self._at = at
 
     @property
     def usable(self) -> bool:
@@ -61,11 +57,8 @@ class DriverFolder:
     def lay_out(self, layout: Layout, open_source: Callable[[Source], int]) -> bool:
         """See to it that containers find *layout*; return whether anything had to be changed.
 
-        Does nothing where another agent of the node is at it.
-
-        Args:
-            layout: the content.
-            open_source: opens a file of the host.
+        Does nothing where another agent of the node is at it. *open_source* opens a file of the
+        host.
 
         Raises:
             DriverFilesError: a file is not as it was, or the disk does not let us.
@@ -86,10 +79,8 @@ class DriverFolder:
         """Remove generations that no container can have any more; return their names.
 
         A generation that was replaced before the last boot has no container left: those that
-        were started again since have that of today. Else it is removed while *idle*.
-
-        Args:
-            idle: whether no container of the node has a GPU.
+        were started again since have that of today. Else it is removed while *idle*: no container
+        of the node has a GPU.
 
         Raises:
             DriverFilesError: the disk does not let us.
@@ -110,10 +101,8 @@ class DriverFolder:
                 if retired is None:  # the note was lost
                     replace(base, {f".{name}{_RETIRED}": boot})
                 if idle or (retired is not None and retired != boot):
-                    self._at("prune")
                     # Away at once: what is left of it must not be taken for a whole one.
                     os.rename(name, f".{name}.gone", src_dir_fd=base, dst_dir_fd=base)
-                    self._at("delete")
                     remove(base, f".{name}.gone")
                     remove(base, f".{name}{_RETIRED}")
                     removed.append(name)
@@ -163,12 +152,10 @@ class DriverFolder:
         )
         beside = f".{name}.new"
         try:
-            self._at("make")
             os.mkdir(beside, 0o755, dir_fd=base)
             with opened(beside, base) as made:
                 os.fchmod(made, 0o755)
                 self._fill(made, layout, open_source)
-            self._at("rename")
             os.rename(beside, name, src_dir_fd=base, dst_dir_fd=base)
             os.fsync(base)
         except BaseException:
@@ -183,12 +170,7 @@ class DriverFolder:
                 os.fchmod(folder, 0o755)
                 for path, source in sorted(layout.files.items()):
                     if path.startswith(f"{name}/"):
-                        self._at("copy")
-                        file = open_source(source)
-                        try:
-                            _copy(file, folder, path.partition("/")[2], source.size)
-                        finally:
-                            os.close(file)
+                        _copy(open_source(source), folder, path.partition("/")[2], source.size)
                 for path, target in sorted(layout.links.items()):
                     if path.startswith(f"{name}/"):
                         os.symlink(target, path.partition("/")[2], dir_fd=folder)
@@ -202,11 +184,9 @@ class DriverFolder:
             replace(base, {f".{before}{_RETIRED}": _boot_id()})
         if _is_folder(base, self._name):  # made by a container runtime that found no link
             os.rmdir(self._name, dir_fd=base)
-        self._at("link")
         beside = f".{self._name}.new"
         remove(base, beside)
         os.symlink(name, beside, dir_fd=base)
-        self._at("switch")
         os.rename(beside, self._name, src_dir_fd=base, dst_dir_fd=base)
         os.fsync(base)
 
@@ -218,25 +198,20 @@ class DriverFolder:
 
 
 def _copy(file: int, folder: int, name: str, size: int) -> None:
-    """Copy a file that has *size* bytes.
+    """Copy a file that has *size* bytes, and close it.
 
     Raises:
         DriverFilesError: it has more or less.
     """
-    out = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755, dir_fd=folder)
-    try:
-        os.fchmod(out, 0o755)
-        done = 0
-        while chunk := os.read(file, _CHUNK):
-            done += len(chunk)
-            left = memoryview(chunk)
-            while left:
-                left = left[os.write(out, left) :]
-        if done != size:
-            raise DriverFilesError(f"driver-dir: {name} is being changed on the host")
-        os.fsync(out)
-    finally:
-        os.close(out)
+    with os.fdopen(file, "rb") as source:
+        out = os.open(name, _NEW, 0o755, dir_fd=folder)
+        with os.fdopen(out, "wb") as copy:
+            os.fchmod(out, 0o755)
+            shutil.copyfileobj(source, copy, _CHUNK)
+            copy.flush()
+            if os.fstat(out).st_size != size:
+                raise DriverFilesError(f"driver-dir: {name} is being changed on the host")
+            os.fsync(out)
 
 
 def _is_folder(base: int, name: str) -> bool:
@@ -255,16 +230,13 @@ def _content(folder: int) -> dict[str, int | str]:
     """Return what is in a generation: sizes of files and targets of links, by path."""
     found: dict[str, int | str] = {}
     for name in FOLDERS:
-        below = open_folder(name, folder)
-        try:
+        with opened(name, folder) as below:
             for each in names(below):
                 status = os.stat(each, dir_fd=below, follow_symlinks=False)
                 is_link = stat.S_ISLNK(status.st_mode)
                 found[f"{name}/{each}"] = (
                     os.readlink(each, dir_fd=below) if is_link else status.st_size
                 )
-        finally:
-            os.close(below)
     return found
 
 

@@ -29,21 +29,15 @@ _GPU_MANAGER = "/etc/gpu-manager/vdriver/nvidia"
 """Where gpu-manager has left vcuda-controller's files."""
 
 _MOST_LINKS = 40  # of one path, as Linux itself
-_MOST_BYTES = 1 << 30  # of one file; the largest of a driver have a tenth of it
-_MOST_FILES = 1000
 _SHORT = 64
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe holds nobody up
 _ELF = b"\x7fELF"
 
 
 class Host:
-    """The driver files of a host.
+    """The driver files of a host whose root is mounted at *root*, with vcuda-controller's or not.
 
-    Args:
-        root: where the host's root is mounted.
-        vcuda: whether vcuda-controller's files belong to them.
-        machine: the host's architecture, as ``uname -m`` names it.
-        module_version: the file in which the kernel tells the version of its driver.
+    *machine* is its architecture as ``uname -m`` names it.
     """
 
     def __init__(
@@ -69,8 +63,6 @@ class Host:
             found = [*self._libraries(), *self._binaries()]
         except OSError as error:
             raise DriverFilesError(f"driver-dir: cannot read the host's files: {error}") from error
-        if len(found) > _MOST_FILES:
-            raise DriverFilesError(f"driver-dir: more than {_MOST_FILES} files of a driver")
         return choose(found, module=self._module(), vcuda=self._vcuda)
 
     def open(self, source: Source) -> int:
@@ -153,11 +145,7 @@ class Host:
         if real is None:
             return None
         status = self._below(real).lstat()
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if status.st_size > _MOST_BYTES:
-            raise DriverFilesError(f"driver-dir: {real} has more than {_MOST_BYTES} bytes")
-        return Found(folder, name, _source(real, status))
+        return Found(folder, name, _source(real, status)) if stat.S_ISREG(status.st_mode) else None
 
     def _read_cache(self) -> bytes:
         real = self.resolve(_CACHE)

@@ -3,28 +3,15 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from agent.driver.folder import DriverFolder
-from agent.driver.layout import Layout, Source
+from agent.driver.host import Host
 from agent.errors import DriverFilesError
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
-
-
-class DriverSource(Protocol):
-    """Where driver files come from."""
-
-    def look(self) -> Layout:
-        """Return the folder that containers need now."""
-        ...
-
-    def open(self, source: Source) -> int:
-        """Open a file of it."""
-        ...
 
 
 class DriverKeeper:
@@ -37,7 +24,7 @@ class DriverKeeper:
 
     def __init__(  # noqa: PLR0913 -- from where, where to, how often, by keyword
         self,
-        source: DriverSource,
+        source: Host,
         folder: DriverFolder,
         *,
         idle: Callable[[], bool],
@@ -47,13 +34,9 @@ class DriverKeeper:
     ) -> None:
         """Look at nothing yet, but at what an earlier agent has laid out.
 
-        Args:
-            source: where the files come from.
-            folder: where they go.
-            idle: tells whether no container of the node has a GPU.
-            on_result: told after each look whether the folder is that of the host's driver.
-            pause: seconds between two looks.
-            retry: the same after one that failed.
+        *idle* tells whether no container of the node has a GPU; *on_result* is told after each
+        look whether the folder is that of the host's driver. *pause* is in seconds between two
+        looks, *retry* the same after one that failed.
         """
         self._source = source
         self._folder = folder

@@ -48,54 +48,40 @@ _WRAPPED = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"
 
 _NAME = re.compile(r"(?P<stem>lib[A-Za-z0-9_-]+)\.so(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?\Z")
 _DRIVER_VERSION = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}\Z", re.ASCII)
-_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """A regular file of the host.
-
-    Attributes:
-        path: absolute path on the host, no part of which is a symbolic link.
-        size: in bytes.
-        changed: time of its last modification, in ns.
-        inode: its number; a package manager replaces files by new ones.
-    """
+    """A regular file of the host, by which it is told from one that has replaced it."""
 
     path: str
+    """Absolute path on the host, no part of which is a symbolic link."""
     size: int
     changed: int
+    """Time of its last modification, in ns."""
     inode: int
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file of the host that may belong to the driver.
-
-    Attributes:
-        folder: ``bin``, ``lib`` or ``lib64``.
-        name: by which it is looked up: a soname, or a program's name.
-        source: the file that this name leads to.
-    """
+    """A file of the host that may belong to the driver."""
 
     folder: str
+    """``bin``, ``lib`` or ``lib64``."""
     name: str
+    """By which it is looked up: a soname, or a program's name."""
     source: Source
+    """The file that this name leads to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The content of a folder.
-
-    Attributes:
-        version: of the driver.
-        files: sources by their path in the folder.
-        links: symbolic links by their path in the folder: the name of a file beside each.
-    """
+    """The content of a folder for one version of the driver, by path in the folder."""
 
     version: str
     files: Mapping[str, Source]
     links: Mapping[str, str]
+    """Symbolic links: the name of a file beside each."""
 
     @property
     def name(self) -> str:
@@ -106,7 +92,7 @@ class Layout:
 
 def is_of_interest(name: str) -> bool:
     """Return whether a library of that name may belong to the driver, or to vcuda-controller."""
-    match = _NAME.match(name) if len(name) <= _LONGEST_NAME else None
+    match = _NAME.match(name)
     return match is not None and (match["stem"] in LIBRARIES or name == CONTROL)
 
 

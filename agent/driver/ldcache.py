@@ -44,16 +44,12 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One library of the list.
-
-    Attributes:
-        name: by which the loader looks it up, mostly its soname.
-        path: absolute path on the host, often a symbolic link.
-        architecture: the number in ``flags``.
-    """
+    """One library of the list."""
 
     name: str
+    """By which the loader looks it up, mostly its soname."""
     path: str
+    """Absolute path on the host, often a symbolic link."""
     architecture: int
 
 

@@ -57,6 +57,7 @@ from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
+from agent.enforcement.ticket_disk import translated
 from agent.errors import EnforcementError
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
@@ -80,12 +81,9 @@ class HamiCore:
     """Limits by HAMi-core. Safe to share between threads."""
 
     def __init__(self, *, state_dir: Path, library_dir: Path, block: int) -> None:
-        """Keep what containers find below *state_dir*; nothing is made yet.
+        """Prepare; nothing is made yet.
 
-        Args:
-            state_dir: seen by the agent at the host's path, as is the next.
-            library_dir: where the host has ``libvgpu.so``.
-            block: bytes of a memory block, whole MiB.
+        Both directories are seen at the host's paths. *block* is in bytes, whole MiB.
         """
         self._tickets = TicketDirs(state_dir / "tickets")
         self._library = library_dir / LIBRARY
@@ -93,19 +91,11 @@ class HamiCore:
         self._block = block // _MIB
 
     def open(self) -> None:
-        """Clean up after an agent that was killed.
-
-        Raises:
-            EnforcementError: the state directory cannot be used.
-        """
+        """Clean up after an agent that was killed."""
         self._tickets.clean()
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
-        """Return the compute limit of a share, or the memory limit.
-
-        Raises:
-            EnforcementError: the library is missing, or the disk does not let us.
-        """
+        """Return the compute limit of a share, or the memory limit."""
         if grant.resource is Resource.MEMORY:
             return self._loaded().plus(Answer(self._memory(grant)))
         made = self._tickets.make(ids, ref.pod)
@@ -119,12 +109,7 @@ class HamiCore:
         return shared.plus(self._loaded()).plus(Answer(limits))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Return the container that starts a shared file of its own.
-
-        Raises:
-            EnforcementError: the library is missing, the disk does not let us, or it has lost
-                whose the places are.
-        """
+        """Make a shared file of its own for the container that starts."""
         if entitlement is not None:
             self._renew(self._tickets.ensure(ids, entitlement.ref.pod))
         elif (found := self._tickets.find(ids)) is not None:
@@ -190,17 +175,15 @@ class HamiCore:
     def _write_preload(self) -> Path:
         """Make the file that names the library to the loader; containers only read it."""
         path, text = self._preload_dir / PRELOAD, f"{IN_CONTAINER}/{LIBRARY}\n".encode()
-        try:
+        with translated("make what limits this container"):
             if path.is_file() and path.read_bytes() == text:
                 return path
             self._preload_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
             folder = os.open(self._preload_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _unwritten(error) from error
-        try:
-            self._tickets.write(folder, "", {PRELOAD: text})
-        finally:
-            os.close(folder)
+            try:
+                self._tickets.write(folder, "", {PRELOAD: text})
+            finally:
+                os.close(folder)
         return path
 
     def _shared(self, ticket: TicketDir) -> Path:
@@ -214,21 +197,6 @@ class HamiCore:
         """Replace the shared file by a new, empty one; a lingering container keeps its own."""
         folder = self._tickets.open(ticket.digest)
         try:
-            self._tickets.write(folder, "", {_SHARED_FILE: b""})
-            file = os.open(_SHARED_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                os.fchmod(file, 0o666)  # a container's programs run as whoever they like
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise _unwritten(error) from error
+            self._tickets.write(folder, "", {_SHARED_FILE: b""}, mode=0o666)
         finally:
             os.close(folder)
-
-
-def _unwritten(error: OSError) -> EnforcementError:
-    log.error("cannot make what HAMi-core needs", extra={"reason": str(error)})
-    why = os.strerror(error.errno) if error.errno else "it did not work"
-    return EnforcementError(
-        f"state-dir: cannot make what limits this container: {why}: the agent's log tells more"
-    )

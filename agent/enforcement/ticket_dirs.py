@@ -25,31 +25,29 @@ log = logging.getLogger(__name__)
 
 
 def digest_of(ids: Collection[str]) -> str:
-    """List the directory of these core places: 80 bits, the same in any order."""
+    """Return the directory's name for these core places: 80 bits, the same in any order."""
     text = "\n".join(sorted(ids))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TicketDir:
-    """One ticket's directory.
-
-    Attributes:
-        digest: its name.
-        owner: the pod it was made for; the UID is empty where nobody knew it.
-        files: the path that is mounted.
-    """
+    """One ticket's directory."""
 
     digest: str
     owner: PodId
+    """The pod it was made for; the UID is empty where nobody knew it."""
     files: Path
+    """The path that is mounted."""
 
 
 class TicketDirs:
-    """All tickets' directories below one root. Safe to share between threads."""
+    """All tickets' directories below one root. Safe to share between threads.
+
+    Every method but the first raises ``EnforcementError`` where the disk does not let it.
+    """
 
     def __init__(self, root: Path) -> None:
-        """Keep directories below *root*; nothing is made yet."""
         self._root = root
         self._lock = threading.Lock()
 
@@ -61,51 +59,30 @@ class TicketDirs:
         The one that is there is kept if it was made for this very pod (an init container's
         places are handed on, fact K7). Where a UID is not known the pod may be another of the
         same name: then it is made anew, since nothing of a pod runs while it is admitted.
-
-        Raises:
-            EnforcementError: the disk does not let us.
         """
         return self._settle(ids, owner, lambda held: ticketowner.is_that(held, owner))
 
     def ensure(self, ids: Collection[str], owner: PodId) -> TicketDir:
-        """Make the directory of *ids* unless *owner*, who is about to start, has it.
-
-        Raises:
-            EnforcementError: the disk does not let us.
-        """
+        """Make the directory of *ids* unless *owner*, who is about to start, has it."""
         return self._settle(ids, owner, lambda held: ticketowner.may_be(held, owner))
 
     def find(self, ids: Collection[str]) -> TicketDir | None:
-        """Return the directory of *ids* as it is; ``None`` when there is none.
-
-        Raises:
-            EnforcementError: the disk does not let us.
-        """
+        """Return the directory of *ids* as it is; ``None`` when there is none."""
         digest = digest_of(ids)
         with self._lock, self._opened("read") as root:
             owner = ticketdisk.owner_of(root, digest)
             return self._at(digest, owner) if owner is not None else None
 
     def owner(self, digest: str) -> PodId | None:
-        """Return whose a directory is; ``None`` when there is none of that name.
-
-        Raises:
-            EnforcementError: the disk does not let us.
-        """
+        """Return whose a directory is; ``None`` when there is none of that name."""
         with self._lock, self._opened("read") as root:
             return ticketdisk.owner_of(root, digest)
 
     def adopt(self, digest: str, folder: int, owner: PodId) -> None:
         """Write down who a directory belongs to, proven after it was made by a guess.
 
-        Args:
-            digest: its name.
-            folder: what ``open`` gave of it. Where another has taken the path meanwhile that
-                one has an owner of its own, and nothing is written.
-            owner: the pod.
-
-        Raises:
-            EnforcementError: the disk does not let us.
+        *folder* is what ``open`` gave of it. Where another has taken the path meanwhile that one
+        has an owner of its own, and nothing is written.
         """
         with self._lock, self._opened("write") as root:
             held = ticketdisk.owner_of(root, digest)
@@ -121,11 +98,7 @@ class TicketDirs:
     # --- keeping -----------------------------------------------------------------------
 
     def all(self) -> tuple[TicketDir, ...]:
-        """Return every directory, by name.
-
-        Raises:
-            EnforcementError: the disk does not let us.
-        """
+        """Return every directory, by name."""
         with self._lock, self._opened("read") as root:
             return self._list(root)
 
@@ -133,9 +106,6 @@ class TicketDirs:
         """Remove the directories of other pods than these; give those removed.
 
         An owner whose UID is not known is among them by its namespace and name.
-
-        Raises:
-            EnforcementError: the disk does not let us.
         """
         lives = ticketowner.among(pods)
         with self._lock, self._opened("clean") as root:
@@ -149,9 +119,6 @@ class TicketDirs:
         """Remove leftovers of an agent that was killed, and directories that nobody can own.
 
         What is not named like ours is left alone.
-
-        Raises:
-            EnforcementError: the disk does not let us.
         """
         with self._lock, self._opened("clean") as root:
             for name in folders.names(root):
@@ -169,11 +136,7 @@ class TicketDirs:
     def open(self, digest: str) -> int:
         """Open what is mounted of one directory.
 
-        Returns:
-            A descriptor that stays with this very directory when another takes its path.
-
-        Raises:
-            EnforcementError: there is none, or the disk does not let us.
+        The descriptor stays with this very directory when another takes its path.
         """
         with self._lock, self._opened("read") as root:
             if not ticketdisk.is_name(digest) or ticketdisk.owner_of(root, digest) is None:
@@ -184,31 +147,23 @@ class TicketDirs:
             with folders.opened(digest, root) as made:
                 return folders.open_folder(ticketdisk.FILES, made)
 
-    def write(self, folder: int, inside: str, files: Mapping[str, bytes]) -> None:
-        """Replace *files* in a directory that ``open`` gave, each at once.
+    def write(
+        self, folder: int, inside: str, files: Mapping[str, bytes], *, mode: int = 0o644
+    ) -> None:
+        """Replace *files*, content by name, in a directory that ``open`` gave, each at once.
 
-        Args:
-            folder: the descriptor.
-            inside: a folder in it, made where it is missing; empty for the directory itself.
-            files: content by name.
-
-        Raises:
-            EnforcementError: the disk does not let us, or the directory is gone.
+        *inside* is a folder in it, made where it is missing; empty for the directory itself.
         """
         with self._lock, ticketdisk.translated("write the limits of this container"):
             if not inside:
-                folders.replace(folder, files)
+                folders.replace(folder, files, mode)
                 return
             folders.make(inside, folder)
             with folders.opened(inside, folder) as inner:
                 folders.replace(inner, files)
 
     def discard(self, folder: int, names: Collection[str]) -> None:
-        """Remove files, or folders with what is in them, of a directory that ``open`` gave.
-
-        Raises:
-            EnforcementError: the disk does not let us.
-        """
+        """Remove files, or folders with what is in them, of a directory that ``open`` gave."""
         with self._lock, ticketdisk.translated("remove the limits of a container"):
             for name in sorted(names):
                 folders.remove(folder, name)

@@ -22,6 +22,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.enforcement import ticket_owner as ticketowner
 from agent.errors import EnforcementError
 from agent.host import directories as folders
+from agent.host.disk_errors import explain
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +33,6 @@ _OWNER = "owner.json"
 _OWNER_BYTES = 4096
 _NAME = re.compile(r"[0-9a-f]{20}\Z", re.ASCII)
 _LEFTOVER = re.compile(r"\.(?:new-[0-9a-f]{20}|gone-[0-9a-f]{20}-[0-9]{1,9})\Z", re.ASCII)
-
-_ADVICE = {
-    errno.ENOSPC: "the node's admin must free space there",
-    errno.EDQUOT: "the node's admin must free space there",
-    errno.EROFS: "the node's admin must put it on a file system that can be written",
-    errno.EACCES: "the node's admin must let the agent write there",
-    errno.EPERM: "the node's admin must let the agent write there",
-    errno.ENAMETOOLONG: "the node's admin must set a shorter path",
-}
 
 
 def is_name(name: str) -> bool:
@@ -113,6 +105,4 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         log.error("state-dir cannot be used", extra={"doing": doing, "reason": str(error)})
-        why = os.strerror(error.errno) if error.errno else "it did not work"
-        advice = _ADVICE.get(error.errno or 0, "the agent's log tells more")
-        raise EnforcementError(f"state-dir: cannot {doing}: {why}: {advice}") from error
+        raise EnforcementError(f"state-dir: cannot {doing}: {explain(error)}") from error

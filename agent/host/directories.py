@@ -64,7 +64,9 @@ def make(name: str, parent: int) -> None:
         os.fchmod(made, 0o755)
 
 
-def replace(folder: int, files: Mapping[str, bytes], mode: int = 0o644) -> None:
+def replace(
+    folder: int, files: Mapping[str, bytes], mode: int = 0o644, *, synced: bool = False
+) -> None:
     """Put each of *files*, content by name, replacing what has its name."""
     for name, data in files.items():
         beside = f".{name}.new"
@@ -75,6 +77,8 @@ def replace(folder: int, files: Mapping[str, bytes], mode: int = 0o644) -> None:
             left = memoryview(data)
             while left:
                 left = left[os.write(file, left) :]
+            if synced:
+                os.fsync(file)
         finally:
             os.close(file)
         try:

@@ -28,11 +28,7 @@ class NodeLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare; nothing is locked.
-
-        Args:
-            folder: where all agents of the node register.
-        """
+        """Prepare to lock *folder*, where all agents of the node register."""
         self.waiting = False
         self.problem = ""
         self._path = folder / LOCK

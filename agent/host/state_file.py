@@ -11,7 +11,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StateFile:
-    """Implements :class:`agent.allocator.saved_state.Store`.
+    """Implements :class:`agent.allocator.saved_state.Store` in a folder that is there.
 
     Nothing is synced to disk: after a reboot there is another kubelet, to which it means nothing.
     Where it cannot be written (a full disk) calls are answered all the same: when the agent dies
@@ -19,7 +19,6 @@ class StateFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Keep the text in *path*, whose folder is there."""
         self._path = path
         self._fresh = path.with_name(f".{path.name}.new")
         self._problem = ""

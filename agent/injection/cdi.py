@@ -33,12 +33,7 @@ _MOST_NODES = 256
 
 @dataclass(frozen=True, slots=True)
 class SpecDevice:
-    """A device of a spec.
-
-    Attributes:
-        name: its name, without the kind.
-        nodes: the host's device nodes that it brings.
-    """
+    """A device of a spec: its name without the kind, and the host's device nodes it brings."""
 
     name: str
     nodes: frozenset[str]
@@ -46,32 +41,12 @@ class SpecDevice:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What matters of a spec.
-
-    Attributes:
-        kind: ``<vendor>/<class>``.
-        devices: its devices.
-        nodes: the device nodes that come with each of them.
-    """
+    """What matters of a spec."""
 
     kind: str
     devices: tuple[SpecDevice, ...]
     nodes: frozenset[str]
-
-
-def qualified(kind: str, name: str) -> str:
-    """Write a device's full name."""
-    return f"{kind}={name}"
-
-
-def is_kind(text: str) -> bool:
-    """Return whether *text* is a kind by the rules of CDI."""
-    return bool(_KIND.match(text))
-
-
-def is_name(text: str) -> bool:
-    """Return whether *text* is a device's name by the rules of CDI."""
-    return bool(_NAME.match(text))
+    """The device nodes that come with each device."""
 
 
 # --- ours -----------------------------------------------------------------------------------
@@ -79,22 +54,15 @@ def is_name(text: str) -> bool:
 
 def own_names(inventory: Inventory) -> Mapping[str, str]:
     """Map every card's UUID to its full name in our own spec."""
-    return {card.uuid: qualified(OWN_KIND, card.uuid) for card in inventory.cards}
+    return {card.uuid: f"{OWN_KIND}={card.uuid}" for card in inventory.cards}
 
 
 def spec_document(inventory: Inventory, common: Answer) -> dict[str, Any]:
     """Write our spec of a node's cards.
 
-    Permissions are given because a spec that leaves them out lets a container make device
-    nodes, too.
-
-    Args:
-        inventory: the cards; there must be one, or the spec is not valid.
-        common: what every container with a card finds beside it.
-
-    Returns:
-        The document, of the lowest version that knows all it uses: a runtime refuses a
-        spec that is newer than itself.
+    *common* is what every container with a card finds beside it. Permissions are given because a
+    spec that leaves them out lets a container make device nodes, too. The version is the lowest
+    that knows all it uses: a runtime refuses a spec that is newer than itself.
     """
     return {
         "cdiVersion": _version(inventory),
@@ -148,7 +116,7 @@ def parse_spec(document: object) -> Spec:
     version, kind = document.get("cdiVersion"), document.get("kind")
     if not isinstance(version, str) or not _VERSION.match(version):
         raise _invalid("cdiVersion", version, "must be a version such as 0.5.0")
-    if not isinstance(kind, str) or not is_kind(kind):
+    if not isinstance(kind, str) or not _KIND.match(kind):
         raise _invalid("kind", kind, "must be <vendor>/<class>")
     listed = document.get("devices")
     if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_DEVICES:
@@ -163,7 +131,7 @@ def _device(entry: object, path: str) -> SpecDevice:
     if not isinstance(entry, Mapping):
         raise SettingsError(f"{path}: must be a mapping")
     name = entry.get("name")
-    if not isinstance(name, str) or not is_name(name):
+    if not isinstance(name, str) or not _NAME.match(name):
         raise _invalid(f"{path}.name", name, "must be letters, digits, '-', '_', '.' and ':'")
     return SpecDevice(name, _nodes(entry, f"{path}."))
 
@@ -199,7 +167,7 @@ def _invalid(path: str, value: object, rule: str) -> SettingsError:
 
 
 def names_on_host(
-    inventory: Inventory, specs: Sequence[Iterable[Spec]], *, kind: str = HOST_KIND
+    inventory: Inventory, specs: Sequence[Iterable[Spec]]
 ) -> Mapping[str, str] | None:
     """Map every card's UUID to its full name in the host's specs; ``None`` when they do not do.
 
@@ -207,18 +175,15 @@ def names_on_host(
     device node and no other card's. A spec that was made before a card was taken out or
     swapped can name another card by the same index, and a container would get a stranger's.
 
-    Args:
-        inventory: the node's cards.
-        specs: the specs of each directory; a device in a later directory replaces that of an
-            earlier one, and two of one name in the same directory are none.
-        kind: the kind to look for.
+    A device in a later directory of *specs* replaces that of an earlier one, and two of one name
+    in the same directory are none.
     """
     devices: dict[str, frozenset[str]] = {}
     for directory in specs:
         fresh: dict[str, frozenset[str]] = {}
         twice: set[str] = set()
         for spec in directory:
-            if spec.kind != kind:
+            if spec.kind != HOST_KIND:
                 continue
             for device in spec.devices:
                 if device.name in fresh:
@@ -234,7 +199,7 @@ def names_on_host(
             names[card.uuid] in devices and _is_just(card, devices[names[card.uuid]], inventory)
             for card in inventory.cards
         ):
-            return {uuid: qualified(kind, name) for uuid, name in names.items()}
+            return {uuid: f"{HOST_KIND}={name}" for uuid, name in names.items()}
     return None
 
 

@@ -1,6 +1,5 @@
 """CDI specs on disk: the host's are read, ours is written where the host has none that does."""
 
-import errno
 import json
 import logging
 import os
@@ -12,7 +11,9 @@ from pathlib import Path
 from agent.allocator.model.answer import Answer
 from agent.cards.cards_file import decode_yaml
 from agent.errors import EnforcementError, SettingsError
-from agent.injection.cdi import HOST_KIND, Spec, names_on_host, own_names, parse_spec, spec_document
+from agent.host.directories import replace
+from agent.host.disk_errors import explain
+from agent.injection.cdi import Spec, names_on_host, own_names, parse_spec, spec_document
 from placement.cards import Inventory
 
 log = logging.getLogger(__name__)
@@ -21,17 +22,7 @@ HOST_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where container runtimes look for specs, by ascending priority."""
 
 FILE_NAME = "gpu-turnstile.json"
-# Runtimes read what ends in .json and .yaml; a spec half written must not.
-_BESIDE = f".{FILE_NAME}.new"
 _MOST_BYTES = 1 << 19
-
-_ADVICE = {
-    errno.ENOSPC: "the node's admin must free space there",
-    errno.EDQUOT: "the node's admin must free space there",
-    errno.EROFS: "the node's admin must put it on a file system that can be written",
-    errno.EACCES: "the node's admin must let the agent write there",
-    errno.EPERM: "the node's admin must let the agent write there",
-}
 
 # What tells one content of a file from the next.
 _State = tuple[int, int, int, int]
@@ -46,20 +37,14 @@ class CdiFile:
         *,
         common: Callable[[], Answer],
         host_dirs: Iterable[Path] = HOST_DIRS,
-        host_kind: str = HOST_KIND,
     ) -> None:
-        """Write to *directory*; nothing is read or written yet.
+        """Write to *directory*, where the runtime must look; nothing is read or written yet.
 
-        Args:
-            directory: where our spec goes; the container runtime must look there.
-            common: tells what every container with a card finds beside it.
-            host_dirs: where the host's specs are, by ascending priority.
-            host_kind: the kind of the host's spec for whole cards.
+        *common* tells what every container with a card finds beside it.
         """
         self._directory = directory
         self._common = common
         self._host_dirs = tuple(dict.fromkeys((*host_dirs, directory)))
-        self._host_kind = host_kind
         self._lock = threading.Lock()
         self._known: dict[Path, tuple[_State | str, Spec | None]] = {}
 
@@ -81,7 +66,7 @@ class CdiFile:
         if not inventory.cards:
             return {}  # and a spec without devices is none
         with self._lock:
-            found = names_on_host(inventory, self._host_specs(), kind=self._host_kind)
+            found = names_on_host(inventory, self._host_specs())
             if found is None:
                 self._write(inventory)
                 return own_names(inventory)
@@ -102,23 +87,17 @@ class CdiFile:
             if self._holds(data):
                 return
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            beside = self._directory / _BESIDE
-            beside.unlink(missing_ok=True)  # of an agent that was killed
-            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            with os.fdopen(file, "wb") as out:
-                os.fchmod(file, 0o644)  # whatever the umask
-                out.write(data)
-                out.flush()
-                os.fsync(file)
-            beside.replace(self.path)
+            folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:  # beside it is a name that no runtime reads
+                replace(folder, {FILE_NAME: data}, synced=True)
+            finally:
+                os.close(folder)
         except OSError as error:
             log.error(
                 "cannot write a CDI spec", extra={"path": str(self.path), "reason": str(error)}
             )
-            why = os.strerror(error.errno) if error.errno else "it did not work"
-            advice = _ADVICE.get(error.errno or 0, "the agent's log tells more")
             raise EnforcementError(
-                f"cdi-dir: cannot write the CDI spec of this node's cards: {why}: {advice}"
+                f"cdi-dir: cannot write the CDI spec of this node's cards: {explain(error)}"
             ) from error
         log.info("wrote a CDI spec", extra={"path": str(self.path)})
 
@@ -190,11 +169,7 @@ def _read(path: Path, state: _State | str) -> Spec | None:
 
 
 def _text(path: Path) -> str:
-    """Read a file that may have become anything since it was looked at.
-
-    Raises:
-        ValueError: it is too large, or no text.
-    """
+    """Read a file that may have become anything since it was looked at."""
     # Without O_NONBLOCK a pipe would keep us waiting for somebody who writes to it.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         data = file.read(_MOST_BYTES + 1) or b""

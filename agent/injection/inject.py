@@ -58,11 +58,7 @@ class Injection(StrEnum):
 class DriverFiles:
     """A directory of driver files that containers find: ``bin``, ``lib`` and ``lib64``.
 
-    For hosts without the NVIDIA container runtime, and images without a driver.
-
-    Attributes:
-        host: absolute path on the host.
-        container: absolute path in the container.
+    For hosts without the NVIDIA container runtime, and images without a driver. Paths are absolute.
     """
 
     host: str
@@ -91,18 +87,9 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
     """Make the answer for one grant.
 
     The core answer carries the cards. The memory answer carries none of them: what enforces
-    the memory limit comes from enforcement.
-
-    Args:
-        grant: what the IDs stand for.
-        inventory: the node's cards.
-        mode: how cards reach the container.
-        control_devices: the control device nodes this host has.
-        extra_devices: further device nodes that every container gets; with ``envvar`` none,
-            there the NVIDIA container runtime decides.
-        driver: driver files for ``nodes``; with ``cdi`` the spec says what of the driver
-            is found, with ``envvar`` the runtime.
-        cdi_names: the fully qualified CDI name of every card, by UUID, for ``cdi``.
+    the memory limit comes from enforcement. With ``envvar`` the NVIDIA container runtime decides
+    on device nodes and driver files, with ``cdi`` the spec does, but for *extra_devices*.
+    *cdi_names* has the fully qualified CDI name of every card, by UUID.
 
     Raises:
         GrantError: a card has no CDI name.
@@ -168,7 +155,6 @@ def _plain(path: str) -> bool:
 
 
 def _cdi_name(card: str, names: Mapping[str, str]) -> str:
-    name = names.get(card)
-    if name is None:
+    if card not in names:
         raise GrantError(f"card {card} has no CDI name on this node now")
-    return name
+    return names[card]

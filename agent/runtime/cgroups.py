@@ -24,7 +24,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import Unavailable
@@ -50,42 +49,26 @@ class CgroupError(Exception):
     """What the kernel tells of a process names no one container: it is not believed."""
 
 
-class CgroupVersion(StrEnum):
-    """How a node's cgroups are mounted."""
-
-    V1 = "v1"
-    HYBRID = "hybrid"
-    """Controllers as in v1, and beside them a v2 hierarchy without any."""
-    V2 = "v2"
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Membership:
-    """A directory of one hierarchy of cgroups.
-
-    Attributes:
-        controllers: the hierarchy: ``cpu,cpuacct``, ``name=systemd``; empty is that of v2.
-        path: the directory; seen from another cgroup namespace it begins with ``/..``.
-    """
+    """A directory of one hierarchy of cgroups."""
 
     controllers: str
+    """The hierarchy: ``cpu,cpuacct``, ``name=systemd``; empty is that of v2."""
     path: str
+    """The directory; seen from another cgroup namespace it begins with ``/..``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerCgroup:
-    """Where one container stands.
-
-    Attributes:
-        container_id: 64 hexadecimal digits, lower case.
-        pod_uid: its pod; ``None`` when the directory above is not named as a pod's. A static
-            pod has another UID in the API.
-        directories: its own, one per hierarchy that has it.
-    """
+    """Where one container stands."""
 
     container_id: str
+    """64 hexadecimal digits, lower case."""
     pod_uid: str | None
+    """``None`` where no pod's directory is above. A static pod has another UID in the API."""
     directories: tuple[Membership, ...]
+    """Its own, one per hierarchy that has it."""
 
 
 def parse_memberships(text: str) -> tuple[Membership, ...]:
@@ -112,10 +95,8 @@ def find_container(
 ) -> ContainerCgroup | None:
     """Find the container that a process belongs to; ``None`` when it belongs to none.
 
-    Args:
-        memberships: of the process.
-        init: of the node's first process. What it is in is not looked at: on a node that is
-            itself a container (kind, k3d) everything stands below that.
+    What the node's first process, *init*, is in is not looked at: on a node that is itself a
+    container (kind, k3d) everything stands below that.
 
     Raises:
         CgroupError: the hierarchies name different containers.
@@ -178,20 +159,6 @@ class Cgroups:
         self._proc = proc
         self._mount = mount
 
-    def version(self) -> CgroupVersion:
-        """Return how cgroups are mounted.
-
-        Raises:
-            Unavailable: they are not.
-        """
-        if (self._mount / "cgroup.controllers").exists():
-            return CgroupVersion.V2
-        if (self._mount / "unified/cgroup.controllers").exists():
-            return CgroupVersion.HYBRID
-        if any(self._mount.glob("*/cgroup.procs")):
-            return CgroupVersion.V1
-        raise Unavailable(f"cgroups: none are mounted at {self._mount}")
-
     def container_of(self, pid: int) -> ContainerCgroup | None:
         """Find the container of a process; ``None`` when it has none, or has ended.
 
@@ -202,7 +169,7 @@ class Cgroups:
         if pid <= 0:
             raise CgroupError(_foreign("the process"))
         text = self._read(pid)
-        return None if text is None else self._find(text, self._init())
+        return None if text is None else find_container(parse_memberships(text), self._init())
 
     def containers_of(self, pids: Iterable[int]) -> dict[int, ContainerCgroup]:
         """Find the containers of many processes at once.
@@ -224,7 +191,7 @@ class Cgroups:
                 continue
             if text not in by_text:
                 try:
-                    by_text[text] = self._find(text, init)
+                    by_text[text] = find_container(parse_memberships(text), init)
                 except CgroupError:
                     by_text[text] = None
             container = by_text[text]
@@ -249,9 +216,6 @@ class Cgroups:
     def _init(self) -> tuple[Membership, ...]:
         text = self._read(1)
         return () if text is None else parse_memberships(text)
-
-    def _find(self, text: str, init: Sequence[Membership]) -> ContainerCgroup | None:
-        return find_container(parse_memberships(text), init)
 
     def _read(self, pid: int) -> str | None:
         path = f"{self._proc}/{pid}/cgroup"
@@ -291,7 +255,7 @@ class Cgroups:
             if text is None or container_id not in text:
                 continue
             try:
-                found = self._find(text, init)
+                found = find_container(parse_memberships(text), init)
             except CgroupError:  # in two containers at once: of neither
                 continue
             if found is not None and found.container_id == container_id:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import grpc
@@ -19,8 +18,6 @@ from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
 
 NAME_LABEL = "io.kubernetes.container.name"
 UID_LABEL = "io.kubernetes.pod.uid"
-NAMESPACE_LABEL = "io.kubernetes.pod.namespace"
-POD_LABEL = "io.kubernetes.pod.name"
 """The labels that the kubelet puts on each container."""
 
 # A runtime is back from a restart in seconds; without these a channel that failed once waits
@@ -39,48 +36,15 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?\Z", re.ASCII)
 _UID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,126}[A-Za-z0-9])?\Z", re.ASCII)
 
 
-class ContainerState(StrEnum):
-    """What a container does."""
-
-    CREATED = "created"
-    RUNNING = "running"
-    EXITED = "exited"
-    UNKNOWN = "unknown"
-
-
-_STATES = {
-    runtime_pb2.CONTAINER_CREATED: ContainerState.CREATED,
-    runtime_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
-    runtime_pb2.CONTAINER_EXITED: ContainerState.EXITED,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class ContainerInfo:
-    """One container that a kubelet had made.
+    """One container that a kubelet had made."""
 
-    Attributes:
-        id: the runtime's ID of it.
-        name: its name in the pod.
-        pod_uid: its pod. Of a static pod this is not the UID that the API shows.
-        pod_namespace: the pod's namespace.
-        pod_name: the pod's name.
-        state: what it does.
-        created: when it was created, unix time in nanoseconds.
-    """
-
-    id: str
     name: str
     pod_uid: str
-    pod_namespace: str
-    pod_name: str
-    state: ContainerState
-    created: int
-
-    @property
-    def running(self) -> bool:
-        """Whether it runs or will, as far as the runtime can tell: it has not ended."""
-        return self.state is not ContainerState.EXITED
+    """Of a static pod this is not the UID that the API shows."""
+    ended: bool
+    """As far as the runtime can tell."""
 
 
 class Cri:
@@ -104,8 +68,6 @@ class Cri:
         Raises:
             Unavailable: no answer in time.
         """
-        if not container_id:  # which a runtime would read as: all of them
-            return None
         wanted = runtime_pb2.ContainerFilter(id=container_id)
         with self._answering():
             answer = self._runtime.ListContainers(
@@ -113,7 +75,7 @@ class Cri:
                 timeout=within,
                 wait_for_ready=True,
             )
-        # The filter takes the beginning of an ID for the whole.
+        # The filter takes the beginning of an ID for the whole, and an empty one for all.
         return next((_read(each) for each in answer.containers if each.id == container_id), None)
 
     def succeeded(self, pod_uid: str, *, within: float) -> frozenset[str]:
@@ -122,14 +84,12 @@ class Cri:
         A pod whose sandbox was made anew begins anew, with its first init container.
 
         Args:
-            pod_uid: the pod, by the UID on its labels.
+            pod_uid: the pod, by the UID on its labels; not empty, which would be all pods.
             within: seconds for all questions that this takes.
 
         Raises:
             Unavailable: no answer in time.
         """
-        if not pod_uid:
-            return frozenset()
         label = {UID_LABEL: pod_uid}
         end = time.monotonic() + within
 
@@ -183,15 +143,6 @@ class Cri:
 def _read(container: runtime_pb2.Container) -> ContainerInfo | None:
     labels = container.labels
     name, pod_uid = labels.get(NAME_LABEL, ""), labels.get(UID_LABEL, "")
-    namespace, pod_name = labels.get(NAMESPACE_LABEL, ""), labels.get(POD_LABEL, "")
-    if not (_UID.match(pod_uid) and all(map(_NAME.match, (name, namespace, pod_name)))):
+    if not (_UID.match(pod_uid) and _NAME.match(name)):
         return None
-    return ContainerInfo(
-        id=container.id,
-        name=name,
-        pod_uid=pod_uid,
-        pod_namespace=namespace,
-        pod_name=pod_name,
-        state=_STATES.get(container.state, ContainerState.UNKNOWN),
-        created=container.created_at,
-    )
+    return ContainerInfo(name, pod_uid, ended=container.state == runtime_pb2.CONTAINER_EXITED)

@@ -13,12 +13,7 @@ _WHOLE = 100
 
 
 class Owner(NamedTuple):
-    """The container that a process is in, as the container runtime knows it.
-
-    Attributes:
-        pod_uid: the UID of its pod.
-        container: its name in the pod.
-    """
+    """The container that a process is in, as the container runtime knows it."""
 
     pod_uid: str
     container: str
@@ -26,15 +21,12 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one container uses of one card; ``None`` is what the driver cannot tell.
-
-    Attributes:
-        cores: hundredths of the card.
-        memory: bytes.
-    """
+    """What one container uses of one card; ``None`` is what the driver cannot tell."""
 
     cores: int | None
+    """Hundredths of the card."""
     memory: int | None
+    """Bytes."""
 
 
 Use = Mapping[ContainerRef, Mapping[str, Used]]
@@ -43,12 +35,7 @@ Use = Mapping[ContainerRef, Mapping[str, Used]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One look.
-
-    Attributes:
-        cards: what the driver tells, by card UUID.
-        use: what containers use.
-    """
+    """One look: what the driver tells, by card UUID, and what containers use."""
 
     cards: Mapping[str, CardUse] = field(default_factory=dict)
     use: Use = field(default_factory=dict)
@@ -60,12 +47,7 @@ def join(
     """Return what each holder uses of each card: of those it holds, and of others it is on.
 
     A holder without a process on its card uses none of it. Processes of other containers and of
-    the host are left out.
-
-    Args:
-        cards: what the driver tells, by card UUID.
-        owners: the container of each process that is in one.
-        holders: who holds cards. One whose pod's UID is not known yet is left out.
+    the host are left out, and so is a holder whose pod's UID is not known yet.
     """
     pids: dict[tuple[Owner, str], set[int]] = defaultdict(set)
     places: dict[Owner, set[str]] = defaultdict(set)

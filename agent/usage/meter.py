@@ -23,12 +23,7 @@ class ReadUse(Protocol):
     """Asks the driver for the use of cards."""
 
     def __call__(self, uuids: Collection[str], /, *, since: int) -> Mapping[str, CardUse]:
-        """Return the use of each card; samples count from *since* on, Unix microseconds.
-
-        Raises:
-            Unavailable: the driver does not work.
-        """
-        ...
+        """Return the use of each card; samples count from *since* on, Unix microseconds."""
 
 
 class Meter:
@@ -49,16 +44,9 @@ class Meter:
     ) -> None:
         """Prepare; nothing is asked before :meth:`run`.
 
-        Args:
-            read: asks the driver.
-            owners: finds the containers of processes.
-            holdings: tells who holds what; ``None`` while that is not known.
-            period: seconds between two looks.
-            on_overuse: told of a container that takes more than it holds, once.
-            close: closes what *owners* asks.
-            watch: remembers who takes more than it holds.
-            clock: seconds, monotonic.
-            unix: seconds since 1970.
+        *holdings* gives ``None`` while it is not known who holds what. *period* is in seconds,
+        *clock* gives monotonic ones and *unix* those since 1970. *close* closes what *owners*
+        asks; *on_overuse* is told once of a container that takes more than it holds.
         """
         self._read = read
         self._owners = owners

@@ -35,12 +35,7 @@ class OveruseRules:
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """A container that takes more than it holds.
-
-    Attributes:
-        ref: which container.
-        text: of which card, and how much.
-    """
+    """A container that takes more than it holds: of which card and how much."""
 
     ref: ContainerRef
     text: str
@@ -58,19 +53,12 @@ class OveruseWatch:
     """Remembers how long containers have taken too much. For one thread."""
 
     def __init__(self, rules: OveruseRules | None = None) -> None:
-        """Know nothing yet."""
         self._rules = rules or OveruseRules()
         self._streaks: dict[ContainerRef, _Streak] = {}
         self._told: set[ContainerRef] = set()
 
     def look(self, now: float, holders: Iterable[Holder], use: Use) -> list[Overuse]:
-        """Apply one look; return who is to be told of now.
-
-        Args:
-            now: seconds, monotonic.
-            holders: who holds what; others are forgotten.
-            use: what they use.
-        """
+        """Apply one look; return who is to be told of now. Who is no holder is forgotten."""
         there, found = set(), []
         for holder in holders:
             ref = holder.ref

@@ -18,42 +18,22 @@ class Processes(Protocol):
     """Where the kernel tells the containers of processes."""
 
     def containers_of(self, pids: Iterable[int], /) -> "Mapping[int, ContainerCgroup]":
-        """Return the container of each process that is in one.
-
-        Raises:
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+        """Return the container of each process that is in one."""
 
 
 class Runtime(Protocol):
     """The container runtime."""
 
     def container(self, container_id: str, /, *, within: float) -> "ContainerInfo | None":
-        """Ask for one container; ``None`` when there is none of a kubelet's making.
-
-        Raises:
-            Unavailable: no answer in time.
-        """
-        ...
+        """Ask for one container; ``None`` when there is none of a kubelet's making."""
 
 
 class Owners:
     """Finds the containers of processes. Asks the runtime once for each container."""
 
-    def __init__(
-        self, processes: Processes, runtime: Runtime, *, own_pid: int | None = None
-    ) -> None:
-        """Ask the kernel's *processes* and the *runtime*.
-
-        Args:
-            processes: of the whole node.
-            runtime: the container runtime.
-            own_pid: this process, as it sees itself.
-        """
+    def __init__(self, processes: Processes, runtime: Runtime) -> None:
         self._processes = processes
         self._runtime = runtime
-        self._blind = (os.getpid() if own_pid is None else own_pid) == 1
         self._known: dict[str, Owner] = {}
 
     def find(self, pids: Collection[int]) -> dict[int, Owner]:
@@ -63,7 +43,7 @@ class Owners:
             Unavailable: kernel or runtime do not answer, or the agent does not see processes
                 other than its own. Nothing is known then: zeros would be lies.
         """
-        if self._blind:  # the first process of a PID namespace sees no process of the host
+        if os.getpid() == 1:  # the first process of a PID namespace sees no process of the host
             raise Unavailable("the host's processes are not visible: the agent needs hostPID")
         containers = self._processes.containers_of(pids)
         there = {each.container_id for each in containers.values()}

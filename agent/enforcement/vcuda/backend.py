@@ -16,7 +16,6 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
@@ -40,12 +39,8 @@ _JOIN_SECONDS = 3.0
 _RUNTIME_WITHIN = 2.0
 
 
-class Entitled(Protocol):
-    """Tells what a container may use."""
-
-    def __call__(self, pod_uid: str, container: str, /) -> Entitlement | None:
-        """Return it by the pod's UID and the container's name; ``None`` while nobody knows."""
-        ...
+Entitled = Callable[[str, str], Entitlement | None]
+"""What a container may use, by its pod's UID and its name; ``None`` while nobody knows."""
 
 
 class Vcuda:
@@ -66,27 +61,20 @@ class Vcuda:
     ) -> None:
         """Put the parts together; nothing is made and nothing runs yet.
 
-        Args:
-            state_dir: where the directories are; the host must have it at the same path.
-            processes: tells containers and processes of this node apart.
-            runtime: the container runtime.
-            entitled: tells what a container may use.
-            hardware: what the limits file says of the node.
-            on_result: told how each registration ended.
-            limits: what peers may use up.
-            refresh_seconds: how often the processes of registered containers are listed anew.
-            patience: seconds a registration waits for a record that is being rebuilt.
+        The host must have *state_dir* at the same path. The processes of registered containers
+        are listed anew every *refresh_seconds*. The rest is as in :class:`VirtualManager`.
         """
         self._runtime = runtime
         self._dirs = TicketDirs(state_dir / "tickets")
-        self._upstream = upstream_of(state_dir, secrets.token_hex(4))
+        # Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
+        self._upstream = state_dir / "vcuda" / f"server-{secrets.token_hex(4)}.sock"
         if limits is None:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             limits = Limits(files=files if files > 0 else Limits().files)
         self._relay = Relay(upstream=self._upstream, identify=processes.container_of, limits=limits)
         self._manager = VirtualManager(
             dirs=self._dirs,
-            peers=self._relay,
+            peer=self._relay.peer,
             processes=processes,
             runtime=runtime,
             entitled=entitled,
@@ -114,7 +102,7 @@ class Vcuda:
             remove_dead(self._upstream.parent, ["server*.sock"])
             tickets = self._dirs.all()
             try:  # last of what may fail: it is opened again then, and there may be one server
-                self._server = VcudaServer(self._manager, self._upstream)
+                self._server = VcudaServer(self._manager.register, self._upstream)
             except OSError as error:
                 raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
             for each in tickets:
@@ -124,7 +112,7 @@ class Vcuda:
                     log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
         for ticket_socket in self._relay.ticket_sockets():
             try:
-                self._manager.recover(ticket_socket)
+                self._manager.registrations.recover(ticket_socket)
             except EnforcementError as error:  # its containers register again when they restart
                 log.error(
                     "not recovered", extra={"ticket": ticket_socket.digest, "reason": str(error)}
@@ -155,11 +143,7 @@ class Vcuda:
     # --- the Enforcer ----------------------------------------------------------------------
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
-        """Answer with the directory of core places; memory places carry nothing.
-
-        Raises:
-            EnforcementError: it cannot be made.
-        """
+        """Answer with the directory of core places; memory places carry nothing."""
         if grant.resource is not Resource.CORE:
             return Answer()
         with self._lock:
@@ -167,11 +151,7 @@ class Vcuda:
         return Answer(mounts=(Mount(MOUNT_PATH, str(made.files)),))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Fill the directory of core places for the container that starts.
-
-        Raises:
-            EnforcementError: it cannot be made, or is gone and nobody knows for whom to make it.
-        """
+        """Fill the directory of core places for the container that starts."""
         with self._lock:
             if entitlement is not None:
                 self._dirs.ensure(ids, entitlement.ref.pod)
@@ -221,11 +201,3 @@ class Vcuda:
             raise EnforcementError(
                 f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"
             ) from error
-
-
-def upstream_of(state_dir: Path, token: str) -> Path:
-    """Return the socket between the relay and the server: at most 107 bytes are possible.
-
-    Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
-    """
-    return state_dir / "vcuda" / f"server-{token}.sock"

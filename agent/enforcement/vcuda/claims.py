@@ -22,7 +22,6 @@ from agent.runtime.cri import ContainerInfo
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z", re.ASCII)
 _SHOWN = 80
-_CRIO = "crio-"
 
 
 class Forbidden(Exception):
@@ -63,7 +62,7 @@ def aliases(container_id: str) -> frozenset[str]:
     Under CRI-O with the cgroupfs driver the real client takes the prefix for a part of it, and
     then reads the directory that is named so.
     """
-    return frozenset({container_id, f"{_CRIO}{container_id}"})
+    return frozenset({container_id, f"crio-{container_id}"})
 
 
 def check_container(ref: ContainerCgroup | None, claims: Claims) -> ContainerCgroup:
@@ -98,11 +97,8 @@ def check_record(entitlement: Entitlement, info: ContainerInfo) -> None:
 def check_claims(claims: Claims, info: ContainerInfo, bus_ids: Collection[str]) -> None:
     """Compare the rest of what is claimed.
 
-    Args:
-        claims: what the request says.
-        info: what the runtime says.
-        bus_ids: of the cards that the container holds; empty for one that is not known, and
-            might then be the one that is claimed.
+    A card that the container holds and whose bus ID is not known has an empty one: it may be the
+    one that is claimed.
     """
     if claims.pod_uid not in {"", info.pod_uid}:
         raise Forbidden(f"it claims to be of pod {claims.pod_uid[:_SHOWN]!r}")

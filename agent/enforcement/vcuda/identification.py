@@ -11,8 +11,8 @@ limits are only ever written into the directory that the socket is in.
 
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from agent.enforcement.vcuda.peers import Presence, peer_pid
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
@@ -22,43 +22,26 @@ from agent.runtime.cgroups import CgroupError, ContainerCgroup
 log = logging.getLogger(__name__)
 
 
-class Identify(Protocol):
-    """Tells the container of a process."""
-
-    def __call__(self, pid: int, /) -> ContainerCgroup | None:
-        """Return the container that *pid* is in; ``None`` when it is in none, or is gone.
-
-        Raises:
-            CgroupError: what the kernel tells of it names no one container.
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+Identify = Callable[[int], ContainerCgroup | None]
+"""Tells the container of a process: :meth:`agent.runtime.cgroups.Cgroups.container_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the far end of a connection.
-
-    Attributes:
-        ticket_socket: where it came in.
-        pid: its process, as this process numbers them.
-        container: the container that process is in; ``None`` when it is in none.
-    """
+    """Who is at the far end of a connection."""
 
     ticket_socket: TicketSocket
+    """Where it came in."""
     pid: int
+    """Its process, as this process numbers them."""
     container: ContainerCgroup | None
+    """The container that process is in."""
 
 
 def identify_peer(
     ticket_socket: TicketSocket, accepted: socket.socket, identify: Identify
 ) -> Peer | None:
     """Find out who a peer is; ``None`` when it is gone, or cannot be told.
-
-    Args:
-        ticket_socket: where it came in.
-        accepted: its connection.
-        identify: tells a process's container.
 
     Raises:
         OSError: the kernel does not tell its process.

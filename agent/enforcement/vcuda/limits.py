@@ -48,7 +48,6 @@ class Account:
     """How many may come at once; below one the next waits."""
 
     def __post_init__(self) -> None:
-        """Begin with a whole burst."""
         self.turns = float(self.limits.burst)
 
     def open(self, now: float) -> bool:

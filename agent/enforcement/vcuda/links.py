@@ -61,12 +61,8 @@ class Link:
     ) -> None:
         """Pass on what comes, from now on.
 
-        Args:
-            selector: told what is waited for.
-            sockets: the two ends, not blocking; taken over.
-            name: the one that the server sees.
-            ends_at: until when it may last; this is for its owner to mind.
-            most: bytes that it may carry, either way.
+        The *sockets*, which do not block, are taken over. *name* is what the server sees; when
+        it *ends_at* is for its owner to mind. It may carry *most* bytes either way.
 
         Raises:
             OSError: the sockets cannot be waited for; they are closed.
@@ -84,11 +80,7 @@ class Link:
             raise
 
     def serve(self, fd: int, events: int) -> bool:
-        """Do what can be done; tell whether there may be more to do.
-
-        Args:
-            fd: the socket at which something happened.
-            events: what happened, as the selector says.
+        """Do what can be done at a socket of which the selector tells; return whether it goes on.
 
         Raises:
             OSError: one side has hung up, or has said more than it may.

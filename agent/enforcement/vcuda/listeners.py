@@ -19,13 +19,7 @@ class Listener:
         selector: selectors.BaseSelector,
         pod: str = "",
     ) -> None:
-        """Bind the ticket's socket; the selector is not told before ``attend``.
-
-        Args:
-            ticket_socket: taken over.
-            account: what its peers have used up.
-            selector: told when somebody is waited for.
-            pod: whose socket it is; its digest where nobody knows.
+        """Bind the ticket's socket, which is taken over; the selector is told by ``attend``.
 
         Raises:
             OSError: a socket cannot be made there; the ticket's socket is closed.

@@ -16,16 +16,24 @@ from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
 from agent.enforcement.vcuda.identification import Peer
-from agent.enforcement.vcuda.ports import Hardware, Peers, Processes, Runtime
+from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError
-from agent.runtime.cri import ContainerInfo, ContainerState
+from agent.runtime.cri import ContainerInfo
 
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 0.1
+_RUNTIME_WITHIN = 4.0
+
+# How each is told: to whom counts, and in the log.
+_FAILURES: dict[type[Exception], tuple[str, str]] = {
+    Forbidden: ("refused", "registration refused"),
+    NotYet: ("not-yet", "registration came too early"),
+    Unavailable: ("unavailable", "registration not possible"),
+}
 
 
 class VirtualManager:
@@ -35,39 +43,30 @@ class VirtualManager:
         self,
         *,
         dirs: TicketDirs,
-        peers: Peers,
+        peer: Callable[[str], Peer | None],
         processes: Processes,
         runtime: Runtime,
         entitled: Callable[[str, str], Entitlement | None],
         hardware: Hardware,
-        on_result: Callable[[str], None] = lambda _result: None,
-        runtime_within: float = 4.0,
-        patience: float = 2.0,
+        on_result: Callable[[str], None],
+        patience: float,
     ) -> None:
         """Start with nobody registered.
 
-        Args:
-            dirs: the tickets' directories.
-            peers: tells who is calling.
-            processes: tells containers and processes of this node apart.
-            runtime: the container runtime.
-            entitled: what a container may use, by its pod's UID and its name.
-            hardware: what the limits file says of the node.
-            on_result: told of every request: ``registered``, ``refused``, ``not-yet``,
-                ``unavailable`` or ``failed``.
-            runtime_within: seconds the runtime has to answer.
-            patience: seconds to wait for the record of an agent that has just started: the
-                real client asks once, and ends its program when it is turned away.
+        *peer* tells who is behind a connection, and *entitled* what a container may use, by its
+        pod's UID and its name. *on_result* is told of every request: ``registered``, ``refused``,
+        ``not-yet``, ``unavailable`` or ``failed``. The record of an agent that has just started is
+        waited for, for *patience* seconds: the real client asks once, and ends its program when
+        it is turned away.
         """
         self._dirs = dirs
-        self._peers = peers
+        self._peer = peer
         self._runtime = runtime
         self._entitled = entitled
         self._hardware = hardware
         self._on_result = on_result
-        self._within = runtime_within
         self._patience = patience
-        self._registrations = Registrations(dirs, processes)
+        self.registrations = Registrations(dirs, processes)
         self._never = threading.Event()
 
     # --- a container asks ------------------------------------------------------------------
@@ -75,17 +74,13 @@ class VirtualManager:
     def register(self, address: str, claims: Claims) -> None:
         """Write what the container behind a connection may use, and its processes.
 
-        Args:
-            address: the connection, as gRPC names it.
-            claims: what the request says.
-
         Raises:
             Forbidden: it is not the container whose ticket this is.
             NotYet: nobody knows yet what it may use.
             Unavailable: the container runtime or the kernel does not answer.
             EnforcementError: the files cannot be written.
         """
-        peer = self._peers.peer(address)
+        peer = self._peer(address)
         result = "failed"
         try:
             try:
@@ -93,17 +88,11 @@ class VirtualManager:
             except CgroupError as error:
                 raise Forbidden(str(error)) from error
             result = "registered"
-        except Forbidden as error:
-            result = "refused"
-            log.warning("registration refused", extra=_told(peer, claims, error))
-            raise
-        except NotYet as error:
-            result = "not-yet"
-            log.warning("registration came too early", extra=_told(peer, claims, error))
-            raise
-        except Unavailable as error:
-            result = "unavailable"
-            log.warning("registration not possible", extra=_told(peer, claims, error))
+        except (Forbidden, NotYet, Unavailable) as error:
+            result, message = next(
+                told for kind, told in _FAILURES.items() if isinstance(error, kind)
+            )
+            log.warning(message, extra=_told(peer, claims, error))
             raise
         except EnforcementError as error:
             log.error("registration failed", extra=_told(peer, claims, error))
@@ -117,7 +106,7 @@ class VirtualManager:
         ticket_socket = peer.ticket_socket
         ref = proof.check_container(peer.container, claims)
         info = proof.check_runtime(
-            ref, self._runtime.container(ref.container_id, within=self._within)
+            ref, self._runtime.container(ref.container_id, within=_RUNTIME_WITHIN)
         )
         entitlement = self._wait_for(info)
         proof.check_record(entitlement, info)
@@ -126,7 +115,7 @@ class VirtualManager:
         proof.check_claims(claims, info, bus_ids)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
         folders = proof.folders_of(claims, ref, info)
-        self._registrations.add(ref, ticket_socket, folders, config.encode())
+        self.registrations.add(ref, ticket_socket, folders, config.encode())
         self._adopt(ticket_socket, entitlement, info)
         log.info(
             "registered",
@@ -172,10 +161,8 @@ class VirtualManager:
     def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
         """Write the limits that the next container to start with a ticket finds at once.
 
-        Args:
-            folder: a descriptor of the ticket's directory.
-            entitlement: what it may use. Where nobody knows, or its pod's UID is not known,
-                nothing may be found: the client would believe what an earlier one was given.
+        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*, the
+        ticket's: the client would believe what an earlier one was given.
 
         Raises:
             EnforcementError: the disk does not let us.
@@ -189,21 +176,13 @@ class VirtualManager:
 
     # --- keeping up ------------------------------------------------------------------------
 
-    def recover(self, ticket_socket: TicketSocket) -> None:
-        """Take over the containers that an earlier agent registered at a socket.
-
-        Raises:
-            EnforcementError: the disk does not let us.
-        """
-        self._registrations.recover(ticket_socket)
-
     def refresh(self) -> None:
         """List the processes of the registered containers anew; forget what has ended."""
-        self._registrations.refresh(self._ended)
+        self.registrations.refresh(self._ended)
 
     def _ended(self, container_id: str) -> bool:
-        info = self._runtime.container(container_id, within=self._within)
-        return info is None or info.state is ContainerState.EXITED
+        info = self._runtime.container(container_id, within=_RUNTIME_WITHIN)
+        return info is None or info.ended
 
     def _config(self, entitlement: Entitlement) -> VcudaConfig:
         return config_of(

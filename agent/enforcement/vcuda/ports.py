@@ -4,71 +4,39 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.enforcement.vcuda.identification import Peer
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 
 
 class Processes(Protocol):
-    """Tells containers and processes of this node apart."""
+    """Tells containers and processes of this node apart.
+
+    Both raise ``CgroupError`` where what the kernel tells is not believed, and ``Unavailable``.
+    """
 
     def container_of(self, pid: int, /) -> ContainerCgroup | None:
-        """Return the container of a process; ``None`` when it is in none, or is gone.
-
-        Raises:
-            CgroupError: what the kernel tells of it names no one container.
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+        """Return the container of a process; ``None`` when it is in none, or is gone."""
 
     def pids_of(self, ref: ContainerCgroup, /) -> Collection[int]:
-        """Return the processes of a container, as the node numbers them; empty once it is gone.
-
-        Raises:
-            CgroupError: they are not of a PID namespace that the agent sees.
-            Unavailable: the kernel tells nothing.
-        """
-        ...
+        """Return the processes of a container, as the node numbers them; empty once it is gone."""
 
 
 class Runtime(Protocol):
-    """The container runtime."""
+    """The container runtime, ``Unavailable`` where it does not answer in time."""
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        """Return a container; ``None`` when there is none.
-
-        Raises:
-            Unavailable: no answer in time.
-        """
-        ...
+        """Return a container; ``None`` when there is none."""
 
     def succeeded(self, pod_uid: str, *, within: float) -> Collection[str]:
-        """List the containers of a pod that have ended well since it was last set up.
-
-        Raises:
-            Unavailable: no answer in time.
-        """
-        ...
-
-
-class Peers(Protocol):
-    """Tells who is calling."""
-
-    def peer(self, address: str) -> Peer | None:
-        """Return who is behind a connection; ``None`` when nobody is known there."""
-        ...
+        """Return the containers of a pod that have ended well since it was last set up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the limits file says of the node.
-
-    Attributes:
-        bus_ids: PCI bus ID of each card, by UUID.
-        driver: the driver's version, empty where it is not known.
-        block: bytes of a memory block.
-    """
+    """What the limits file says of the node; what is not known is empty."""
 
     bus_ids: Callable[[str], str]
+    """The PCI bus ID of a card, by its UUID."""
     driver: Callable[[], str]
     block: int
+    """Bytes of a memory block."""

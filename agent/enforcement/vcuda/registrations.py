@@ -35,29 +35,22 @@ _LARGEST_FILE = 64 * 1024
 
 @dataclass(eq=False, slots=True)
 class _Registered:
-    """A container whose processes are kept listed.
-
-    Attributes:
-        container_id: which.
-        ref: where its processes are; ``None`` for one that an earlier agent registered and that
-            is not found any more.
-        ticket_socket: the ticket's.
-        folders: where the list is; the empty one is the ticket's own.
-        listed: what it says.
-    """
+    """A container whose processes are kept listed."""
 
     container_id: str
     ref: ContainerCgroup | None
+    """Where its processes are; ``None`` if an earlier agent registered it and it is not found."""
     ticket_socket: TicketSocket
     folders: frozenset[str] = frozenset()
+    """Where the list is; the empty one is the ticket's own."""
     listed: bytes = b""
+    """What the list says."""
 
 
 class Registrations:
     """Who has registered. Safe to share between threads."""
 
     def __init__(self, dirs: TicketDirs, processes: Processes) -> None:
-        """Start with nobody registered."""
         self._dirs = dirs
         self._processes = processes
         self._lock = threading.Lock()  # never held while something is read or written
@@ -72,11 +65,7 @@ class Registrations:
     ) -> None:
         """Write a proven container's files where it came in, and keep its list true.
 
-        Args:
-            ref: the container.
-            ticket_socket: where it came in.
-            folders: where it will look; the empty one is the ticket's own.
-            config: its limits.
+        It will look in *folders*; the empty one is the ticket's own.
 
         Raises:
             Forbidden: it has ended.
@@ -115,11 +104,7 @@ class Registrations:
                 self._registered.setdefault(each.container_id, each)
 
     def refresh(self, ended: Callable[[str], bool]) -> None:
-        """List everybody's processes anew; forget who has ended.
-
-        Args:
-            ended: tells whether a container has, by its ID; may raise ``Unavailable``.
-        """
+        """List everybody's processes anew; forget who has *ended*, which may be unavailable."""
         with self._lock:
             for each in [each for each in self._registered.values() if each.ticket_socket.closed]:
                 del self._registered[each.container_id]

@@ -17,7 +17,6 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from agent.enforcement.vcuda.identification import Identify, Peer, identify_peer
@@ -38,26 +37,14 @@ class Relay:
         *,
         upstream: Path,
         identify: Identify,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        token: str = "",
+        limits: Limits,
     ) -> None:
-        """Prepare; nothing is listened to yet.
-
-        Args:
-            upstream: the gRPC server's socket, which nobody else may reach.
-            identify: tells a process's container.
-            limits: what peers may use up.
-            clock: seconds, monotonic.
-            token: makes the names of the relay's own sockets unlike any other's; random
-                unless given.
-        """
+        """Prepare; nothing is listened to yet. Nobody else may reach *upstream*."""
         self._upstream = str(upstream)
         self._identify = identify
-        self._limits = limits or Limits()
-        self._shares = Shares(self._limits)
-        self._clock = clock
-        self._prefix = f"gpu-turnstile-{token or secrets.token_hex(8)}-"
+        self._limits = limits
+        self._shares = Shares(limits)
+        self._prefix = f"gpu-turnstile-{secrets.token_hex(8)}-"
         self._count = 0
         self._lock = threading.RLock()
         self._selector = selectors.DefaultSelector()
@@ -75,10 +62,7 @@ class Relay:
     def open(self, digest: str, folder: int, pod: str = "") -> None:
         """Listen in a ticket's directory.
 
-        Args:
-            digest: the ticket.
-            folder: a descriptor of the directory, taken over.
-            pod: whose it is, where that is known.
+        *folder*, a descriptor of it, is taken over. *pod* is empty where nobody knows.
 
         Raises:
             OSError: a socket cannot be made there, or the directory is gone already.
@@ -92,7 +76,7 @@ class Relay:
             elif self._stopped:
                 ticket_socket.close()
             else:
-                account = Account(self._limits, self._clock())
+                account = Account(self._limits, time.monotonic())
                 listener = Listener(ticket_socket, account, self._selector, pod)
                 if before is not None:
                     self._end(before)
@@ -114,11 +98,7 @@ class Relay:
             return tuple(listener.ticket_socket for listener in self._listeners.values())
 
     def peer(self, address: str) -> Peer | None:
-        """Return who is behind a connection of the gRPC server.
-
-        Args:
-            address: what its ``context.peer()`` says.
-        """
+        """Return who is behind a connection, by what the gRPC server's ``context.peer()`` says."""
         with self._lock:
             return self._peers.get(address.removeprefix("unix-abstract:"))
 
@@ -126,16 +106,16 @@ class Relay:
         """Serve until ``stop``."""
         if not self._begin():
             return
-        check_at = self._clock() + self._limits.check
+        check_at = time.monotonic() + self._limits.check
         while True:
-            wait = max(0.0, min(self._next_deadline(), check_at) - self._clock())
+            wait = max(0.0, min(self._next_deadline(), check_at) - time.monotonic())
             ready = self._selector.select(min(wait, self._limits.check))
             with self._lock:
                 if self._stopped:
                     break
                 for key, events in ready:
                     self._serve(key.data, key.fd, events)
-                now = self._clock()
+                now = time.monotonic()
                 for link in [each for each in self._links if each.ends_at <= now]:
                     ticket = self._links[link].ticket_socket.digest
                     log.warning("a peer took too long", extra={"ticket": ticket})
@@ -162,7 +142,7 @@ class Relay:
     def _attend(self, listener: Listener) -> None:
         """Let somebody in exactly while another connection may be served."""
         room = self._shares.may_enter(listener.pod, len(self._listeners))
-        listener.attend(wanted=listener.account.open(self._clock()) and room)
+        listener.attend(wanted=listener.account.open(time.monotonic()) and room)
 
     def _check(self) -> None:
         """See to it that all ticket sockets are listened at whose tickets last."""
@@ -257,7 +237,7 @@ class Relay:
                 self._selector,
                 (accepted, connect(self._upstream, name)),
                 name=name,
-                ends_at=self._clock() + self._limits.seconds,
+                ends_at=time.monotonic() + self._limits.seconds,
                 most=self._limits.bytes,
             )
         except OSError:
@@ -277,7 +257,6 @@ class Relay:
     # --- the loop ------------------------------------------------------------------------
 
     def _begin(self) -> bool:
-        """Record that ``run`` runs, unless it was stopped before."""
         with self._lock:
             self._running = not self._stopped
             return self._running
@@ -287,7 +266,7 @@ class Relay:
             due = [link.ends_at for link in self._links]
             turns = [listener.account.opens_at() for listener in self._listeners.values()]
         due += [turn for turn in turns if turn is not None]
-        return min(due, default=self._clock() + self._limits.check)
+        return min(due, default=time.monotonic() + self._limits.check)
 
     def _poke(self) -> None:
         with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: it has ended

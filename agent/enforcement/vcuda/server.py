@@ -4,9 +4,9 @@ It listens on a socket that only the relay may reach; who calls is what the rela
 """
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn, Protocol
 
 import grpc
 
@@ -29,64 +29,57 @@ _OPTIONS = (
 )
 
 
-class Registers(Protocol):
-    """What answers the calls."""
+Register = Callable[[str, Claims], None]
+"""Registers the container behind a connection."""
 
-    def register(self, address: str, claims: Claims) -> None:
-        """Register the container behind a connection."""
-        ...
+# What a container is told: nothing about the node or about others.
+_REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, str]] = {
+    Forbidden: (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "this is not the container that these limits are for",
+    ),
+    NotYet: (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "what this container may use is not known yet",
+    ),
+    Unavailable: (
+        grpc.StatusCode.UNAVAILABLE,
+        "the node's container runtime does not answer",
+    ),
+    EnforcementError: (
+        grpc.StatusCode.UNAVAILABLE,
+        "the limits of this container cannot be written",
+    ),
+}
 
 
 class VcudaService(rpc.VCUDAServiceServicer):
     """The service that vcuda-controller's client calls."""
 
-    def __init__(self, registers: Registers) -> None:
-        """Answer what *registers* says."""
-        self._registers = registers
+    def __init__(self, register: Register) -> None:
+        self._register = register
 
     def RegisterVDevice(
         self, request: api.VDeviceRequest, context: grpc.ServicerContext
     ) -> api.VDeviceResponse:
-        """Register; an error tells a container nothing about the node or about others."""
+        """Register."""
         claims = Claims(
             request.bus_id, request.pod_uid, request.container_name, request.container_id
         )
         try:
-            self._registers.register(context.peer(), claims)
-        except Forbidden:
-            _abort(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                "this is not the container that these limits are for",
-            )
-        except NotYet:
-            _abort(
-                context,
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "what this container may use is not known yet",
-            )
-        except Unavailable:
-            _abort(
-                context,
-                grpc.StatusCode.UNAVAILABLE,
-                "the node's container runtime does not answer",
-            )
-        except EnforcementError:
-            _abort(
-                context,
-                grpc.StatusCode.UNAVAILABLE,
-                "the limits of this container cannot be written",
-            )
+            self._register(context.peer(), claims)
+        except tuple(_REFUSALS) as error:
+            context.abort(*next(_REFUSALS[each] for each in _REFUSALS if isinstance(error, each)))
         except Exception:
             log.exception("a registration failed in an unforeseen way")
-            _abort(context, grpc.StatusCode.INTERNAL, "internal error")
+            context.abort(grpc.StatusCode.INTERNAL, "internal error")
         return api.VDeviceResponse()
 
 
 class VcudaServer:
     """The server on its private socket."""
 
-    def __init__(self, registers: Registers, socket: Path) -> None:
+    def __init__(self, register: Register, socket: Path) -> None:
         """Bind and serve; the socket's folder is made, for root alone.
 
         Raises:
@@ -98,7 +91,7 @@ class VcudaServer:
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix="vcuda"), options=_OPTIONS
         )
-        rpc.add_VCUDAServiceServicer_to_server(VcudaService(registers), self._server)
+        rpc.add_VCUDAServiceServicer_to_server(VcudaService(register), self._server)
         try:
             self._server.add_insecure_port(f"unix:{socket}")
         except RuntimeError as error:
@@ -108,8 +101,3 @@ class VcudaServer:
     def stop(self, *, within: float = 1.0) -> None:
         """Let calls in flight finish for a while, then stop."""
         self._server.stop(within).wait(within + 1)
-
-
-def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
-    context.abort(code, text)
-    raise AssertionError("abort raises")

@@ -17,7 +17,6 @@ class Shares:
     """Counts the connections of each pod against what may be."""
 
     def __init__(self, limits: Limits) -> None:
-        """Count nothing yet."""
         self._limits = limits
         self._served: Counter[str] = Counter()
         self._total = 0
@@ -34,7 +33,7 @@ class Shares:
         return self._total < self.most(sockets) or self.gives_way(pod, sockets) is not None
 
     def gives_way(self, pod: str, sockets: int) -> str | None:
-        """List the pod that gives up a connection for one of *pod*; ``None`` where none has to.
+        """Return the pod that gives up a connection for one of *pod*; ``None`` where none has to.
 
         It is the one that has most; by name among equals. It must have more than *pod* will have.
         """

@@ -73,7 +73,7 @@ class TicketSocket:
         return not self._open
 
     def close(self) -> None:
-        """Return the descriptor up."""
+        """Close the descriptor."""
         with self._lock:
             if self._open:
                 self._open = False

@@ -3,7 +3,6 @@
 The cards are the stand-in of NVML: what happens to them goes through pynvml.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -225,16 +224,3 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
         eventually(lambda: stage.page("/readyz") == (200, "ok\n"), "it is ready")
         eventually(lambda: sorted(stage.shown()) == [0, 1], "the node shows them")
         assert stage.run("a", 30, 8) == uuid(0)
-
-
-def test_a_memory_block_that_does_not_suit_the_cards_is_told_and_nothing_is_served(
-    node: Node, launch: Launch
-) -> None:
-    """Why it does not suit them is in ``test_supervisor``."""
-    with launch(memory_block=1 << 20) as stage:
-        eventually(lambda: "memory-block" in stage.page("/readyz")[1], "it says why")
-        status, told = stage.page("/readyz")
-        assert status == 503
-        assert re.fullmatch(r"memory-block: Invalid value: 1Mi: .* use [0-9]+Mi or more\n", told)
-        assert stage.page("/healthz") == (200, "ok\n")
-        assert stage.offered() == ("0", "0")

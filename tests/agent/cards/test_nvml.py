@@ -1,7 +1,7 @@
 """The real pynvml over a stand-in library: structures and error codes as NVML has them."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pynvml
@@ -17,7 +17,7 @@ from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
-MIG = "in MIG mode, which is not served"
+UNLOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 @pytest.fixture
@@ -131,37 +131,6 @@ def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
     assert found.faults[0].reason.startswith(reason)
 
 
-def test_a_card_in_mig_mode_is_left_out_with_the_reason(session: NvmlSession, node: Node) -> None:
-    node.card(0, mig=1)
-    found = session.discover()
-    assert found.skipped == (CardFault(0, uuid(0), MIG),)
-    assert [card.index for card in found.inventory.cards] == [1]
-    assert found.faults == ()
-
-
-def test_a_card_that_knows_no_mig_mode_is_served(session: NvmlSession, node: Node) -> None:
-    node.forget("card 0 mig")
-    assert len(session.discover().inventory.cards) == 2
-
-
-@pytest.mark.parametrize(
-    ("function", "code"),
-    [
-        ("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNINITIALIZED),
-        ("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
-        ("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_UNINITIALIZED),
-        ("nvmlDeviceGetNvLinkState", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
-        ("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNINITIALIZED),
-    ],
-)
-def test_no_card_is_blamed_when_nvml_itself_fails(
-    session: NvmlSession, node: Node, function: str, code: int
-) -> None:
-    node.fail(function, code)
-    with pytest.raises(Unavailable, match=r"\ANVML: (Uninitialized|RM has detected)"):
-        session.discover()
-
-
 @pytest.mark.parametrize(
     ("kernel", "nvml", "node_id"),
     [
@@ -190,28 +159,15 @@ def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
 
 @pytest.mark.parametrize(
     ("level", "kind"),
-    [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS")],
+    [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (35, "")],
 )
 def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
     session: NvmlSession, node: Node, level: int, kind: str
 ) -> None:
     node.set("level 0 1", level)
-    assert session.discover().inventory.links == (Link((0, 1), kind),)
-
-
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, LOST, UNKNOWN])
-def test_a_way_that_nvml_does_not_know_is_left_out(
-    session: NvmlSession, node: Node, code: int
-) -> None:
-    node.fail("nvmlDeviceGetTopologyCommonAncestor", code)
-    found = session.discover()
-    assert found.inventory.links == ()
-    assert found.inventory.unlinked() == ((0, 1),)
-
-
-def test_a_level_of_a_newer_nvml_is_left_out(session: NvmlSession, node: Node) -> None:
-    node.set("level 0 1", 35)
-    assert session.discover().inventory.links == ()
+    assert session.discover().inventory.links == ((Link((0, 1), kind),) if kind else ())
+    node.fail("nvmlDeviceGetTopologyCommonAncestor", UNKNOWN)
+    assert session.discover().inventory.unlinked() == ((0, 1),)
 
 
 def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node) -> None:
@@ -220,12 +176,10 @@ def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node)
     node.nvlink(0, range(4, 6), "gpu 0 9 0")  # to a card that is not served
     node.nvlink(0, range(6, 8), "gpu 0 2 0", state="inactive")
     assert session.discover().inventory.links == (Link((0, 1), "NV4"),)
-
-
-def test_one_end_that_knows_its_nvlinks_is_enough(session: NvmlSession, node: Node) -> None:
-    node.nvlink(1, range(2), "gpu 0 1 0")
-    node.fail("nvmlDeviceGetNvLinkState", LOST, card=0)
-    assert session.discover().inventory.links == (Link((0, 1), "NV2"),)
+    node.fail("nvmlDeviceGetNvLinkState", LOST, card=0)  # one end that knows them is enough
+    assert session.discover().inventory.links == (Link((0, 1), "NV4"),)
+    node.fail("nvmlDeviceGetNvLinkRemotePciInfo_v2", UNKNOWN)  # nor does the other know its end
+    assert session.discover().inventory.links == (Link((0, 1), "PHB"),)
 
 
 def test_nvswitches_join_every_pair(
@@ -246,14 +200,6 @@ def test_nvswitches_join_every_pair(
         (1, 3): "PHB",
         (2, 3): "PHB",
     }
-
-
-def test_a_link_whose_other_end_is_not_told_does_not_count(
-    session: NvmlSession, node: Node
-) -> None:
-    node.nvlink(0, range(4), "gpu 0 2 0")
-    node.fail("nvmlDeviceGetNvLinkRemotePciInfo_v2", UNKNOWN)
-    assert session.discover().inventory.links == (Link((0, 1), "PHB"),)
 
 
 def test_a_driver_before_r460_is_read_by_what_it_has(
@@ -277,43 +223,65 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
 # --- sessions -------------------------------------------------------------------------
 
 
-def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    unload(monkeypatch)
-    with pytest.raises(Unavailable) as caught:
-        NvmlSource().open()
-    assert str(caught.value) == (
-        "NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded"
-    )
-    assert isinstance(caught.value.__cause__, pynvml.NVMLError)
-    assert not isinstance(caught.value, DriverUnloaded)
-
-
-def test_a_library_that_comes_later_is_found(
+def test_a_missing_library_is_told_and_found_when_it_comes(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unload(monkeypatch)
-    with pytest.raises(Unavailable):
-        NvmlSource().open()
+    with pytest.raises(Unavailable) as caught, NvmlSource().open():
+        pytest.fail("there is none")
+    assert str(caught.value) == (
+        "NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded"
+    )
+    assert not isinstance(caught.value, DriverUnloaded)
     library = load(monkeypatch, tmp_path)
     with NvmlSource().open() as session:
         assert len(session.discover().inventory.cards) == 2
     assert library.stub_sessions() == 0
 
 
-def test_a_driver_that_is_not_loaded_is_told_apart(library: ctypes.CDLL, node: Node) -> None:
-    node.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(DriverUnloaded, match=r"\ANVML: Driver Not Loaded\Z"):
-        NvmlSource().open()
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        (UNLOADED, DriverUnloaded, "NVML: Driver Not Loaded"),
+        (
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            Unavailable,
+            (
+                "NVML: RM has detected an NVML/RM version mismatch. "
+                "The driver was replaced: restart the agent"
+            ),
+        ),
+    ],
+)
+def test_a_driver_that_does_not_work_is_told(
+    library: ctypes.CDLL, node: Node, code: int, kind: type[Exception], told: str
+) -> None:
+    node.fail("nvmlInitWithFlags", code)
+    with pytest.raises(kind) as caught, NvmlSource().open():
+        pytest.fail("it does not work")
+    assert str(caught.value) == told
 
 
-def test_a_replaced_driver_says_what_to_do(library: ctypes.CDLL, node: Node) -> None:
-    node.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    with pytest.raises(Unavailable) as caught:
-        NvmlSource().open()
-    assert str(caught.value) == (
-        "NVML: RM has detected an NVML/RM version mismatch. "
-        "The driver was replaced: restart the agent"
-    )
+@pytest.mark.parametrize(
+    ("function", "act"),
+    [
+        ("nvmlDeviceGetCount_v2", NvmlSession.discover),
+        ("nvmlDeviceGetHandleByIndex_v2", NvmlSession.discover),
+        ("nvmlDeviceGetMigMode", NvmlSession.discover),
+        ("nvmlDeviceGetNvLinkState", NvmlSession.discover),
+        ("nvmlSystemGetDriverVersion", NvmlSession.discover),
+        ("nvmlEventSetCreate", lambda session: session.watch([uuid(0)])),
+        ("nvmlDeviceRegisterEvents", lambda session: session.watch([uuid(0)])),
+        ("nvmlDeviceGetHandleByUUID", lambda session: session.probe(uuid(0))),
+        ("nvmlDeviceGetFieldValues", lambda session: session.probe(uuid(0))),
+    ],
+)
+def test_no_card_is_blamed_when_nvml_itself_fails(
+    session: NvmlSession, node: Node, function: str, act: Callable[[NvmlSession], object]
+) -> None:
+    node.fail(function, UNLOADED)
+    with pytest.raises(DriverUnloaded):
+        act(session)
 
 
 def test_a_session_ends_also_when_the_driver_went_meanwhile(
@@ -331,93 +299,55 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
 # --- events ---------------------------------------------------------------------------
 
 
-def test_an_xid_is_told_with_its_card_and_number(session: NvmlSession, node: Node) -> None:
+def test_an_event_is_told_with_its_card(session: NvmlSession, node: Node) -> None:
+    node.card(0, events=XID | 0x10)
     assert session.watch([uuid(0), uuid(1)]) == {}
     assert session.watching
     assert session.wait(0) is None
     node.event(1, XID, 79)
+    node.event(0, ECC, 0)  # which this card does not tell
     node.event(0, XID, 13)
+    node.event(1, ECC, 0)
     assert session.wait(5) == (uuid(1), xid_fault(79))
     assert session.wait(5) == (uuid(0), xid_fault(13))
+    assert session.wait(5) == (uuid(1), Fault(FaultKind.ECC, "double-bit ECC error"))
     assert session.wait(0.01) is None
-
-
-def test_a_double_bit_error_is_told(session: NvmlSession, node: Node) -> None:
-    session.watch([uuid(0)])
-    node.event(0, ECC, 0)
-    assert session.wait(5) == (uuid(0), Fault(FaultKind.ECC, "double-bit ECC error"))
-
-
-def test_a_card_with_some_of_the_events_tells_those(session: NvmlSession, node: Node) -> None:
-    node.card(0, events=XID | 0x10)
-    assert session.watch([uuid(0)]) == {}
-    node.event(0, ECC, 0)
-    node.event(0, XID, 48)
-    assert session.wait(5) == (uuid(0), xid_fault(48))
-
-
-def test_cards_without_events_are_named_and_the_others_watched(
-    session: NvmlSession, node: Node
-) -> None:
-    node.fail("nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED, card=0)
-    assert session.watch([uuid(0), uuid(1)]) == {uuid(0): "NVML: Not Supported"}
-    assert session.watching
-
-
-@pytest.mark.parametrize(
-    ("function", "code", "reason"),
-    [
-        ("nvmlEventSetCreate", NOT_SUPPORTED, "NVML: Not Supported"),
-        ("nvmlDeviceRegisterEvents", UNKNOWN, "NVML: Unknown Error"),
-        ("nvmlDeviceGetHandleByUUID", LOST, "NVML: GPU is lost"),
-    ],
-)
-def test_a_node_without_events_is_not_watched(
-    session: NvmlSession, node: Node, function: str, code: int, reason: str
-) -> None:
-    node.fail(function, code)
-    assert session.watch([uuid(0), uuid(1)]) == {uuid(0): reason, uuid(1): reason}
-    assert not session.watching
-
-
-def test_a_card_with_other_events_only_is_not_watched(session: NvmlSession, node: Node) -> None:
-    node.card(0, events=0x10)
-    assert session.watch([uuid(0)]) == {uuid(0): "it has neither Xid nor ECC events"}
-    assert not session.watching
-
-
-@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
-def test_watching_fails_with_nvml(session: NvmlSession, node: Node, function: str) -> None:
-    node.fail(function, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(DriverUnloaded):
-        session.watch([uuid(0)])
-
-
-@pytest.mark.parametrize("code", [LOST, UNKNOWN, pynvml.NVML_ERROR_UNINITIALIZED])
-def test_waiting_that_fails_ends_the_session(session: NvmlSession, node: Node, code: int) -> None:
-    session.watch([uuid(0)])
-    node.fail("nvmlEventSetWait_v2", code)
+    node.event(-1)
+    with pytest.raises(Unavailable, match=r"\ANVML: an event of a card that is not known\Z"):
+        session.wait(5)
+    node.fail("nvmlEventSetWait_v2", LOST)
     with pytest.raises(Unavailable):
         session.wait(5)
 
 
-def test_an_event_of_no_known_card_ends_the_session(session: NvmlSession, node: Node) -> None:
-    session.watch([uuid(0)])
-    node.event(-1)
-    with pytest.raises(Unavailable, match=r"\ANVML: an event of a card that is not known\Z"):
-        session.wait(5)
+@pytest.mark.parametrize(
+    ("function", "code", "reason", "both"),
+    [
+        ("nvmlEventSetCreate", NOT_SUPPORTED, "NVML: Not Supported", True),
+        ("nvmlDeviceRegisterEvents", UNKNOWN, "NVML: Unknown Error", True),
+        ("nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED, "NVML: Not Supported", False),
+        ("", 0, "it has neither Xid nor ECC events", True),
+    ],
+)
+def test_cards_without_events_are_named(
+    *, session: NvmlSession, node: Node, function: str, code: int, reason: str, both: bool
+) -> None:
+    cards = [0, 1] if both else [0]
+    for card in cards:
+        node.card(card, events=XID if function else 0x10)
+        if function:
+            node.fail(function, code, **({} if both else {"card": card}))
+    assert session.watch([uuid(0), uuid(1)]) == {uuid(card): reason for card in cards}
+    assert session.watching is not both
 
 
 # --- probes ---------------------------------------------------------------------------
 
 
-def test_a_sound_card_passes(session: NvmlSession) -> None:
-    assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
-
-
 def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
     session: NvmlSession, node: Node
 ) -> None:
+    assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
     node.card(0, ecc=3, action=1, pending=1, failed=1)
     assert session.probe(uuid(0)) == Probe(
         3, "a reset of the card", pending=True, defect="memory rows could not be remapped"
@@ -426,26 +356,15 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
     answer = session.probe(uuid(0))
     assert isinstance(answer, Probe)
     assert answer.action == "recovery action 99"
-
-
-def test_a_card_that_can_tell_nothing_passes(session: NvmlSession, node: Node) -> None:
     node.forget(*(f"card 0 {each}" for each in ("ecc", "action", "pending", "failed", "mig")))
-    assert session.probe(uuid(0)) == Probe(None, None, pending=False)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        "nvmlDeviceGetFieldValues",
-        "nvmlDeviceGetRemappedRows",
-        "nvmlDeviceGetTotalEccErrors",
-    ],
-)
-def test_a_question_that_is_not_understood_is_no_fault(
-    session: NvmlSession, node: Node, function: str
-) -> None:
-    node.fail(function, UNKNOWN)
-    assert isinstance(session.probe(uuid(0)), Probe)
+    assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # it can tell nothing
+    node.card(0, mig=1)
+    mig = "in MIG mode, which is not served"
+    assert session.probe(uuid(0)) == Fault(FaultKind.MIG, mig)
+    found = session.discover()
+    assert found.skipped == (CardFault(0, uuid(0), mig),)
+    assert [card.index for card in found.inventory.cards] == [1]
+    assert found.faults == ()
 
 
 @pytest.mark.parametrize(
@@ -473,15 +392,3 @@ def test_a_card_that_does_not_answer_says_why(
     node.fail(function, code, card=0)
     assert session.probe(uuid(0)) == fault
     assert isinstance(session.probe(uuid(1)), Probe)
-
-
-def test_a_card_that_went_into_mig_mode_fails(session: NvmlSession, node: Node) -> None:
-    node.card(0, mig=1)
-    assert session.probe(uuid(0)) == Fault(FaultKind.MIG, MIG)
-
-
-@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetFieldValues"])
-def test_probing_fails_with_nvml(session: NvmlSession, node: Node, function: str) -> None:
-    node.fail(function, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(DriverUnloaded):
-        session.probe(uuid(0))

@@ -1,19 +1,8 @@
-from pathlib import Path
-
 from agent.cards.health import Probe
 from agent.cards.inventory import CardFault, Discovery
-from agent.cards.source import StaticSource, look, none_served, open_source
+from agent.cards.source import StaticSource, look, none_served
 from tests.agent.builders import device_table
-from tests.agent.fakes import write_cards
 from tests.agent.nvml_node import Node
-
-
-def test_a_cards_file_stands_in_for_nvml(tmp_path: Path) -> None:
-    source = open_source(write_cards(tmp_path / "cards.yaml", 2))
-    with source.open() as session:
-        found = session.discover()
-        assert [card.uuid for card in found.inventory.cards] == ["GPU-0", "GPU-1"]
-        assert (found.driver, found.faults, found.skipped) == ("", (), ())
 
 
 def test_the_cards_of_a_file_are_always_healthy() -> None:

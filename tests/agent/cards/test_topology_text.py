@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 
 from agent.cards.inventory import CardFault, Discovery
-from agent.cards.topology_text import card_table, describe, link_matrix
+from agent.cards.topology_text import describe, link_matrix
 from placement.cards import Card, Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
@@ -18,32 +18,6 @@ FOUR = Inventory(
 )
 
 
-def test_each_card_is_a_line() -> None:
-    assert (
-        card_table(FOUR)
-        == """\
-       uuid    model       memory     bus id        NUMA  device
-GPU0   GPU-a   NVIDIA A10  24576 MiB  0000:07:00.0  0     /dev/nvidia0
-GPU1   GPU-b   NVIDIA A10  24575 MiB  0000:0f:00.0  1     /dev/nvidia5
-GPU10  GPU-10  Test        2560 MiB   ?             ?     /dev/nvidia10
-GPU11  GPU-11  Test        2560 MiB   ?             ?     /dev/nvidia11
-"""
-    )
-
-
-def test_the_matrix_shows_every_pair_both_ways() -> None:
-    assert (
-        link_matrix(FOUR)
-        == """\
-       GPU0  GPU1  GPU10  GPU11  NUMA
-GPU0   X     NV12  SYS    ?      0
-GPU1   NV12  X     ?      ?      1
-GPU10  SYS   ?     X      PIX    ?
-GPU11  ?     ?     PIX    X      ?
-"""
-    )
-
-
 def test_everything_that_is_known_is_told() -> None:
     found = Discovery(
         FOUR,
@@ -52,12 +26,24 @@ def test_everything_that_is_known_is_told() -> None:
         (CardFault(2, "GPU-c", "in MIG mode"),),
     )
     assert describe(found) == (
-        "driver 550.54.15\n\n"
-        + card_table(FOUR)
-        + "\nGPU2 (GPU-c) is left out: in MIG mode\n"
-        + "GPU3 (no UUID) is left out: NVML: GPU is lost\n\n"
-        + link_matrix(FOUR)
-        + """
+        """\
+driver 550.54.15
+
+       uuid    model       memory     bus id        NUMA  device
+GPU0   GPU-a   NVIDIA A10  24576 MiB  0000:07:00.0  0     /dev/nvidia0
+GPU1   GPU-b   NVIDIA A10  24575 MiB  0000:0f:00.0  1     /dev/nvidia5
+GPU10  GPU-10  Test        2560 MiB   ?             ?     /dev/nvidia10
+GPU11  GPU-11  Test        2560 MiB   ?             ?     /dev/nvidia11
+
+GPU2 (GPU-c) is left out: in MIG mode
+GPU3 (no UUID) is left out: NVML: GPU is lost
+
+       GPU0  GPU1  GPU10  GPU11  NUMA
+GPU0   X     NV12  SYS    ?      0
+GPU1   NV12  X     ?      ?      1
+GPU10  SYS   ?     X      PIX    ?
+GPU11  ?     ?     PIX    X      ?
+
   X    = the card itself
   NV#  = # NVLinks, straight or through NVSwitches
   PIX  = at most one PCIe bridge
@@ -65,15 +51,6 @@ def test_everything_that_is_known_is_told() -> None:
   ?    = not known
 """
     )
-
-
-def test_only_what_the_matrix_shows_is_explained() -> None:
-    text = describe(Discovery(Inventory((card(0),))))
-    assert text.endswith("GPU0  X     ?\n\n  X  = the card itself\n")
-
-
-def test_a_node_without_cards_has_no_matrix() -> None:
-    assert describe(Discovery(Inventory(()))) == ("  uuid  model  memory  bus id  NUMA  device\n")
 
 
 @settings(patient, max_examples=share(20))

@@ -3,10 +3,12 @@
 import errno
 import fcntl
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,8 +33,8 @@ def link(tmp_path: Path) -> Path:
     return tmp_path / "state" / "driver" / "current"
 
 
-def lay_out(host: Host, link: Path, at: Callable[[str], None] = lambda _: None) -> bool:
-    return DriverFolder(link, at=at).lay_out(host.look(), host.open)
+def lay_out(host: Host, link: Path) -> bool:
+    return DriverFolder(link).lay_out(host.look(), host.open)
 
 
 def generations(link: Path) -> list[str]:
@@ -88,7 +90,7 @@ def test_old_drivers_go_when_no_container_can_have_them(
 def test_an_agent_killed_at_any_step_leaves_a_whole_driver(
     host: DriverHost, tmp_path: Path
 ) -> None:
-    for killed_at in range(1, 40):
+    for killed_at in range(1, 100):
         link = tmp_path / f"state-{killed_at}" / "current"
         host.install(OLD)
         lay_out(host.host(), link)
@@ -96,25 +98,31 @@ def test_an_agent_killed_at_any_step_leaves_a_whole_driver(
         if not _killed(partial(_renew, host.host(), link), killed_at):
             break
         assert tree(link) in (expected(OLD), expected(NEW))
-        _renew(host.host(), link, lambda _step: None)
+        _renew(host.host(), link)
         assert tree(link) == expected(NEW)
         assert generations(link) == [str(link.readlink())]
-    assert killed_at > 10
+    assert 20 < killed_at < 99
 
 
-def _renew(host: Host, link: Path, at: Callable[[str], None]) -> None:
-    lay_out(host, link, at)
-    DriverFolder(link, at=at).prune(idle=True)
+def _renew(host: Host, link: Path) -> None:
+    lay_out(host, link)
+    DriverFolder(link).prune(idle=True)
 
 
-def _killed(work: Callable[[Callable[[str], None]], None], step: int) -> bool:
-    """Do the work in a process that ends at a step as if it was killed; tell whether it did."""
+def _killed(work: Callable[[], None], call: int) -> bool:
+    """Do the work in a process that is killed before a call of the kernel; tell whether it was."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         child = os.fork()
     if child == 0:
-        steps = iter(range(1, 1000))
+        calls = iter(range(1, 10_000))
+
+        def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *args, **more: os._exit(9) if next(calls) == call else real(*args, **more)
+
+        for name in ("mkdir", "rename", "symlink", "write", "fsync", "unlink", "rmdir"):
+            setattr(os, name, dying(getattr(os, name)))
         try:
-            work(lambda _step: os._exit(9) if next(steps) == step else None)
+            work()
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -158,10 +166,10 @@ def test_a_full_disk_leaves_the_driver_before(
     lay_out(host.host(), link)
     host.install(NEW)
 
-    def full(_file: int, _data: object) -> int:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     with pytest.raises(DriverFilesError, match="No space left on device: free space there"):
         lay_out(host.host(), link)
     assert tree(link) == expected(OLD)

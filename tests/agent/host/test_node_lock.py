@@ -28,15 +28,16 @@ def _in_background(lock: NodeLock, stop: threading.Event) -> list[bool]:
     return taken
 
 
-def test_the_next_waits_until_the_one_before_has_let_go(tmp_path: Path) -> None:
-    first, second = NodeLock(tmp_path), NodeLock(tmp_path)
+def test_the_next_waits_until_the_one_before_has_let_go_or_it_has_to_end(tmp_path: Path) -> None:
+    first, second, third = (NodeLock(tmp_path) for _ in range(3))
     assert first.take(threading.Event())
-    taken = _in_background(second, threading.Event())
-    eventually(lambda: second.waiting, "it waits")
+    stop = threading.Event()
+    taken, given_up = _in_background(second, threading.Event()), _in_background(third, stop)
+    eventually(lambda: second.waiting and third.waiting, "they wait")
+    stop.set()
+    eventually(lambda: given_up == [False], "it ends")
     assert taken == []
-
     first.release()
-
     eventually(lambda: taken == [True], "it works")
     assert not second.waiting
 
@@ -53,18 +54,6 @@ def test_a_killed_agent_holds_nobody_up(tmp_path: Path) -> None:
         eventually(lambda: lock.waiting, "it waits")
         holder.send_signal(signal.SIGKILL)
         eventually(lambda: taken == [True], "it works")
-
-
-def test_one_that_is_asked_to_end_waits_no_more(tmp_path: Path) -> None:
-    first, stop = NodeLock(tmp_path), threading.Event()
-    first.take(threading.Event())
-    second = NodeLock(tmp_path)
-    taken = _in_background(second, stop)
-    eventually(lambda: second.waiting, "it waits")
-
-    stop.set()
-
-    eventually(lambda: taken == [False], "it ends")
 
 
 def test_a_folder_that_comes_later_is_waited_for_in_words(

@@ -1,28 +1,24 @@
-"""The limit of open files, in a process of its own each time."""
+"""The limit of open files."""
 
-import subprocess
-import sys
-
-_ASK = """
 import resource
+
+import pytest
+
 from agent.host.open_files import raise_limit
-resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
 
 
-def test_the_soft_limit_becomes_the_hard_one() -> None:
-    script = _ASK.format(soft=64, hard=512)
-    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert asked.stdout.split() == [b"512", b"512", b"512"]
+def test_the_soft_limit_becomes_the_hard_one_unless_it_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = {resource.RLIMIT_NOFILE: (64, 512)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    assert raise_limit() == 512
+    assert limits == {resource.RLIMIT_NOFILE: (512, 512)}
 
+    def refuses(_limit: int, _wanted: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
 
-def test_a_limit_that_cannot_be_raised_stays() -> None:
-    script = """
-import resource
-resource.setrlimit = lambda *_: exec("raise ValueError('not allowed to raise maximum limit')")
-from agent.host.open_files import raise_limit
-print(raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-"""
-    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert asked.stdout.split() == [b"True"]
+    limits[resource.RLIMIT_NOFILE] = 64, -1
+    monkeypatch.setattr(resource, "setrlimit", refuses)
+    assert raise_limit() == 64

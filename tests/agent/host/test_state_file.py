@@ -17,34 +17,23 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
+    """Whoever has it open reads on in the old one, and an agent killed while writing leaves it."""
     file = StateFile(path)
     assert file.load() == ""
-    file.save("first, and longer")
-    file.save("second")
-    assert StateFile(path).load() == "second"
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-
-
-def test_only_root_may_read_it(path: Path) -> None:
     before = os.umask(0)
     try:
-        StateFile(path).save("x")
+        file.save("old, and longer")
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_it_is_replaced_as_a_whole(path: Path) -> None:
-    """Whoever has it open reads on in the old one, and an agent killed while writing leaves it."""
-    file = StateFile(path)
-    file.save("old")
     with path.open(encoding="utf-8") as reader:
         file.save("new")
-        assert reader.read() == "old"
+        assert reader.read() == "old, and longer"
     path.with_name(f".{path.name}.new").write_text("half of the ne", encoding="utf-8")
     assert StateFile(path).load() == "new"
     file.save("newer")
     assert file.load() == "newer"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None], ids=["not UTF-8", "a folder"])

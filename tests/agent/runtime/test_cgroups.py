@@ -2,11 +2,7 @@
 
 import errno
 import os
-import secrets
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +13,14 @@ from hypothesis import strategies as st
 from agent.errors import Unavailable
 from agent.runtime import cgroups
 from agent.runtime.cgroups import (
-    MOUNT,
     CgroupError,
     Cgroups,
-    CgroupVersion,
     ContainerCgroup,
     Membership,
     find_container,
     parse_memberships,
 )
 from tests.agent.builders import patient
-from tests.agent.fakes import eventually
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
 OTHER_UID = "019c1fe8-0d92-4aa0-b61c-4df58bdde71c"
@@ -130,6 +123,7 @@ V1 = f"""\
 
 
 def test_the_hierarchies_of_v1_that_show_a_container_agree() -> None:
+    assert parse_memberships("0::/a:b\u2028c\x0bd\r\n") == (Membership("", "/a:b\u2028c\x0bd\r"),)
     assert find_container(parse_memberships(V1)) == ContainerCgroup(
         ID,
         UID,
@@ -176,16 +170,6 @@ def test_only_the_whole_way_of_init_is_looked_through() -> None:
     found = v2(f"/docker/{OTHER}", f"/docker/{OTHER[:-1]}")
     assert found is not None
     assert found.container_id == OTHER
-
-
-def test_the_text_of_the_kernel_is_read() -> None:
-    assert parse_memberships(V1)[1:4] == (
-        Membership("cpuacct,cpu", f"{FS}/{ID}/inner"),
-        Membership("memory", f"{FS}/{ID}"),
-        Membership("name=systemd", "/system.slice/containerd.service"),
-    )
-    assert parse_memberships("0::/a:b\u2028c\x0bd\r\n") == (Membership("", "/a:b\u2028c\x0bd\r"),)
-    assert parse_memberships("") == ()
 
 
 @pytest.mark.parametrize(
@@ -243,29 +227,6 @@ def test_no_directory_made_inside_changes_who_a_container_is(own: str, inner: li
     )
 
 
-pieces = st.lists(
-    st.one_of(
-        st.text(max_size=6),
-        hostile,
-        owns,
-        st.sampled_from(["/", ":", "\n", "0::", "4:memory:", ".."]),
-    ),
-    max_size=12,
-).map("".join)
-
-
-@patient
-@given(pieces, pieces)
-def test_any_text_is_read_or_refused(text: str, init: str) -> None:
-    try:
-        found = find_container(parse_memberships(text), parse_memberships(init))
-    except CgroupError:
-        return
-    if found is not None:
-        assert found.container_id in text
-        assert found.directories
-
-
 # --- on a file system -----------------------------------------------------------------
 
 
@@ -309,43 +270,71 @@ def test_pids_are_those_of_all_cgroups_inside_a_container(tree: Tree) -> None:
     tree.directory(f"{SLICE}/cri-containerd-{OTHER}.scope", 9)
     (tree.mount / own[1:] / "way-out").symlink_to(tree.mount)
     tree.process(70, f"0::{own}/a\n")
-    assert tree.cgroups.version() is CgroupVersion.V2
     assert tree.cgroups.pids_of(tree.found(70)) == (8, 70, 300)
 
 
-@pytest.mark.parametrize("mounted", ["cpuacct,cpu", "cpu", "cpuacct"])
-def test_controllers_of_v1_are_found_however_they_are_mounted(tree: Tree, mounted: str) -> None:
-    tree.directory(f"{mounted}{FS}/{ID}", 7, 5)
-    (tree.mount / mounted / "cgroup.procs").touch()
-    tree.process(7, f"3:cpuacct,cpu:{FS}/{ID}\n")
-    assert tree.cgroups.version() is CgroupVersion.V1
+@pytest.mark.parametrize(
+    ("directory", "line"),
+    [
+        ("cpuacct,cpu", "3:cpuacct,cpu:"),
+        ("cpu", "3:cpuacct,cpu:"),
+        ("cpuacct", "3:cpuacct,cpu:"),
+        ("systemd", "0::/\n1:name=systemd:"),
+        ("unified", "4:memory:/\n0::"),
+    ],
+)
+def test_a_hierarchy_is_found_however_it_is_mounted(tree: Tree, directory: str, line: str) -> None:
+    tree.directory(f"{directory}{FS}/{ID}", 7, 5)
+    tree.process(7, f"{line}{FS}/{ID}\n")
     assert tree.cgroups.pids_of(tree.found(7)) == (5, 7)
 
 
-def test_a_named_hierarchy_of_v1_will_do(tree: Tree) -> None:
-    tree.directory(f"systemd{FS}/{ID}", 7)
-    tree.process(7, f"1:name=systemd:{FS}/{ID}\n0::/\n")
-    assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+@pytest.mark.parametrize(
+    ("where", "code", "most", "pids"),
+    [
+        pytest.param("/a", errno.EOPNOTSUPP, 9, (7, 8), id="threaded: told further up"),
+        pytest.param("", errno.EOPNOTSUPP, 9, (7, 8, 9), id="itself threaded: all are asked"),
+        pytest.param("/a", errno.ENOENT, 9, (7, 8), id="removed meanwhile"),
+        pytest.param("/a", errno.ENODEV, 9, (7, 8), id="just removed"),
+        pytest.param("/none", 0, 1, (7, 8, 9), id="too many cgroups: all are asked"),
+        pytest.param("/none", 0, 9, (1001, 7, 8), id="as it should be"),
+    ],
+)
+def test_processes_are_counted_whatever_a_cgroup_answers(
+    *,
+    tree: Tree,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    code: int,
+    most: int,
+    pids: tuple[int, ...],
+) -> None:
+    own = f"memory{FS}/{ID}"
+    tree.directory(own, 7, 8)
+    tree.directory(f"{own}/a", 1001)
+    for pid in (7, 8, 9):
+        tree.process(pid, f"4:memory:{FS}/{ID}\n")
+    monkeypatch.setattr(cgroups, "_MOST_DIRECTORIES", most)
+    failing(monkeypatch, tree.mount / f"{own}{where}", code)
+    assert tree.cgroups.pids_of(tree.found(7)) == tuple(sorted(pids))
 
 
-def test_in_a_hybrid_the_second_hierarchy_is_beside_the_first(tree: Tree) -> None:
-    (tree.mount / "unified").mkdir()
-    (tree.mount / "unified/cgroup.controllers").touch()
-    tree.directory(f"unified{FS}/{ID}", 7)
-    tree.process(7, f"4:memory:/\n0::{FS}/{ID}\n")
-    assert tree.cgroups.version() is CgroupVersion.HYBRID
-    assert tree.cgroups.pids_of(tree.found(7)) == (7,)
+def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> None:
+    """Let files of a directory answer as the kernel would; no file system does on demand."""
+    honest = Path.read_text
 
+    def read_text(self: Path, *args: Any, **kwargs: Any) -> str:
+        if self.parent == where:
+            raise OSError(code, os.strerror(code))
+        return honest(self, *args, **kwargs)
 
-def test_without_cgroups_the_version_is_told_to_be_missing(tree: Tree) -> None:
-    with pytest.raises(Unavailable) as error:
-        tree.cgroups.version()
-    assert str(error.value) == f"cgroups: none are mounted at {tree.mount}"
+    monkeypatch.setattr(Path, "read_text", read_text)
 
 
 def test_where_the_directory_is_not_seen_every_process_is_asked(tree: Tree) -> None:
     """From another cgroup namespace a path does not lead to the directory."""
     (tree.mount / "cgroup.controllers").touch()
+    (tree.proc / "1/cgroup").unlink()  # nor is the first process seen
     own = f"/../../pod{UID}/{ID}"
     tree.process(7, f"0::{own}\n")
     tree.process(30, f"0::{own}/inner\n")
@@ -357,8 +346,39 @@ def test_where_the_directory_is_not_seen_every_process_is_asked(tree: Tree) -> N
     assert tree.cgroups.pids_of(tree.found(7)) == (7, 30)
 
 
-def test_a_process_that_has_ended_has_no_container(tree: Tree) -> None:
-    assert tree.cgroups.container_of(4711) is None
+@pytest.mark.parametrize("pid", [0, -1])
+def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> None:
+    """This is how the kernel shows the other end of a socket that the agent cannot see."""
+    with pytest.raises(CgroupError) as error:
+        tree.cgroups.container_of(pid)
+    told = "is of a PID namespace that the agent does not see: it needs hostPID"
+    assert str(error.value) == f"the process {told}"
+    made = tree.directory(f"memory{FS}/{ID}", 0, 7)
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    with pytest.raises(CgroupError) as error:
+        tree.cgroups.pids_of(tree.found(7))
+    assert str(error.value) == f"a process in {made} {told}"
+
+
+def test_what_cannot_be_read_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tree.directory(f"memory{FS}/{ID}", 7)
+    tree.process(7, f"4:memory:{FS}/{ID}\n")
+    (tree.proc / "8/cgroup").mkdir(parents=True)
+    found = tree.found(7)
+    failing(monkeypatch, made, errno.EIO)
+    nowhere = Cgroups(tree.proc / "no", tree.mount)
+    acts: list[tuple[Callable[[], object], str]] = [
+        (lambda: tree.cgroups.pids_of(found), f"{made}: Input/output error"),
+        (lambda: tree.cgroups.container_of(8), f"{tree.proc}/8/cgroup: Is a directory"),
+        (
+            lambda: nowhere.pids_of(ContainerCgroup(ID, UID, ())),
+            f"{tree.proc}/no: No such file or directory",
+        ),
+    ]
+    for act, told in acts:
+        with pytest.raises(Unavailable) as error:
+            act()
+        assert str(error.value) == f"cgroups: {told}"
 
 
 def test_of_many_processes_those_in_containers_are_found(tree: Tree) -> None:
@@ -371,198 +391,3 @@ def test_of_many_processes_those_in_containers_are_found(tree: Tree) -> None:
     tree.process(1, "nonsense\n")
     with pytest.raises(Unavailable):
         tree.cgroups.containers_of((7,))
-
-
-def test_a_node_without_a_first_process_is_read_all_the_same(tree: Tree) -> None:
-    (tree.proc / "1/cgroup").unlink()
-    tree.process(7, f"0::{FS}/{ID}\n")
-    assert tree.found(7).container_id == ID
-
-
-@pytest.mark.parametrize("pid", [0, -1])
-def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> None:
-    """This is how the kernel shows the other end of a socket that the agent cannot see."""
-    with pytest.raises(CgroupError) as error:
-        tree.cgroups.container_of(pid)
-    assert str(error.value) == (
-        "the process is of a PID namespace that the agent does not see: it needs hostPID"
-    )
-
-
-def test_processes_of_another_pid_namespace_are_refused(tree: Tree) -> None:
-    made = tree.directory(f"memory{FS}/{ID}", 0, 7)
-    tree.process(7, f"4:memory:{FS}/{ID}\n")
-    with pytest.raises(CgroupError) as error:
-        tree.cgroups.pids_of(tree.found(7))
-    assert str(error.value) == (
-        f"a process in {made} is of a PID namespace that the agent does not see: it needs hostPID"
-    )
-
-
-def test_a_container_full_of_cgroups_is_counted_another_way(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cgroups, "_MOST_DIRECTORIES", 3)
-    own = f"memory{FS}/{ID}"
-    tree.directory(own, 1000)
-    for name in "abc":
-        tree.directory(f"{own}/{name}", 1001)
-    tree.process(7, f"4:memory:{FS}/{ID}\n")
-    assert tree.cgroups.pids_of(tree.found(7)) == (7,)
-
-
-@contextmanager
-def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> Iterator[None]:
-    """Let files below a directory answer as the kernel would; no file system does on demand."""
-    honest = Path.read_text
-
-    def read_text(self: Path, *args: Any, **kwargs: Any) -> str:
-        if self.parent == where:
-            raise OSError(code, os.strerror(code))
-        return honest(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", read_text)
-        yield
-
-
-def test_processes_of_threaded_cgroups_are_told_further_up(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = f"memory{FS}/{ID}"
-    tree.directory(own, 7, 8)
-    threaded = tree.directory(f"{own}/threads")
-    tree.process(7, f"4:memory:{FS}/{ID}\n")
-    with failing(monkeypatch, threaded, errno.EOPNOTSUPP):
-        assert tree.cgroups.pids_of(tree.found(7)) == (7, 8)
-
-
-def test_a_container_that_is_a_threaded_cgroup_is_counted_another_way(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threaded = tree.directory(f"memory{FS}/{ID}")
-    tree.process(7, f"4:memory:{FS}/{ID}\n")
-    with failing(monkeypatch, threaded, errno.EOPNOTSUPP):
-        assert tree.cgroups.pids_of(tree.found(7)) == (7,)
-
-
-@pytest.mark.parametrize("code", [errno.ENOENT, errno.ENODEV])
-def test_a_cgroup_that_is_removed_meanwhile_has_no_processes(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    own = f"memory{FS}/{ID}"
-    tree.directory(own, 7)
-    removed = tree.directory(f"{own}/a", 8)
-    tree.process(7, f"4:memory:{FS}/{ID}\n")
-    with failing(monkeypatch, removed, code):
-        assert tree.cgroups.pids_of(tree.found(7)) == (7,)
-
-
-def test_a_cgroup_that_cannot_be_read_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tree.directory(f"memory{FS}/{ID}", 7)
-    tree.process(7, f"4:memory:{FS}/{ID}\n")
-    found = tree.found(7)
-    with failing(monkeypatch, made, errno.EIO), pytest.raises(Unavailable) as error:
-        tree.cgroups.pids_of(found)
-    assert str(error.value) == f"cgroups: {made}: Input/output error"
-
-
-def test_a_proc_that_cannot_be_read_is_told(tree: Tree) -> None:
-    (tree.proc / "7/cgroup").mkdir(parents=True)
-    with pytest.raises(Unavailable) as error:
-        tree.cgroups.container_of(7)
-    assert str(error.value) == f"cgroups: {tree.proc}/7/cgroup: Is a directory"
-
-
-def test_a_missing_proc_is_told(tmp_path: Path) -> None:
-    gone = ContainerCgroup(ID, UID, ())
-    with pytest.raises(Unavailable) as error:
-        Cgroups(tmp_path / "proc").pids_of(gone)
-    assert str(error.value) == f"cgroups: {tmp_path}/proc: No such file or directory"
-
-
-# --- on this machine ------------------------------------------------------------------
-
-
-HIERARCHIES = {"v1": MOUNT / "pids", "hybrid": MOUNT / "unified", "v2": MOUNT}
-
-
-def removed(directory: Path) -> bool:
-    """A process that has just ended may still stand in a cgroup for a moment."""
-    try:
-        directory.rmdir()
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
-
-
-@pytest.fixture(params=HIERARCHIES)
-def real(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A cgroup of this machine that is a container's by its name, and some inside it."""
-    base = HIERARCHIES[request.param]
-    if (base / "cgroup.controllers").exists() == (request.param == "v1"):
-        pytest.skip(f"this machine has no cgroups of the kind {request.param}")
-    made = [base / f"gpu-turnstile-test-{secrets.token_hex(4)}"]
-    for name in (f"pod{UID}", secrets.token_hex(32), "inner", f"pod{OTHER_UID}", OTHER):
-        made.append(made[-1] / name)
-    try:
-        for directory in made:
-            directory.mkdir()
-        if not (made[-1] / "cgroup.procs").exists():
-            pytest.skip(f"{base} is no hierarchy of cgroups")
-        yield made[2]
-    except OSError as error:
-        pytest.skip(f"no cgroups can be made here: {error}")
-    finally:
-        for directory in reversed([each for each in made if each.exists()]):
-            eventually(partial(removed, directory), f"{directory} is empty")
-
-
-@pytest.fixture
-def sleepers(real: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that wait to be put into cgroups."""
-    running = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
-    yield running
-    for each in running:
-        each.kill()
-        each.wait(10)
-
-
-def test_processes_are_found_in_cgroups_of_this_machine(
-    real: Path, sleepers: list[subprocess.Popen[bytes]]
-) -> None:
-    deepest = real / "inner" / f"pod{OTHER_UID}" / OTHER
-    for sleeper, directory in zip(sleepers, (real, deepest, real.parent), strict=True):
-        (directory / "cgroup.procs").write_text(str(sleeper.pid))
-    here = Cgroups()
-    found = here.container_of(sleepers[1].pid)
-    assert found is not None
-    assert (found.container_id, found.pod_uid) == (real.name, UID)
-    assert here.container_of(sleepers[0].pid) == found
-    assert here.container_of(sleepers[2].pid) != found
-    inside = tuple(sorted(each.pid for each in sleepers[:2]))
-    assert here.pids_of(found) == inside
-    unseen = ContainerCgroup(found.container_id, UID, ())
-    assert here.pids_of(unseen) == inside
-
-
-def test_processes_of_threaded_cgroups_of_this_machine_are_found(
-    real: Path, sleepers: list[subprocess.Popen[bytes]]
-) -> None:
-    """What the kernel really answers there; v1 has no such cgroups."""
-    if not (real / "cgroup.type").exists():
-        pytest.skip("cgroups of v1 have no types")
-    threaded = real / "inner"
-    (threaded / "cgroup.type").write_text("threaded")
-    for sleeper, directory in zip(sleepers[:2], (real, threaded), strict=True):
-        (real / "cgroup.procs").write_text(str(sleeper.pid))
-        (directory / "cgroup.threads").write_text(str(sleeper.pid))
-    with pytest.raises(OSError, match="not supported"):
-        (threaded / "cgroup.procs").read_text()
-    here = Cgroups()
-    found = here.container_of(sleepers[1].pid)
-    assert found is not None
-    assert found.container_id == real.name
-    assert here.pids_of(found) == tuple(sorted(each.pid for each in sleepers[:2]))

@@ -1,6 +1,7 @@
 """One look after the other at what is used: what is asked, kept, told and given up."""
 
 import logging
+import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,9 @@ from agent.allocator.model.containers import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
 from agent.runtime.cgroups import ContainerCgroup
-from agent.runtime.cri import ContainerInfo, ContainerState
+from agent.runtime.cri import ContainerInfo
 from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.usage.join import Measured, Owner, Used
+from agent.usage.join import Measured, Used
 from agent.usage.meter import Meter
 from agent.usage.overuse import Overuse, OveruseRules, OveruseWatch
 from agent.usage.owners import Owners
@@ -56,15 +57,15 @@ class World:
         self.asked.append(container_id[:1])
         if container_id != ID:  # of nobody's making
             return None
-        return ContainerInfo(ID, "main", "uid-a", "default", "a", ContainerState.RUNNING, 1)
+        return ContainerInfo("main", "uid-a", ended=False)
 
     def close(self) -> None:
         self.closed = True
 
-    def meter(self, period: float = 5.0, own_pid: int = 2) -> Meter:
+    def meter(self, period: float = 5.0) -> Meter:
         return Meter(
             read=self.read,
-            owners=Owners(self, self, own_pid=own_pid),
+            owners=Owners(self, self),
             holdings=lambda: self.holdings,
             period=period,
             on_overuse=self.overuses.append,
@@ -103,13 +104,8 @@ def test_a_look_that_is_old_says_nothing() -> None:
     assert measured(meter) is not None
     world.now += 0.1
     assert measured(meter) is None
-
-
-def test_nothing_is_measured_while_another_agent_serves() -> None:
-    world = World()
-    meter = world.meter()
     meter.look()
-    world.holdings = None
+    world.holdings = None  # another agent serves
     meter.look()
     assert measured(meter) is None
 
@@ -134,6 +130,10 @@ def test_what_cannot_be_measured_is_absent_and_said_once(
     meter.look()
     meter.look()
     assert measured(meter) == Measured(world.cards, {REF: {"GPU-0": Used(None, None)}})
+    assert world.asked == ["a", "b"]
+    world.cards = {"GPU-0": CardUse(0, 0, {7: 0}, {})}
+    meter.look()
+    assert world.asked == ["a", "b", "a"]  # it was gone, and forgotten
     assert _messages(caplog) == [
         ("use cannot be measured", "NVML: Driver Not Loaded"),
         ("use is not told", "in MIG mode"),
@@ -143,9 +143,10 @@ def test_what_cannot_be_measured_is_absent_and_said_once(
 
 
 def test_an_agent_that_does_not_see_the_host_says_so_instead_of_zeros(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meter = World().meter(own_pid=1)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    meter = World().meter()
     meter.look()
     assert measured(meter) is None
     ((_, reason),) = _messages(caplog)
@@ -165,12 +166,3 @@ def test_it_looks_until_it_is_stopped() -> None:
     meter.run(stop)
     assert measured(meter) is not None
     assert world.closed
-
-
-def test_owners_forget_containers_that_have_gone() -> None:
-    world = World()
-    owners = Owners(world, world, own_pid=2)
-    assert owners.find({7}) == {7: Owner("uid-a", "main")}
-    assert owners.find(()) == {}
-    owners.find({7})
-    assert world.asked == ["a", "a"]

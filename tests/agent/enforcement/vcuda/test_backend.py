@@ -9,12 +9,10 @@ import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
-from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.relay import Relay
 from agent.errors import EnforcementError
@@ -43,18 +41,12 @@ def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site:
     answer = site.vcuda.answer(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
     assert answer == Answer(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
-    assert directory.is_dir()
+    assert names(directory) == []
     memory = Grant(MEMORY, (Share("GPU-0", 4),))
     assert site.vcuda.answer(given.ref, ids("GPU-0", range(4)), memory) == Answer()
     assert names(site.state / "tickets") == [directory.parent.name]
-
-
-def test_before_a_start_there_is_no_socket_and_after_it_there_is(site: Site) -> None:
-    given = entitlement()
-    site.vcuda.answer(given.ref, IDS_A, given.cores)
-    assert names(site.directory(IDS_A)) == []
     site.vcuda.start(IDS_A, given)
-    assert names(site.directory(IDS_A)) == ["pids.config", "vcuda.config", "vcuda.sock"]
+    assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
 def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
@@ -76,29 +68,23 @@ def test_where_nobody_knows_who_starts_no_directory_can_be_made(site: Site) -> N
     assert names(site.state / "tickets") == []
 
 
-def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(site: Site) -> None:
-    gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
-    site.vcuda.keep([POD_B])
-    assert not gone.exists()
-    assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
-    site.vcuda.keep([])
-    assert names(site.state / "tickets") == []
-
-
-def test_what_cannot_be_removed_now_is_left_for_later(
+def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticket_dir = site.admit(entitlement())
+    gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
 
     def fails(*_: object) -> None:
         raise EnforcementError("state-dir: cannot clean: Read-only file system")
 
     with monkeypatch.context() as patch:
         patch.setattr(TicketDirs, "keep", fails)
-        site.vcuda.keep([])
-    assert ticket_dir.exists()
+        site.vcuda.keep([POD_B])  # what cannot be removed now is left for later
+    assert gone.exists()
+    site.vcuda.keep([POD_B])
+    assert not gone.exists()
+    assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.vcuda.keep([])
-    assert not ticket_dir.exists()
+    assert names(site.state / "tickets") == []
 
 
 def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
@@ -134,60 +120,18 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(Relay, "open", fails_once)
         site.restart()
+        failed.clear()
+        with pytest.raises(EnforcementError) as error:  # at a start it is a veto
+            site.vcuda.start(IDS_A, entitlement())
+    assert str(error.value) == (
+        "state-dir: cannot listen for this container: No space left on device"
+    )
     site.run()
     site.put(ID_A, POD_A, ME)
     for given in (entitlement(), entitlement(POD_B, core_ids=IDS_B)):
         site.vcuda.start(given.core_ids, given)
     site.register(first)
     assert (second / "vcuda.sock").exists()
-
-
-def test_a_socket_that_cannot_be_made_vetoes_the_start(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_folder: int) -> None:
-        raise OSError(errno.ENOSPC, "no space", "/secret")
-
-    given = entitlement()
-    site.vcuda.answer(given.ref, IDS_A, given.cores)
-    with monkeypatch.context() as patch:
-        patch.setattr("agent.enforcement.vcuda.listeners.listen", fails)
-        with pytest.raises(EnforcementError) as error:
-            site.vcuda.start(IDS_A, given)
-    assert str(error.value) == (
-        "state-dir: cannot listen for this container: No space left on device"
-    )
-    site.vcuda.start(IDS_A, given)
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        EnforcementError("state-dir: cannot write: No space left on device"),
-        RuntimeError("a driver's version that nobody foresaw"),
-    ],
-)
-def test_limits_that_cannot_be_prepared_veto_the_start_and_leave_no_descriptor(
-    site: Site, monkeypatch: pytest.MonkeyPatch, problem: Exception
-) -> None:
-    def breaks(*_: object) -> None:
-        raise problem
-
-    site.admit(entitlement())
-    lent: list[int] = []
-    real = TicketDirs.open
-
-    def opens(dirs: TicketDirs, digest: str) -> int:
-        lent.append(real(dirs, digest))
-        return lent[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "open", opens)
-        patch.setattr(VirtualManager, "prepare", breaks)
-        with pytest.raises(type(problem), match=str(problem)):
-            site.vcuda.start(IDS_A, entitlement())
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(lent[0])
 
 
 def _vcuda(state_dir: Path) -> Vcuda:
@@ -200,18 +144,14 @@ def _vcuda(state_dir: Path) -> Vcuda:
     )
 
 
-def test_a_state_directory_that_is_a_file_is_told(folder: Path) -> None:
-    file = folder / "file"
-    file.touch()
-    vcuda = _vcuda(file)
-    with pytest.raises(EnforcementError, match=r"^state-dir: cannot clean .*: Not a directory: "):
-        vcuda.open()
-    vcuda.close()
-
-
-def test_a_state_directory_with_too_long_a_path_is_told(folder: Path) -> None:
-    vcuda = _vcuda(folder / ("x" * 100))
-    with pytest.raises(EnforcementError, match=r"^state-dir: cannot listen there: "):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("file", r"cannot clean .*: Not a directory: "), ("x" * 100, "cannot listen there: ")],
+)
+def test_a_state_directory_that_cannot_be_is_told(folder: Path, name: str, told: str) -> None:
+    (folder / "file").touch()
+    vcuda = _vcuda(folder / name)
+    with pytest.raises(EnforcementError, match=rf"^state-dir: {told}"):
         vcuda.open()
     assert not vcuda.alive
     vcuda.close()
@@ -245,31 +185,18 @@ def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None
 # --- who starts, of several that were handed the same places -------------------------------
 
 
-def handed_on() -> list[Entitlement]:
-    return [entitlement(name=name) for name in ("init-a", "init-b", "main")]
-
-
-@pytest.mark.parametrize(
-    ("ended", "starts"),
-    [
-        (set(), "init-a"),
-        ({"init-a"}, "init-b"),
-        ({"init-a", "init-b"}, "main"),
-        ({"init-a", "init-b", "main"}, "main"),  # which is started again
-    ],
-)
 def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
-    site: Site, ended: set[str], starts: str
-) -> None:
-    site.runtime.ended[POD_A.uid] = ended
-    assert site.vcuda.which(handed_on()).ref.container == starts
-
-
-def test_who_stays_is_taken_where_the_runtime_does_not_tell(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.runtime.down = True
-    assert site.vcuda.which(handed_on()).ref.container == "main"
+    several = [entitlement(name=name) for name in ("init-a", "init-b", "main")]
+    ended = site.runtime.ended[POD_A.uid] = set()
+    for starts in ("init-a", "init-b", "main"):
+        assert site.vcuda.which(several).ref.container == starts
+        ended.add(starts)
+    assert site.vcuda.which(several).ref.container == "main"  # which is started again
+    ended.clear()
+    site.runtime.down = True  # then it is the one that stays
+    assert site.vcuda.which(several).ref.container == "main"
     assert "who starts is guessed" in caplog.messages
 
 

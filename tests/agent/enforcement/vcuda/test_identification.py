@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.enforcement.vcuda import peers
+from agent.enforcement.vcuda.peers import Presence
 from agent.errors import Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from tests.agent.enforcement.vcuda.relay_site import T1, RelaySite, ended
@@ -22,10 +22,9 @@ def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
 
 
 def test_a_peer_that_is_gone_at_once_is_not_passed_on(
-    make: Callable[..., RelaySite], monkeypatch: pytest.MonkeyPatch
+    relay_site: RelaySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers.Presence, "lasts", lambda _self: False)
-    relay_site = make()
+    monkeypatch.setattr(Presence, "lasts", lambda _self: False)
     relay_site.ticket(T1)
     with relay_site.connect(T1) as connection:
         assert ended(connection)

@@ -1,6 +1,5 @@
 """What a socket's peers may use up, by the clock of the test."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,12 +19,8 @@ def test_a_burst_may_come_at_once_and_then_so_many_a_second() -> None:
     assert account.open(100.5)
     account.came()
     assert account.opens_at() == 101.0
-
-
-def test_what_is_saved_up_is_no_more_than_a_burst() -> None:
-    account = Account(LIMITS, 0.0)
     assert account.open(1000.0)
-    assert account.turns == 3.0
+    assert account.turns == 3.0  # no more than a burst is saved up
 
 
 def test_a_full_socket_waits_for_no_turn_but_for_somebody_to_leave() -> None:
@@ -57,12 +52,3 @@ def test_in_the_long_run_no_more_come_than_may(gaps: list[float]) -> None:
             account.came()
             came += 1
     assert came <= LIMITS.burst + LIMITS.per_second * now + 1e-6
-
-
-@pytest.mark.parametrize("at", [0.0, 0.3, 7.0])
-def test_when_its_turn_has_come_it_is_open(at: float) -> None:
-    account = Account(LIMITS, 0.0)
-    account.turns = -2.0
-    account.open(at)
-    turn = account.opens_at()
-    assert account.open(turn if turn is not None else at)

@@ -1,16 +1,13 @@
 """Connections that are passed on, and what they may carry."""
 
 import contextlib
-import errno
-import selectors
 import socket
 from collections.abc import Callable
 
 import pytest
 
 from agent.enforcement.vcuda.limits import Limits
-from agent.enforcement.vcuda.links import Link
-from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear
+from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, hear
 
 
 def test_a_peer_that_stops_talking_still_hears_the_answer(relay_site: RelaySite) -> None:
@@ -51,30 +48,3 @@ def test_a_peer_that_does_not_listen_holds_nobody_up(make: Callable[..., RelaySi
                 deaf.send(b"x" * 65536)
         with relay_site.connect(T2) as other:
             assert relay_site.peer(other)
-
-
-class FullSelector(selectors.DefaultSelector):
-    """One whose kernel has no room for another socket."""
-
-    def __init__(self, room: int) -> None:
-        super().__init__()
-        self.room = room
-
-    def register(self, fileobj: object, events: int, data: object = None) -> selectors.SelectorKey:
-        self.room -= 1
-        if self.room < 0:
-            raise OSError(errno.ENOSPC, "no space")
-        return super().register(fileobj, events, data)  # type: ignore[arg-type] # as it came
-
-
-@pytest.mark.parametrize("room", [0, 1])
-def test_sockets_that_cannot_be_waited_for_are_closed(room: int) -> None:
-    ours, far = socket.socketpair(), socket.socketpair()
-    with FullSelector(room) as selector:
-        with pytest.raises(OSError, match="no space"):
-            Link(selector, (ours[0], far[0]), name="x", ends_at=1.0, most=1)
-        assert not selector.get_map()
-    for gone, other in (ours, far):
-        assert gone.fileno() == -1
-        assert ended(other)
-        other.close()

@@ -1,6 +1,5 @@
 """Registration from end to end: a gRPC client, the relay, the server, the manager, the files."""
 
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,8 @@ from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
-from agent.enforcement.vcuda.manager import VirtualManager
+from agent.enforcement.vcuda.registrations import Registrations
 from agent.errors import EnforcementError
-from agent.runtime.cri import ContainerState
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
@@ -37,22 +35,12 @@ from tests.agent.fakes import eventually
 ME = os.getpid()
 
 
-def test_a_container_that_is_about_to_start_finds_its_limits_at_once(
+def test_a_container_finds_its_limits_at_once_and_its_processes_once_it_registers(
     site: Site, ticket_dir: Path
 ) -> None:
     """The form for cgroups v2, where vcuda-controller cannot tell its container's ID."""
     assert limits(ticket_dir) == CONFIG
     assert pids(ticket_dir) == ()
-    assert sorted(each.name for each in ticket_dir.iterdir()) == [
-        "pids.config",
-        "vcuda.config",
-        "vcuda.sock",
-    ]
-
-
-def test_registering_by_name_lists_the_processes_where_the_limits_are(
-    site: Site, ticket_dir: Path
-) -> None:
     site.register(ticket_dir, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")
     for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
         assert limits(folder) == CONFIG
@@ -82,7 +70,7 @@ def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_othe
     site.register(ticket_dir, container_name="init")
     assert limits(ticket_dir).memory == 2 * BLOCK
     assert limits(ticket_dir / "init").container_name == "init"
-    site.run(ID_A2, POD_A, "init", state=ContainerState.EXITED)
+    site.run(ID_A2, POD_A, "init", ended=True)
     site.vcuda.start(IDS_A, entitlement())
     assert limits(ticket_dir) == CONFIG
     assert pids(ticket_dir) == ()
@@ -106,36 +94,6 @@ def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]
 DENIED = ("PERMISSION_DENIED", "this is not the container that these limits are for")
 
 
-@pytest.mark.parametrize(
-    ("claims", "reason"),
-    [
-        ({"pod_uid": UID_B}, f"it claims to be of pod '{UID_B}'"),
-        ({"container_id": f"../{ID_A}"}, f"it claims to be container '../{ID_A}'"),
-        ({"bus_id": "0000:99:00.0"}, "it holds no card 0000:99:00.0, but 0000:3B:00.0"),
-    ],
-)
-def test_a_claim_that_contradicts_the_connection_is_refused_and_told(
-    site: Site,
-    ticket_dir: Path,
-    caplog: pytest.LogCaptureFixture,
-    claims: dict[str, str],
-    reason: str,
-) -> None:
-    before = sorted(each.name for each in ticket_dir.iterdir())
-    with caplog.at_level(logging.WARNING):
-        assert _code(site, ticket_dir, **claims) == DENIED
-    (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
-    assert record.__dict__["reason"].replace('"', "'") == reason
-    assert record.__dict__["peer_pid"] == ME
-    assert record.__dict__["container_id"] == ID_A
-    assert sorted(each.name for each in ticket_dir.iterdir()) == before
-    assert site.results == ["refused"]
-
-
-def _in_cgroups(site: Site, text: str) -> None:
-    (site.proc / str(ME) / "cgroup").write_text(text)
-
-
 def _of_another_pod(site: Site) -> None:
     """An ID that was used again, or a runtime that is wrong."""
     site.run(ID_A, POD_B)
@@ -143,36 +101,44 @@ def _of_another_pod(site: Site) -> None:
     site.entitled[UID_B, "main"] = entitlement(POD_B)
 
 
-REFUSED: dict[str, Callable[[Site], object]] = {
-    "in no container": lambda site: _in_cgroups(site, "0::/user.slice\n"),
-    "not known to the runtime": lambda site: site.runtime.containers.clear(),
-    "of another pod, says the runtime": _of_another_pod,
-    "another one, says the record": lambda site: site.entitled.update(
-        {(UID_A, "main"): entitlement(name="other")}
+ARRANGE: dict[str, tuple[Callable[[Site], object], str]] = {
+    "in no container": (
+        lambda site: (site.proc / str(ME) / "cgroup").write_text("0::/user.slice\n"),
+        "its process is in no container",
+    ),
+    "not known to the runtime": (
+        lambda site: site.runtime.containers.clear(),
+        "the container runtime does not know its container",
+    ),
+    "of another pod, says the runtime": (
+        _of_another_pod,
+        f"its cgroup is of pod {UID_A}, the runtime says {UID_B}",
+    ),
+    "another one, says the record": (
+        lambda site: site.entitled.update({(UID_A, "main"): entitlement(name="other")}),
+        "the record has default/a other in its place",
+    ),
+    "it claims another card": (
+        lambda site: None,
+        "it holds no card 0000:99:00.0, but 0000:3B:00.0",
     ),
 }
 
 
-@pytest.mark.parametrize("arrange", REFUSED.values(), ids=REFUSED)
-def test_a_process_that_is_not_proven_to_be_of_the_container_is_refused(
-    site: Site, ticket_dir: Path, arrange: Callable[[Site], object]
+@pytest.mark.parametrize(("arrange", "reason"), ARRANGE.values(), ids=ARRANGE)
+def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
+    site: Site,
+    ticket_dir: Path,
+    caplog: pytest.LogCaptureFixture,
+    arrange: Callable[[Site], object],
+    reason: str,
 ) -> None:
     arrange(site)
-    assert _code(site, ticket_dir) == DENIED
+    assert _code(site, ticket_dir, bus_id="0000:99:00.0") == DENIED
+    (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
+    assert (vars(record)["reason"], vars(record)["peer_pid"]) == (reason, ME)
     assert not (ticket_dir / ID_A).exists()
-
-
-def test_a_runtime_that_does_not_answer_is_told_without_its_path(
-    site: Site, ticket_dir: Path
-) -> None:
-    site.runtime.down = True
-    assert _code(site, ticket_dir) == (
-        "UNAVAILABLE",
-        "the node's container runtime does not answer",
-    )
-    assert site.results == ["unavailable"]
-    site.runtime.down = False
-    site.register(ticket_dir)
+    assert site.results == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +165,13 @@ def test_limits_that_cannot_be_written_are_told_without_a_path(
         patch.setattr(TicketDirs, "write", fails)
         assert _code(site, ticket_dir) == told
     assert site.results == ["failed"]
+    site.runtime.down = True
+    assert _code(site, ticket_dir) == (
+        "UNAVAILABLE",
+        "the node's container runtime does not answer",
+    )
+    assert site.results == ["failed", "unavailable"]
+    site.runtime.down = False
     site.register(ticket_dir)
 
 
@@ -231,7 +204,7 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
         raise EnforcementError("state-dir: cannot read the limits of a container")
 
     with monkeypatch.context() as patch:
-        patch.setattr(VirtualManager, "recover", fails)
+        patch.setattr(Registrations, "recover", fails)
         site.restart()
     assert any(each.getMessage() == "not recovered" for each in caplog.records)
     site.register(ticket_dir)

@@ -9,11 +9,7 @@ from pathlib import Path
 
 from agent.enforcement.vcuda.peers import Presence, peer_pid
 
-_CHILD = """
-import socket, sys
-c = socket.socket(socket.AF_UNIX); c.connect(sys.argv[1]); c.sendall(b"x")
-print("said", flush=True); sys.stdin.read()
-"""
+_CONNECT = "import socket, sys; c = socket.socket(1); c.connect(sys.argv[1]); sys.stdin.read()"
 
 
 def test_a_process_that_ended_meanwhile_is_turned_away(folder: Path) -> None:
@@ -22,22 +18,17 @@ def test_a_process_that_ended_meanwhile_is_turned_away(folder: Path) -> None:
         listener.bind(str(folder / "s"))
         listener.listen()
         with subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(folder / "s")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-S", "-c", _CONNECT, str(folder / "s")], stdin=subprocess.PIPE
         ) as child:
             accepted, _ = listener.accept()
-            pid = peer_pid(accepted)
-            assert pid == child.pid
-            with Presence(accepted, pid) as presence:
-                assert presence.lasts()
+            assert peer_pid(accepted) == child.pid
+            with accepted, Presence(accepted, child.pid) as presence:
                 assert presence.lasts()
                 child.kill()
                 child.wait(20)
                 assert not presence.lasts()
-            with Presence(accepted, pid) as late:
-                assert not late.lasts()
-            accepted.close()
+                with Presence(accepted, child.pid) as late:
+                    assert not late.lasts()
 
 
 class OldKernel:
@@ -69,10 +60,7 @@ def test_before_6_5_a_process_is_told_by_when_it_was_started(tmp_path: Path) -> 
     (tmp_path / "7" / "stat").write_text("7 (cut")
     with Presence(connection, 7, proc=tmp_path) as presence:
         assert not presence.lasts()
-
-
-def test_a_kernel_that_lost_sight_of_the_process_is_believed(tmp_path: Path) -> None:
-    connection: socket.socket = OldKernel(errno.ESRCH)  # type: ignore[assignment] # a fake
     _stat(tmp_path, 100)
+    connection = OldKernel(errno.ESRCH)  # type: ignore[assignment] # a kernel that lost sight of it
     with Presence(connection, 7, proc=tmp_path) as presence:
         assert not presence.lasts()

@@ -1,7 +1,6 @@
 """Lists of processes that stay true, and go with their containers."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +32,6 @@ from tests.agent.fakes import eventually
 ME = os.getpid()
 
 
-def test_processes_are_listed_anew(site: Site, ticket_dir: Path) -> None:
-    site.register(ticket_dir, container_name="main")
-    site.put(ID_A, POD_A, ME, 12)
-    for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
-        eventually(listed(folder, 12, ME), "the new process is listed")
-
-
 def test_more_processes_than_are_read_are_cut(site: Site, ticket_dir: Path) -> None:
     procs = next(site.mount.rglob("cgroup.procs"))
     procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
@@ -64,18 +56,6 @@ def test_what_a_container_had_that_is_gone_is_removed(site: Site, ticket_dir: Pa
     assert limits(ticket_dir) == CONFIG
 
 
-def test_a_container_started_again_takes_over_what_it_shares(site: Site, ticket_dir: Path) -> None:
-    site.register(ticket_dir, container_name="main")
-    site.put(ID_A, POD_A)
-    site.run(ID_A2)
-    site.vcuda.start(IDS_A, entitlement())
-    site.put(ID_A2, POD_A, ME, 77)
-    site.register(ticket_dir, container_name="main")
-    del site.runtime.containers[ID_A]
-    eventually(lambda: not (ticket_dir / ID_A).exists(), "the dead one's is gone")
-    assert pids(ticket_dir) == pids(ticket_dir / "main") == pids(ticket_dir / ID_A2) == (77, ME)
-
-
 def test_a_ticket_that_ended_is_not_kept_listed(
     site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,17 +70,6 @@ def test_a_ticket_that_ended_is_not_kept_listed(
     eventually(listed(ticket_dir / ID_A2, 12, ME), "the others are listed anew")
     assert not (ticket_dir / ID_A).exists()
     assert not any(each.getMessage() == "processes not listed" for each in caplog.records)
-
-
-def test_a_container_that_is_still_there_is_looked_for_again(site: Site, ticket_dir: Path) -> None:
-    """Of what an earlier agent listed none lives any more; the container may all the same."""
-    site.register(ticket_dir)
-    site.restart(lambda: shutil.rmtree(site.proc))
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert (ticket_dir / ID_A).exists()
-    del site.runtime.containers[ID_A]
-    eventually(lambda: not (ticket_dir / ID_A).exists(), "it is forgotten once it is gone")
 
 
 def test_containers_registered_before_a_restart_are_kept_listed(
@@ -279,9 +248,5 @@ def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> N
 
     alone.registrations.refresh(ended)
     alone.registrations.refresh(lambda _container: pytest.fail("nobody is left to ask about"))
-
-
-def test_a_socket_that_is_closed_cannot_be_recovered(alone: Alone) -> None:
-    alone.ticket_dir.close()
     with pytest.raises(EnforcementError, match="cannot read the limits"):
         alone.registrations.recover(alone.ticket_dir)

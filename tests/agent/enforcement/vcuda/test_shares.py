@@ -7,16 +7,6 @@ from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.shares import Shares
 
 
-def test_descriptors_bound_connections_and_one_is_always_possible() -> None:
-    shares = Shares(Limits(overall=100, files=1024, reserve=384))
-    assert [shares.most(ticket_sockets) for ticket_sockets in (0, 100, 200, 400)] == [
-        100,
-        100,
-        80,
-        1,
-    ]
-
-
 def test_nobody_gives_way_to_one_that_would_have_as_many() -> None:
     shares = Shares(Limits(pod=9, overall=3))
     for pod in ("a", "a", "b"):

@@ -3,9 +3,6 @@
 A process of the test is put into a container by what the fake ``/proc`` says of its cgroup.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +20,7 @@ from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
-from agent.runtime.cri import ContainerInfo, ContainerState
+from agent.runtime.cri import ContainerInfo
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
 from tests.agent.enforcement.vcuda.client import stub
 
@@ -104,7 +101,6 @@ class Site:
         self.results: list[str] = []
         self.limits = limits or Limits(check=0.1)
         self.vcuda = self.make()
-        self.children: list[subprocess.Popen[str]] = []
 
     def make(self) -> Vcuda:
         """Make an agent's side; nothing is opened."""
@@ -126,9 +122,6 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self.vcuda.close()
-        for child in self.children:
-            child.kill()
-            child.communicate(timeout=20)
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
         """Another agent replaces this one."""
@@ -145,12 +138,10 @@ class Site:
         pod: PodId = POD_A,
         name: str = "main",
         *,
-        state: ContainerState = ContainerState.RUNNING,
+        ended: bool = False,
     ) -> None:
         """The runtime runs a container."""
-        self.runtime.containers[container_id] = ContainerInfo(
-            container_id, name, pod.uid, pod.namespace, pod.name, state, 1
-        )
+        self.runtime.containers[container_id] = ContainerInfo(name, pod.uid, ended)
         self._cgroup(container_id, pod).mkdir(parents=True, exist_ok=True)
         self._list(container_id, pod, ())
 
@@ -193,50 +184,3 @@ class Site:
         """Register from this very process."""
         with stub(ticket_dir) as client:
             client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
-
-    def child(self, ticket_dir: Path) -> "Child":
-        """Another process, of which the test can say in which container it is."""
-        child = Child(ticket_dir)
-        self.children.append(child.process)
-        return child
-
-
-_CHILD = """
-import json, sys
-from pathlib import Path
-import grpc
-from tests.agent.enforcement.vcuda.client import stub
-from agent.enforcement.vcuda.api import vcuda_pb2 as api
-for line in sys.stdin:
-    claims = json.loads(line)
-    try:
-        with stub(Path(sys.argv[1])) as client:
-            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
-        print("OK", flush=True)
-    except grpc.RpcError as error:
-        print(error.code().name, flush=True)
-"""
-
-
-class Child:
-    """A process that registers when it is told to."""
-
-    def __init__(self, ticket_dir: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(ticket_dir)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def register(self, **claims: str) -> str:
-        """Give ``OK``, or the code it was refused with."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{json.dumps(claims)}\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()

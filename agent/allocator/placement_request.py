@@ -42,14 +42,17 @@ class Assumptions:
 
     Attributes:
         withheld: places that the kubelet may count as used, though nobody holds them (K31).
+        reserved: places that other pods must have on cards where they have some already.
         doubtful: places of pods that are not listed and may be over.
     """
 
     withheld: Counts = field(default_factory=dict)
+    reserved: Counts = field(default_factory=dict)
     doubtful: Counts = field(default_factory=dict)
 
     def relaxed(self) -> "Iterator[Assumptions]":
         """Return these assumptions, then weaker and weaker ones."""
+        yield Assumptions(withheld=self.withheld, reserved=self.reserved)
         yield Assumptions(withheld=self.withheld)
         yield Assumptions()
         yield Assumptions(doubtful=self.doubtful)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.allocator.free_places import reserved
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
@@ -90,8 +91,9 @@ class PreferredCall:
         record, other = self.state.record, call.resource.other
         withheld = record.withheld(call.resource, call.offered)
         return Assumptions(
-            {other: self.table.count(other, withheld)},
-            {other: self.table.count(other, record.doubtful(other))},
+            withheld={other: self.table.count(other, withheld)},
+            reserved=reserved(record, self.table),
+            doubtful={other: self.table.count(other, record.doubtful(other))},
         )
 
     def _policy_for(self, asker: Resolution) -> Policy:

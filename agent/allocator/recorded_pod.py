@@ -13,7 +13,7 @@ from agent.allocator.model.containers import Containers, Places
 from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods
-from contract.demand import ContainerKind
+from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 
 Shape: TypeAlias = str
@@ -91,6 +91,15 @@ class RecordedPod:
         """Return whether ``List`` shows a container of it with exactly *ids*."""
         entry = self.listed
         return entry is not None and any(one.held.get(resource) == ids for one in entry.containers)
+
+    @property
+    def next(self) -> ContainerDemand | None:
+        """The first container that lacks something, if the API has shown the pod."""
+        for each in self.view.demand.containers if self.view is not None else ():
+            held = self.held.get(each.name, _NO_PLACES)
+            if any(count_of(each.demand, one) and not held.get(one) for one in Resource):
+                return each
+        return None
 
     @property
     def position(self) -> QueuePosition:

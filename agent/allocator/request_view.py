@@ -129,10 +129,12 @@ class RequestView:
         left: dict[Resource, Mapping[str, int]] = {}
         must = per_card(self._request.must)
         for each in Resource:
+            kept = assumptions.reserved.get(each, {})
             if each is self._resource:  # the kubelet has said what there is, and what it hands on
                 handed_on = {} if alone else must
                 free[each] = {
-                    card: max(n - handed_on.get(card, 0), 0) for card, n in self._offer.items()
+                    card: max(n - handed_on.get(card, 0) - kept.get(card, 0), 0)
+                    for card, n in self._offer.items()
                 }
                 left[each] = must
             else:
@@ -140,7 +142,7 @@ class RequestView:
                 more = assumptions.doubtful.get(each, {})
                 found = free_places(self._record, self._table, each)
                 free[each] = {
-                    card: max(n - missing.get(card, 0) + more.get(card, 0), 0)
+                    card: max(n - missing.get(card, 0) - kept.get(card, 0) + more.get(card, 0), 0)
                     for card, n in found.items()
                 }
                 left[each] = left_over(self._pod, each, self._record, self._table)

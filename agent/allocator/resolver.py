@@ -245,19 +245,10 @@ def waiting(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
     """Return the container of *pod* whose turn it is, if it asks for just this (R4)."""
     if pod.view is None:
         return _waiting_unknown(ask, pod)
-    container = next_container(pod)
+    container = pod.next
     if container is None or count_of(container.demand, ask.resource) != ask.size:
         return None
     return None if pod.held.get(container.name, {}).get(ask.resource) else container
-
-
-def next_container(pod: RecordedPod) -> ContainerDemand | None:
-    """Return the first container that lacks something, of a pod that the API has shown."""
-    for each in pod.view.demand.containers if pod.view is not None else ():
-        held = pod.held.get(each.name, {})
-        if any(count_of(each.demand, one) and not held.get(one) for one in Resource):
-            return each
-    return None
 
 
 def _waiting_unknown(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
@@ -305,7 +296,7 @@ def _nothing_fits(ask: Ask, record: Record) -> str:
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"
         for pod in (record.open if record.listing else record.others)
-        if pod.may_ask and (each := next_container(pod)) is not None
+        if pod.may_ask and (each := pod.next) is not None
     )
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     names = "; ".join(texts[:_MOST_NAMED]) + more if texts else "none"

@@ -10,7 +10,7 @@ from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import Node, asks, ids, init, make_pod, sidecar
+from tests.agent.fakes import CORE_FIRST, MEMORY_FIRST, Node, asks, ids, init, make_pod, sidecar
 
 ORDER, TICKET, WITNESS = Evidence.ORDER, Evidence.TICKET, Evidence.WITNESS
 
@@ -533,3 +533,19 @@ def test_a_call_that_nobody_can_be_making_is_refused_by_each_agent(node: Node) -
         with pytest.raises(ResolutionError):
             node.prefer(CORE, 50)
         agent_dies(node)
+
+
+def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to() -> None:
+    """What its init container left over ties its next container to that card (K7)."""
+    node = Node(2)
+    node.admitted(make_pod("fills", asks(85, 4)))
+    half = node.begin(make_pod("half", init(5, 4), asks(10, 8)))
+    first, main = half.demand.containers
+    for resource in CORE_FIRST:
+        node.serve(half, first, resource)
+    assert node.cards(half, first.name) == ["GPU-0"]
+    node.restart_kubelet()
+    other = node.admitted(make_pod("other", asks(10, 4)), MEMORY_FIRST)
+    assert node.cards(other) == ["GPU-1"]
+    node.admit(half, MEMORY_FIRST)
+    assert node.cards(half, main.name) == ["GPU-0"]

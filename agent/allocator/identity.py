@@ -47,6 +47,7 @@ def identify(  # noqa: PLR0913 -- the sources
     *,
     used: AbstractSet[str] = frozenset(),
     confirmed: AbstractSet[str],
+    met: AbstractSet[str] = frozenset(),
     asker: PodId | None,
 ) -> list[Identified]:
     """Find out which pods the entries are.
@@ -59,6 +60,8 @@ def identify(  # noqa: PLR0913 -- the sources
         used: the kubelet's UIDs of pods whose entries are known and not among these.
         confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
             showed their names.
+        met: the kubelet's UIDs of pods that ``List`` has surely shown before: a newcomer is none
+            of them.
         asker: the pod of the last call, by the kubelet's UID.
     """
     entries = sorted(entries, key=lambda entry: entry.key)
@@ -89,7 +92,8 @@ def identify(  # noqa: PLR0913 -- the sources
         if ranked:
             rank, view = ranked[0]
             likeliest, sure = kubelet_uid(view), not any(rank[:2])
-            sure = sure and likeliest in confirmed and sum(not one[0] for one, _ in ranked) == 1
+            rivals = (not one[0] and kubelet_uid(each) not in met for one, each in ranked[1:])
+            sure = sure and likeliest in confirmed and not any(rivals)
         else:
             likeliest, sure = _nameless(entry, services, counts[entry.key], used), True
         used.add(likeliest)

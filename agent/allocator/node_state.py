@@ -292,6 +292,7 @@ class NodeState:
                 listed=self._seen,
                 freed=self._freed,
                 confirmed=self._confirmed,
+                met=self._met,
                 asker=turn.asker if turn.asker not in turn.passed else None,
                 passed=turn.passed,
                 offered=self._offered if offered is None else offered,

@@ -177,6 +177,7 @@ class Seen:
         freed: the kubelet's UIDs of pods whose places were offered again: the kubelet freed them.
         confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
             showed their names: no other pod can be meant.
+        met: the kubelet's UIDs of the pods that ``List`` has surely shown.
         asker: the pod of the last call, by the kubelet's UID.
         passed: pods that lacked something while another was served: rejected (K1, K8).
         offered: what the kubelet offers: no pod that is not listed holds it.
@@ -186,6 +187,7 @@ class Seen:
     listed: AbstractSet[str] = frozenset()
     freed: AbstractSet[str] = frozenset()
     confirmed: AbstractSet[str] = frozenset()
+    met: AbstractSet[str] = frozenset()
     asker: PodId | None = None
     passed: AbstractSet[PodId] = frozenset()
     offered: Offered = field(default_factory=dict)
@@ -237,6 +239,7 @@ class _Reading:
                 self.pods,
                 used=settled.by_uid.keys(),
                 confirmed=self.seen.confirmed,
+                met=self.seen.met,
                 asker=self.seen.asker,
             )
         ]

@@ -349,6 +349,7 @@ def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
     before = node.admitted(_named("uid-listed"))
     node.start(before)
     node.forget(before)
+    node.checkpoint.write()
     node.allocator.refresh()
     node.paused = 0
     monkeypatch.setattr(node.pods, "told", lambda _: told if node.paused >= 3 else [])

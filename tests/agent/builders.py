@@ -1,13 +1,15 @@
 """Short ways to write the plain data the decisions work on: pods, containers, snapshots, nodes."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Record
@@ -24,6 +26,11 @@ BLOCK = 256 << 20
 
 patient = settings(deadline=None, max_examples=share(50))
 """For property tests: a busy machine is no failure, and every run tries other examples."""
+
+
+def cases(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
+    """Try a test with every row of a table: what the case is -> its values."""
+    return pytest.mark.parametrize(names, list(table.values()), ids=list(table))
 
 
 def demand(cores: int = 50, memory: int = 4) -> Demand:
@@ -118,11 +125,6 @@ def recorded(pod: PodView, /, **held: Places) -> RecordedPod:
 def record_of(*pods: RecordedPod) -> Record:
     """A record of these pods, ``List`` at hand."""
     return Record(pods, listing=True)
-
-
-def snapshot(*pods: ListedPod) -> Snapshot:
-    """One answer of ``List``."""
-    return Snapshot(pods)
 
 
 def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:

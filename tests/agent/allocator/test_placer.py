@@ -1,43 +1,33 @@
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from agent.allocator.free_places import free_places
 from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.grant import translate
-from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.tickets import DeviceTable, Ticket, per_card, summarize
+from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import Ticket, summarize
 from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least, pick
 from agent.allocator.record import Record
 from agent.errors import PlacementError
-from contract.demand import ContainerDemand, Demand
-from contract.resource import Resource, count_of
+from contract.demand import Demand
+from contract.resource import Resource
 from placement.scoring import Policy
 from placement.search import Assignment, Plan
 from placement.topology import Links
-from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import (
     CORE,
     INIT,
-    MAIN,
     MEMORY,
-    SIDECAR,
     cases,
     container,
     device_table,
     every_id,
     ids,
-    patient,
     record_of,
     recorded,
     view,
 )
-from tests.examples import share
 
 NODE = device_table(cards=3)
 
@@ -48,11 +38,9 @@ def _placement(
     *,
     name: str = "",
     record: Record | None = None,
-    node: DeviceTable = NODE,
     available: Sequence[str] | None = None,
     must: Sequence[Ticket] = (),
     ill: str = "",
-    policy: Policy = Policy.BINPACK,
     **given: Any,
 ) -> Placement:
     """Place a container, by default the last, where the kubelet offers everything unless told."""
@@ -62,13 +50,13 @@ def _placement(
         asked,
         pod.demand,
         resource,
-        policy,
-        frozenset(every_id(node, resource) if available is None else available),
+        Policy.BINPACK,
+        frozenset(every_id(NODE, resource) if available is None else available),
         must,
         **given,
     )
-    links, unhealthy = Links(node.inventory), {ill: "Xid 79"}
-    placer = Placer(table=node, links=links, unhealthy=lambda uuid: unhealthy.get(uuid, ""))
+    links, unhealthy = Links(NODE.inventory), {ill: "Xid 79"}
+    placer = Placer(table=NODE, links=links, unhealthy=lambda uuid: unhealthy.get(uuid, ""))
     return placer.place(request, record or record_of())
 
 
@@ -242,168 +230,3 @@ def test_too_few_places_are_refused() -> None:
     assert str(caught.value) == (
         "5 places of memory were asked for on GPU-0, GPU-1, 3 are free there"
     )
-
-
-# --- a node filled up ----------------------------------------------------------------
-
-_demands = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6)) | st.tuples(
-    st.sampled_from([100, 200]), st.integers(0, 7)
-)
-_containers = st.lists(
-    st.tuples(st.sampled_from([INIT, SIDECAR, MAIN]), _demands), min_size=1, max_size=3
-)
-
-
-class Holders:
-    """Pods that are given something, one after the other."""
-
-    def __init__(self) -> None:
-        self._pods: dict[PodId, PodView] = {}
-        self._held: dict[PodId, dict[str, dict[Resource, frozenset[str]]]] = {}
-
-    def give(self, pod: PodView, name: str, resource: Resource, taken: Iterable[str]) -> None:
-        self._pods[pod.id] = pod
-        held = self._held.setdefault(pod.id, {})
-        held.setdefault(name, {})[resource] = frozenset(taken)
-
-    @property
-    def record(self) -> Record:
-        pods = self._pods.items()
-        return record_of(*(recorded(pod, **self._held[pod_id]) for pod_id, pod in pods))
-
-
-@settings(patient, max_examples=share(30))
-@given(
-    pods=st.lists(st.tuples(_containers, st.booleans()), max_size=8),
-    policy=st.sampled_from(Policy),
-    data=st.data(),
-)
-def test_a_node_is_never_filled_over_and_a_pod_is_refused_at_once_or_served_to_its_end(
-    pods: list[tuple[list[tuple[Any, tuple[int, int]]], bool]], policy: Policy, data: st.DataObject
-) -> None:
-    """Pods come one after another, as to a kubelet that hands on nothing and keeps everything."""
-    node, holders = device_table(cards=3), Holders()
-    for number, (containers, core_first) in enumerate(pods):
-        named = [
-            container(f"c{index}", *counts, kind=SIDECAR if kind is INIT else kind)
-            for index, (kind, counts) in enumerate(containers)
-        ]
-        pod = view(f"p{number}", *named)
-        free = {
-            card.uuid: {
-                each: free_places(holders.record, node, each)[card.uuid] for each in Resource
-            }
-            for card in node.inventory.cards
-        }
-        possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
-        plan: Plan | None = None
-        for asked, resource in (
-            (asked, resource)
-            for asked in named
-            for resource in ((CORE, MEMORY) if core_first else (MEMORY, CORE))
-            if count_of(asked.demand, resource)
-        ):
-            held = holders.record.held(resource)
-            offered = [each for each in every_id(node, resource) if each not in held]
-            given: dict[str, Any] = {
-                "name": asked.name,
-                "record": holders.record,
-                "node": node,
-                "policy": policy,
-                "plan": plan,
-            }
-            try:
-                placement = _placement(
-                    pod, resource, available=data.draw(st.permutations(offered)), **given
-                )
-            except PlacementError:
-                assert not possible
-                assert plan is None  # at its first call, or never
-                break
-            assert possible
-            assert _placement(pod, resource, available=offered, **given) == placement
-            plan, taken = placement.plan, [str(ticket) for ticket in placement.tickets]
-            assert len(taken) == len(set(taken)) == count_of(asked.demand, resource)
-            assert set(taken) <= set(offered)
-            translate(resource, placement.tickets)  # raises when a share is split, a card not whole
-            assert {ticket.card for ticket in placement.tickets} <= set(placement.cards)
-            if resource is MEMORY:
-                by_card = per_card(placement.tickets)
-                assert sorted(by_card.values()) == sorted(
-                    filter(None, asked.demand.memory_per_card())
-                )
-            holders.give(pod, asked.name, resource, taken)
-    for resource in Resource:
-        used = Counter(ticket.card for ticket in node.read(resource, holders.record.held(resource)))
-        for card in node.inventory.cards:
-            assert used[card.uuid] <= node.places(resource, card)
-
-
-class Kubelet:
-    """What a kubelet does with a pod's places: it hands on those of ordinary init containers."""
-
-    def __init__(self, node: DeviceTable) -> None:
-        self.node = node
-        self.reusable: dict[Resource, set[str]] = {resource: set() for resource in Resource}
-        self.taken: dict[Resource, set[str]] = {resource: set() for resource in Resource}
-
-    def offers(self, resource: Resource) -> list[str]:
-        """What the agent may choose from; what is handed on comes beside it."""
-        known = every_id(self.node, resource)
-        return [each for each in known if each not in self.taken[resource]]
-
-    def hands_on(self, resource: Resource, size: int) -> frozenset[str]:
-        """What the container has to take, at most all it asks for."""
-        return frozenset(sorted(self.reusable[resource])[:size])
-
-    def gives(self, resource: Resource, asked: ContainerDemand, taken: frozenset[str]) -> None:
-        """Assign to the pod, and keep what an ordinary init container took for the next ones."""
-        self.taken[resource] |= taken
-        if asked.kind is INIT:
-            self.reusable[resource] |= taken
-        else:
-            self.reusable[resource] -= taken
-
-
-@settings(patient, max_examples=share(50))
-@given(containers=_containers, core_first=st.lists(st.booleans(), min_size=3, max_size=3))
-def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
-    containers: list[tuple[Any, tuple[int, int]]], core_first: list[bool]
-) -> None:
-    """Three empty cards have room for three shares; no init container may spoil that (K7)."""
-    named = [
-        container(f"c{index}", min(counts[0], 33), min(max(counts[1], 1), 3), kind=kind)
-        for index, (kind, counts) in enumerate(containers)
-    ]
-    node, holders, pod = device_table(cards=3), Holders(), view("p", *named)
-    kubelet = Kubelet(node)
-    plan: Plan | None = None
-    for asked, first in zip(named, core_first, strict=False):
-        for resource in (CORE, MEMORY) if first else (MEMORY, CORE):
-            size = count_of(asked.demand, resource)
-            must = kubelet.hands_on(resource, size)
-            taken = must
-            if len(must) < size:  # else no preferred call is made (K2)
-                placement = _placement(
-                    pod,
-                    resource,
-                    name=asked.name,
-                    record=holders.record,
-                    node=node,
-                    available=[*kubelet.offers(resource), *must],
-                    must=node.read(resource, must),
-                    plan=plan,
-                )
-                plan, taken = placement.plan, frozenset(map(str, placement.tickets))
-            assert must <= taken
-            assert len(taken) == size
-            translate(resource, node.read(resource, taken))
-            kubelet.gives(resource, asked, taken)
-            holders.give(pod, asked.name, resource, taken)
-        cards = {
-            ticket.card
-            for resource in Resource
-            if (held := holders.record.holding(ContainerRef(pod.id, asked.name), resource))
-            for ticket in node.read(resource, held)
-        }
-        assert len(cards) == 1

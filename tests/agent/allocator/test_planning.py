@@ -1,16 +1,33 @@
 """The allocator plans for whole pods, and follows what authors and schedulers want."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodView
+from agent.allocator.model.tickets import per_card
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
+from contract.resource import Resource, count_of
 from contract.wishes import Wishes
-from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import Node, asks, cards_of, init, make_pod, sidecar
+from placement.scoring import Policy
+from tests.agent.brute_force import can_be_placed
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient
+from tests.agent.fakes import (
+    CORE_FIRST,
+    MEMORY_FIRST,
+    Node,
+    asks,
+    cards_of,
+    init,
+    make_pod,
+    sidecar,
+)
+from tests.examples import share
 
 
 def refusal(node: Node, view: PodView) -> str:
@@ -143,3 +160,69 @@ def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     nowhere = replace(make_pod("q", asks(50, 4)), chosen={0: (9,)})
     with pytest.raises(Refusal, match="a scheduler chose card 9 by predicate-gpu-idx-0"):
         node.admitted(nowhere)
+
+
+# --- whatever pods come -----------------------------------------------------------------
+
+_demands = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6)) | st.tuples(
+    st.sampled_from([100, 200]), st.integers(0, 7)
+)
+_kinds = st.sampled_from([INIT, SIDECAR, MAIN])
+_containers = st.lists(st.tuples(_kinds, _demands), min_size=1, max_size=3)
+_orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
+
+
+@settings(patient, max_examples=share(30))
+@given(st.lists(st.tuples(_containers, _orders), max_size=8), st.sampled_from(Policy))
+def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_served_to_its_end(
+    pods: list[tuple[list[Any], tuple[Resource, ...]]], policy: Policy
+) -> None:
+    """Nothing is handed on, and nothing is given back."""
+    node = Node(3, blocks=10, policy=policy)
+    for number, (containers, order) in enumerate(pods):
+        named = [
+            asks(*counts, f"c{index}", SIDECAR if kind is INIT else kind)
+            for index, (kind, counts) in enumerate(containers)
+        ]
+        counts = {each: node.table.count(each, {*node.free[each]}) for each in Resource}
+        free = {
+            f"GPU-{n}": {each: counts[each].get(f"GPU-{n}", 0) for each in Resource}
+            for n in range(3)
+        }
+        possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
+        pod = node.begin(make_pod(f"p{number}", *named))
+        try:
+            for asked, each in ((asked, each) for asked in named for each in order):
+                if size := count_of(asked.demand, each):
+                    chosen = node.prefer(each, size)
+                    assert len({*chosen} & {*node.free[each]}) == size
+                    node.allocator.allocate(each, chosen)
+                    node.took(pod, asked, each, chosen)
+        except PlacementError:
+            assert not possible
+            assert not any(key[0] == pod.id for key in node.got), "refused at its first call"
+            node.refuse(pod)
+            continue
+        assert possible
+        for asked in named:
+            memory = node.table.read(MEMORY, node.got.get((pod.id, asked.name, MEMORY), ()))
+            shares = filter(None, asked.demand.memory_per_card())
+            assert sorted(per_card(memory).values()) == sorted(shares)
+
+
+@settings(patient, max_examples=share(50))
+@given(_containers, st.lists(_orders, min_size=3, max_size=3))
+def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
+    containers: list[Any], orders: list[tuple[Resource, ...]]
+) -> None:
+    """Three empty cards have room for three shares; no init container may spoil that (K7)."""
+    node = Node(3, blocks=10)
+    named = [
+        asks(min(cores, 33), min(max(memory, 1), 3), f"c{index}", kind)
+        for index, (kind, (cores, memory)) in enumerate(containers)
+    ]
+    pod = node.begin(make_pod("p", *named))
+    for asked, order in zip(named, orders, strict=False):
+        for resource in order:
+            assert len(node.serve(pod, asked, resource)) == count_of(asked.demand, resource)
+        assert len(node.cards(pod, asked.name)) == 1

@@ -1,6 +1,5 @@
 """The allocator plans for whole pods, and follows what authors and schedulers want."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,13 +95,13 @@ def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew()
 # --- what others want -----------------------------------------------------------------
 
 
-def test_wishes_are_followed_or_named() -> None:
+def test_wishes_and_health_are_followed_or_named() -> None:
     node = Node(3)
     node.ill["GPU-1"] = "Xid 79"
     wish = Wishes(nouse_uuids=("GPU-0",))
-    pod = node.admitted(replace(make_pod("a", asks(50, 4)), wishes=wish))
+    pod = node.admitted(make_pod("a", asks(50, 4), wishes=wish))
     assert node.cards(pod) == ["GPU-2"]
-    assert refusal(node, replace(make_pod("b", asks(60, 4)), wishes=wish)) == (
+    assert refusal(node, make_pod("b", asks(60, 4), wishes=wish)) == (
         "no card fits 60 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: excluded by "
         "nouse-gpu-uuid; GPU-1: unhealthy (Xid 79); GPU-2: 50 of 60 cores free"
     )
@@ -111,18 +110,17 @@ def test_wishes_are_followed_or_named() -> None:
 def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
     node = Node()
     node.admitted(make_pod("x", asks(20, 4)))
-    wish = Wishes(policy="spread")
-    spread = node.admitted(replace(make_pod("a", asks(20, 4)), wishes=wish))
+    spread = node.admitted(make_pod("a", asks(20, 4), wishes=Wishes(policy="spread")))
     packed = node.admitted(make_pod("b", asks(20, 4)))
     assert (node.cards(spread), node.cards(packed)) == (["GPU-1"], ["GPU-0"])
 
 
 def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_told() -> None:
     node = Node(3)
-    chosen = node.admitted(replace(make_pod("a", asks(50, 4)), chosen={0: (2,)}))
+    chosen = node.admitted(make_pod("a", asks(50, 4), chosen={0: (2,)}))
     assert node.cards(chosen) == ["GPU-2"]
     assert node.decision_log.replacements == []
-    other = node.admitted(replace(make_pod("b", asks(60, 4)), chosen={0: (2,)}))
+    other = node.admitted(make_pod("b", asks(60, 4), chosen={0: (2,)}))
     assert node.cards(other) == ["GPU-0"]
     assert node.decision_log.replacements == [("main", ("GPU-2",), ("GPU-0",))]
 
@@ -134,15 +132,15 @@ def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
     """By itself it would go to GPU-0, and what follows an init container must follow it there."""
     node = Node(3)
     node.admitted(make_pod("x", asks(20, 4)))
-    pod = node.admitted(replace(make_pod("p", before, asks(70, 4)), chosen={0: (card,)}))
+    pod = node.admitted(make_pod("p", before, asks(70, 4), chosen={0: (card,)}))
     assert node.cards(pod) == [f"GPU-{card}"]
     assert node.decision_log.replacements == []
 
 
 def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
     node = Node(3)
-    node.admitted(replace(make_pod("x", asks(60, 4)), chosen={0: (2,)}))
-    pod = replace(make_pod("p", init(50, 4), asks(50, 4)), chosen={0: (2,)})
+    node.admitted(make_pod("x", asks(60, 4), chosen={0: (2,)}))
+    pod = make_pod("p", init(50, 4), asks(50, 4), chosen={0: (2,)})
     node.admitted(pod)
     assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
 
@@ -150,14 +148,14 @@ def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
     node.admitted(make_pod("x", asks(60, 4)))
-    pod = replace(make_pod("p", asks(50, 4)), chosen={0: (0,)})
+    pod = make_pod("p", asks(50, 4), chosen={0: (0,)})
     assert refusal(node, pod) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: 40 of 50 cores "
         "free; a scheduler chose GPU-0 by predicate-gpu-idx-0, which is followed strictly; "
         "GPU-1 would fit"
     )
     node.record.hide(pod)
-    nowhere = replace(make_pod("q", asks(50, 4)), chosen={0: (9,)})
+    nowhere = make_pod("q", asks(50, 4), chosen={0: (9,)})
     with pytest.raises(Refusal, match="a scheduler chose card 9 by predicate-gpu-idx-0"):
         node.admitted(nowhere)
 

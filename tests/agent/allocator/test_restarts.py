@@ -188,13 +188,12 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
 
 
 @AGENT
-@pytest.mark.parametrize("shape", ["init", "sidecar"])
+@pytest.mark.parametrize("before", [init, sidecar])
 def test_an_agent_that_dies_within_a_container_knows_what_it_has(
-    node: Node, dies: Step, shape: str
+    node: Node, dies: Step, before: Callable[..., ContainerDemand]
 ) -> None:
     """Nothing but its own file tells of half an init container (K4, K28)."""
-    before = init(30, 8, "first") if shape == "init" else sidecar(30, 8, "first")
-    pod = node.begin(make_pod("a", before, asks(30, 8)))
+    pod = node.begin(make_pod("a", before(30, 8, "first"), asks(30, 8)))
     for name in ("first", "main"):
         serve(node, pod, name, CORE)
         dies(node)
@@ -243,6 +242,9 @@ def test_what_was_written_counts_though_a_new_kubelet_has_come_to_no_pod_yet(
     assert free(node) == {"GPU-0": 60, "GPU-1": 100}
     node.start(pod)
     assert node.decision_log.refs("prestart")[-2:] == ["a/main", "a/main"]
+    dies(node)
+    node.pods.remove(pod)
+    assert free(node) == {"GPU-0": 100, "GPU-1": 100}, "it ended while the kubelet was away"
 
 
 @KUBELET
@@ -263,16 +265,6 @@ def test_a_new_kubelet_serves_again_what_its_predecessor_had_not_written(
     assert set(node.decision_log.refs("prestart")) == {"other/main", "a/init", "a/main"}
     assert not node.decision_log.refusals
     is_true(node)
-
-
-@KUBELET
-def test_a_pod_that_ended_while_the_kubelet_was_away_is_free_once_the_api_says_so(
-    node: Node, dies: Step
-) -> None:
-    pod = node.admitted(make_pod("a", asks(30, 8)))
-    dies(node)
-    node.pods.remove(pod)
-    assert free(node) == {"GPU-0": 100, "GPU-1": 100}
 
 
 def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:

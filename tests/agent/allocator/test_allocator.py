@@ -220,22 +220,6 @@ def test_where_there_is_no_news_the_kubelet_is_not_asked(node: Node) -> None:
     assert node.record.asked == asked + 1
 
 
-def test_looking_after_what_is_not_published_takes_nothing_away(node: Node) -> None:
-    """Calls of the kubelet may be under way, which its record does not show yet."""
-    behind, asking = make_pod("behind", asks(30, 8)), make_pod("a", asks(20, 4))
-    node.admitted(behind)
-    node.restart_agent()
-    node.begin(asking)
-    chosen = node.prefer(CORE, 20)
-    node.allocator.allocate(CORE, chosen)
-    node.allocator.refresh()
-    assert node.allocator.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
-    node.took(asking, asking.demand.containers[0], CORE, chosen)
-    node.serve(asking, asking.demand.containers[0], MEMORY)
-    assert node.writer.of(asking)["main"].cards == ("GPU-0",)
-    assert node.writer.of(behind)["main"].cards == ("GPU-0",)
-
-
 @pytest.mark.parametrize("how", ["ended", "of init containers", "deleted by force"])
 def test_what_a_pod_held_is_free_though_no_call_comes_and_it_is_listed_on(
     node: Node, how: str

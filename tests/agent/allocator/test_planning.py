@@ -182,11 +182,9 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
             asks(*counts, f"c{index}", SIDECAR if kind is INIT else kind)
             for index, (kind, counts) in enumerate(containers)
         ]
-        counts = {each: node.table.count(each, {*node.free[each]}) for each in Resource}
-        free = {
-            f"GPU-{n}": {each: counts[each].get(f"GPU-{n}", 0) for each in Resource}
-            for n in range(3)
-        }
+        left = {each: node.table.count(each, {*node.free[each]}) for each in Resource}
+        cards = [card.uuid for card in node.table.inventory.cards]
+        free = {card: {each: left[each].get(card, 0) for each in Resource} for card in cards}
         possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
         pod = node.begin(make_pod(f"p{number}", *named))
         try:

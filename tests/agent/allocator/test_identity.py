@@ -73,29 +73,27 @@ OLD_LEFT: dict[str, Any] = {"views": [NEW], "departed": [OLD]}
 NOBODY: dict[str, Any] = {"views": []}
 SHOWN: dict[str, Any] = {"confirmed": ["old", "new"]}
 OLD_HAD, NEW_HAD = {"file": _file(old=A)}, {"file": _file(new=A)}
+NEW_WAS_GIVEN = {"service": _service("new", A)}
 OLD_ENDED = {"views": [replace(OLD, terminal=True), NEW]}
 ANOTHER_CONTAINERS = ALONE | {"file": Checkpoint({"old": {"c1": {CORE: A}}})}
 ANOTHER_NAMES = {"file": _file(other=A), "views": [NEW, OTHER_NAME]}
 
 
 @cases(
-    "given, uid",
+    "given, uid, sure",
     {
-        "the file has its places with this pod": (OLD_HAD, "old"),
-        "our answers before an ended pod's entry (K29)": (
-            OLD_HAD | {"service": _service("new", A)},
-            "new",
-        ),
-        "the file has them with another container": (ANOTHER_CONTAINERS, "new"),
-        "the file has them with a pod of another name": (ANOTHER_NAMES, "new"),
-        "a static pod (K34)": ({"file": _file(hash=A), "views": [MIRROR]}, "hash"),
-        "the API does not show it": (NOBODY | {"file": _file(static=A)}, "static"),
+        "the file has its places with this pod": (OLD_HAD, "old", True),
+        "our answers before an ended pod's entry (K29)": (OLD_HAD | NEW_WAS_GIVEN, "new", False),
+        "the file has them with another container": (ANOTHER_CONTAINERS, "new", False),
+        "the file has them with a pod of another name": (ANOTHER_NAMES, "new", False),
+        "a static pod (K34)": ({"file": _file(hash=A), "views": [MIRROR]}, "hash", True),
+        "the API does not show it": (NOBODY | {"file": _file(static=A)}, "static", True),
     },
 )
 def test_an_entry_that_shows_places_is_the_pod_that_has_them(
-    given: dict[str, Any], uid: str
+    given: dict[str, Any], uid: str, sure: bool
 ) -> None:
-    assert [each[0] for each in _found([HOLDS_A], **given)] == [uid]
+    assert _found([HOLDS_A], **given) == [(uid, HOLDS_A, sure)]
 
 
 @cases(

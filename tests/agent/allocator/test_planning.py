@@ -179,8 +179,8 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
     node = Node(3, blocks=10, policy=policy)
     for number, (containers, order) in enumerate(pods):
         named = [
-            asks(*counts, f"c{index}", SIDECAR if kind is INIT else kind)
-            for index, (kind, counts) in enumerate(containers)
+            asks(cores, memory, f"c{index}", SIDECAR if kind is INIT else kind)
+            for index, (kind, (cores, memory)) in enumerate(containers)
         ]
         left = {each: node.table.count(each, {*node.free[each]}) for each in Resource}
         cards = [card.uuid for card in node.table.inventory.cards]

@@ -187,6 +187,7 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
     if by == "the start":
         node.start(asked)
         assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
+        assert len(node.decision_log.corrections) == 2
         node.record.away = ""
         node.allocator.refresh()
     else:

@@ -187,22 +187,6 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     assert last(node)[1] is ORDER
 
 
-@AGENT
-@pytest.mark.parametrize("before", [init, sidecar])
-def test_an_agent_that_dies_within_a_container_knows_what_it_has(
-    node: Node, dies: Step, before: Callable[..., ContainerDemand]
-) -> None:
-    """Nothing but its own file tells of half an init container (K4, K28)."""
-    pod = node.begin(make_pod("a", before(30, 8, "first"), asks(30, 8)))
-    for name in ("first", "main"):
-        serve(node, pod, name, CORE)
-        dies(node)
-        serve(node, pod, name, MEMORY)
-        assert last(node)[0] == f"a/{name}"
-    is_true(node)
-    assert not node.decision_log.corrections
-
-
 def test_a_promise_to_a_pod_that_was_refused_since_is_kept_from_nobody(node: Node) -> None:
     pod = node.begin(make_pod("a", asks(100, 8)))
     node.prefer(CORE, 100)
@@ -385,19 +369,23 @@ def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
 
 @ANY
 @pytest.mark.parametrize("first", [CORE, MEMORY])
-def test_a_device_list_in_the_middle_of_an_admission_changes_nothing(
-    node: Node, dies: Step, first: Resource
+@pytest.mark.parametrize("written", [False, True], ids=["K28", "K30"])
+def test_whoever_dies_within_a_container_it_is_served_to_its_end(
+    node: Node, dies: Step, first: Resource, *, written: bool
 ) -> None:
-    """K30: the file shows a container with half of what it asks for."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
-    for container in pod.demand.containers:
-        node.serve(pod, container, first)
-        node.checkpoint.write()
+    """The file shows half of a container if a device list came, else our own file alone does."""
+    pod = node.begin(make_pod("a", init(30, 8), sidecar(10, 2), asks(40, 8)))
+    for name in ("init", "side", "main"):
+        serve(node, pod, name, first)
+        if written:
+            node.checkpoint.write()
         dies(node)
-        node.admit(pod) if container.name == "main" else node.show(pod)
-        if (pod.id, container.name, first.other) not in node.got:
-            node.serve(pod, container, first.other)
-    for name in ("init", "main"):
+        node.show(pod)
+        for each in (first, first.other):
+            if (pod.id, name, each) not in node.got:
+                serve(node, pod, name, each)
+                assert last(node)[0] == f"a/{name}"
+    for name in ("init", "side", "main"):
         node.start(pod, name)
     assert not node.decision_log.unproven_starts
     assert not node.decision_log.refusals

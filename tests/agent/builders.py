@@ -1,18 +1,19 @@
 """Short ways to write the plain data the decisions work on: pods, containers, snapshots, nodes."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
-from contract.allocation import Allocation
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Card, Inventory
@@ -26,9 +27,9 @@ patient = settings(deadline=None, max_examples=share(50))
 """For property tests: a busy machine is no failure, and every run tries other examples."""
 
 
-def demand(cores: int = 50, memory: int = 4) -> Demand:
-    """What one container asks for."""
-    return Demand(cores, memory)
+def cases(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
+    """Try a test with every row of a table: what the case is -> its values."""
+    return pytest.mark.parametrize(names, list(table.values()), ids=list(table))
 
 
 def container(
@@ -53,28 +54,15 @@ def view(
     *containers: ContainerDemand,
     uid: str | None = None,
     at: int = 0,
-    bound: str = "",
-    admitted: str = "",
-    created: int = 0,
     terminal: bool = False,
-    deleting: bool = False,
-    assigned: bool = False,
-    annotated: Mapping[str, Allocation] | None = None,
 ) -> PodView:
     """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
 
-    *at*, *bound*, *admitted* and *created* are of its place in the queue.
+    *at* is its place in the queue.
     """
     identity = pod_id(name, uid)
-    return PodView(
-        id=identity,
-        demand=PodDemand(containers or (container(),)),
-        position=QueuePosition(at, bound, admitted, created, identity.uid),
-        terminal=terminal,
-        deleting=deleting,
-        assigned=assigned,
-        annotated=dict(annotated or {}),
-    )
+    position = QueuePosition(at, "", "", 0, identity.uid)
+    return PodView(identity, PodDemand(containers or (container(),)), position, terminal=terminal)
 
 
 def ids(card: str, places: Iterable[int]) -> frozenset[str]:
@@ -118,11 +106,6 @@ def recorded(pod: PodView, /, **held: Places) -> RecordedPod:
 def record_of(*pods: RecordedPod) -> Record:
     """A record of these pods, ``List`` at hand."""
     return Record(pods, listing=True)
-
-
-def snapshot(*pods: ListedPod) -> Snapshot:
-    """One answer of ``List``."""
-    return Snapshot(pods)
 
 
 def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:

@@ -151,7 +151,6 @@ class FakePods:
         self.on_server: dict[tuple[str, str], PodView] = {}
         self.fetched: list[tuple[str, str]] = []
         self.away = False
-        self.failing = 0  # so many questions more
         self._views: tuple[PodView, ...] = ()
 
     def add(self, view: PodView) -> None:
@@ -189,8 +188,7 @@ class FakePods:
             self.cached.setdefault(view.id, view)
 
     def _answer(self) -> None:
-        if self.away or self.failing:
-            self.failing = max(self.failing - 1, 0)
+        if self.away:
             raise Unavailable("API server: away")
 
 
@@ -251,14 +249,12 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.text = ""
-        self.saved = 0
 
     def load(self) -> str:
         return self.text
 
     def save(self, text: str) -> None:
         self.text = text
-        self.saved += 1
 
 
 class FakeRecord:
@@ -268,7 +264,6 @@ class FakeRecord:
         self.entries: dict[PodId, dict[str, Held]] = {}
         self.away = ""
         self.asked = 0
-        self.meanwhile: Callable[[], None] = lambda: None
 
     def show(self, view: PodView) -> None:
         self.entries[view.id] = {
@@ -286,7 +281,6 @@ class FakeRecord:
 
     def list(self, *, within: float) -> Snapshot:
         self.asked += 1
-        self.meanwhile()
         if self.away:
             raise Unavailable(self.away)
         return Snapshot(

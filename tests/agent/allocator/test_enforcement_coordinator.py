@@ -6,6 +6,7 @@ import pytest
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
+from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
@@ -58,28 +59,27 @@ def test_nothing_is_made_for_places_that_another_container_holds(
     assert enforcer.made == before
 
 
-def test_a_start_tells_what_the_proven_container_may_use(
+def test_a_start_tells_what_the_proven_container_may_use_as_does_a_question(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admitted(make_pod("p", asks(30, 4), wishes=Wishes(core_limit=80)))
     node.start(pod)
-    ((ids, about),) = enforcer.started
-    assert ids == frozenset(node.got[pod.id, "main", CORE])
-    assert about is not None
-    assert (about.ref, about.core_ids, about.core_limit) == (ContainerRef(pod.id, "main"), ids, 80)
-    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
-    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+    ids, ref = frozenset(node.got[pod.id, "main", CORE]), ContainerRef(pod.id, "main")
+    cores, memory = (Grant(each, (Share("GPU-0", n),)) for each, n in ((CORE, 30), (MEMORY, 4)))
+    about = Entitlement(ref, ids, cores, memory, core_limit=80)
+    assert enforcer.started == [(ids, about)]
+    assert node.allocator.entitled(pod.id.uid, "main") == about
+    assert node.allocator.entitled(pod.id.uid, "other") is None
+    assert node.allocator.entitled("forged", "main") is None
 
 
 def test_whole_cards_without_a_memory_request_have_no_memory_limit(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admitted(make_pod("p", asks(100, 0)))
-    node.start(pod)
+    node.start(node.admitted(make_pod("p", asks(100, 0))))
     ((_, about),) = enforcer.started
     assert about is not None
-    assert about.memory is None
-    assert about.core_limit is None
+    assert (about.memory, about.core_limit) == (None, None)
 
 
 def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(
@@ -97,13 +97,7 @@ def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: Fa
         node.start(pod)
     enforcer.error = None
     node.start(pod)  # the kubelet tries again
-    assert len(enforcer.started) == 1
-
-
-def test_the_memory_places_of_a_start_make_nothing(node: Node, enforcer: FakeEnforcer) -> None:
-    pod = node.admitted(make_pod("p", asks(30, 4)))
-    node.allocator.prestart(MEMORY, node.got[pod.id, "main", MEMORY])
-    assert enforcer.started == []
+    assert len(enforcer.started) == 1, "for the cores alone"
 
 
 def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
@@ -139,15 +133,6 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
     assert enforcer.kept == [{pod.id}]
 
 
-def test_a_container_is_entitled_to_what_it_was_given_and_no_other_is(node: Node) -> None:
-    pod = node.admitted(make_pod("p", asks(30, 4)))
-    about = node.allocator.entitled(pod.id.uid, "main")
-    assert about is not None
-    assert about.core_ids == frozenset(node.got[pod.id, "main", CORE])
-    assert node.allocator.entitled(pod.id.uid, "other") is None
-    assert node.allocator.entitled("forged", "main") is None
-
-
 def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
     node = Node(1)
     pod = node.admitted(make_pod("p", asks(30, 4)))
@@ -180,12 +165,7 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
     node.restart_agent()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
-    about = node.allocator.entitled(pod.id.uid, "init")
-    assert about is not None
-    cores = frozenset(node.got[pod.id, "init", CORE])
-    assert (about.core_ids, about.ref) == (cores, ContainerRef(pod.id, "init"))
-    assert about.cores == Grant(CORE, (Share("GPU-0", 30),))
-    assert about.memory == Grant(MEMORY, (Share("GPU-0", 4),))
+    assert node.allocator.entitled(pod.id.uid, "init") == enforcer.started[0][1]
 
 
 def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(

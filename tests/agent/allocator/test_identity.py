@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +17,7 @@ from agent.allocator.pods import kubelet_uid
 from contract.allocation import Evidence
 from tests.agent.builders import (
     CORE,
+    cases,
     container,
     ids,
     listed,
@@ -27,9 +28,12 @@ from tests.agent.builders import (
 )
 
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
-HOLDS_A, HOLDS_B, EMPTY = listed("p", c0={CORE: A}), listed("p", c0={CORE: B}), listed("p", c0=None)
+HOLDS_A, HOLDS_B, EMPTY = (listed("p", c0=held) for held in ({CORE: A}, {CORE: B}, None))
 OLD = view("p", container("c0", 3, 1), uid="old", at=1)
 NEW = view("p", container("c0", 3, 1), uid="new", at=2)
+OTHER_NAME = view("q", container("c0", 3, 1), uid="other")
+OTHER_CONTAINERS = view("p", container("another"), uid="other")
+MIRROR = replace(view("p", container("c0", 3, 1), uid="mirror"), runtime_uid="hash")
 
 
 def _file(**held: frozenset[str]) -> Checkpoint:
@@ -51,8 +55,8 @@ def _found(
     departed: Sequence[PodView] = (),
     confirmed: Collection[str] = (),
     asker: PodId | None = None,
-) -> list[tuple[ListedPod, str, bool]]:
-    """Give every entry with the UID of its pod, and whether it is sure."""
+) -> list[tuple[str, ListedPod, bool]]:
+    """Return the UID of each entry's pod, the entry, and whether it is sure."""
     found = identify(
         entries,
         file or Checkpoint(),
@@ -61,129 +65,82 @@ def _found(
         confirmed=frozenset(confirmed),
         asker=asker,
     )
-    return [(each.entry, each.uid, each.sure) for each in found]
+    return [(each.uid, each.entry, each.sure) for each in found]
 
 
-def _uids(*args: Sequence[ListedPod], **given: object) -> list[str]:
-    return [uid for _, uid, _ in _found(*args, **given)]  # type: ignore[arg-type]
+ALONE: dict[str, Any] = {"views": [NEW]}
+OLD_LEFT: dict[str, Any] = {"views": [NEW], "departed": [OLD]}
+NOBODY: dict[str, Any] = {"views": []}
+SHOWN: dict[str, Any] = {"confirmed": ["old", "new"]}
+OLD_HAD, NEW_HAD = {"file": _file(old=A)}, {"file": _file(new=A)}
+NEW_WAS_GIVEN = {"service": _service("new", A)}
+OLD_ENDED = {"views": [replace(OLD, terminal=True), NEW]}
+ANOTHER_CONTAINERS = ALONE | {"file": Checkpoint({"old": {"c1": {CORE: A}}})}
+ANOTHER_NAMES = {"file": _file(other=A), "views": [NEW, OTHER_NAME]}
 
 
-# --- entries that show places ---------------------------------------------------------
+@cases(
+    "given, uid, sure",
+    {
+        "the file has its places with this pod": (OLD_HAD, "old", True),
+        "our answers before an ended pod's entry (K29)": (OLD_HAD | NEW_WAS_GIVEN, "new", False),
+        "the file has them with another container": (ANOTHER_CONTAINERS, "new", False),
+        "the file has them with a pod of another name": (ANOTHER_NAMES, "new", False),
+        "a static pod (K34)": ({"file": _file(hash=A), "views": [MIRROR]}, "hash", True),
+        "the API does not show it": (NOBODY | {"file": _file(static=A)}, "static", True),
+    },
+)
+def test_an_entry_that_shows_places_is_the_pod_that_has_them(
+    given: dict[str, Any], uid: str, sure: bool
+) -> None:
+    assert _found([HOLDS_A], **given) == [(uid, HOLDS_A, sure)]
 
 
-def test_an_entry_is_the_pod_that_has_its_places_in_the_file() -> None:
-    for entries in itertools.permutations([HOLDS_A, HOLDS_B]):
-        found = _found(entries, file=_file(old=A, new=B))
-        assert sorted(found, key=lambda each: each[1]) == [
-            (HOLDS_B, "new", True),
-            (HOLDS_A, "old", True),
-        ]
+@cases(
+    "entries, file",
+    {
+        "both show places": ([HOLDS_A, HOLDS_B], _file(old=A, new=B)),
+        "one shows places, and goes first": ([HOLDS_A, EMPTY], _file(old=A)),
+    },
+)
+def test_two_entries_of_a_name_are_two_pods_whatever_their_order(
+    entries: list[ListedPod], file: Checkpoint
+) -> None:
+    for shuffled in itertools.permutations(entries):
+        found = {uid: entry for uid, entry, _ in _found(shuffled, file=file)}
+        assert found == dict(zip(("old", "new"), entries, strict=True))
 
 
-def test_our_answers_go_before_the_file_where_an_ended_pod_had_the_same_places() -> None:
-    """K29: its entry stays until the next write."""
-    found = _found([HOLDS_A], file=_file(old=A), service=_service("new", A))
-    assert [uid for _, uid, _ in found] == ["new"]
-    assert _uids([HOLDS_A], file=_file(old=A)) == ["old"]
-
-
-def test_places_of_another_container_or_another_name_say_nothing() -> None:
-    other = Checkpoint({"old": {"c1": {CORE: A}}})
-    assert _uids([HOLDS_A], file=other, views=[NEW]) == ["new"]
-    elsewhere = view("q", container("c0", 3, 1), uid="elsewhere")
-    assert _uids([HOLDS_A], file=_file(elsewhere=A), views=[NEW, elsewhere]) == ["new"]
-
-
-def test_a_static_pod_is_found_by_the_hash_that_the_file_has() -> None:
-    """K34."""
-    mirror = replace(view("p", container("c0", 3, 1), uid="mirror"), runtime_uid="hash")
-    assert _uids([HOLDS_A], file=_file(hash=A), views=[mirror]) == ["hash"]
-    assert _uids([EMPTY], views=[mirror]) == ["hash"]
-
-
-def test_a_pod_that_the_api_does_not_show_has_the_files_uid() -> None:
-    assert _uids([HOLDS_A], file=_file(static=A), views=[]) == ["static"]
-
-
-# --- entries that show nothing --------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "uid"),
-    [
-        ({"views": [NEW]}, "new"),
-        ({"views": [OLD, NEW]}, "old"),
-        ({"views": [OLD, NEW], "file": _file(old=A)}, "new"),
-        ({"views": [replace(OLD, terminal=True), NEW]}, "new"),
-        ({"views": [NEW], "departed": [OLD]}, "new"),
-        ({"views": [NEW], "departed": [OLD], "asker": OLD.id}, "old"),
-        ({"views": [NEW], "departed": [OLD], "file": _file(new=A)}, "old"),
-        ({"views": [], "departed": [OLD]}, "old"),
-        ({"views": []}, ""),
-        ({"views": [view("q", uid="other")]}, ""),
-        ({"views": [view("p", container("another"), uid="other")]}, ""),
-        ({"views": [], "service": _service("static", A)}, "static"),
-    ],
-    ids=[
-        "the only one",
-        "the older of two",
-        "one that had something is over, and another has come",
-        "one that has ended is not admitted",
-        "one that has left the API goes behind",
-        "but not while it is being admitted (K20)",
-        "nor where the other has had something",
-        "the one that has left the API alone",
-        "nobody knows it",
-        "another name",
-        "other containers",
-        "the pod in service",
-    ],
+@cases(
+    "given, uid, sure",
+    {
+        "the only one": (ALONE | SHOWN, "new", True),
+        "the only one, but List showed the name first": (ALONE, "new", False),
+        "the older of two": (SHOWN, "old", False),
+        "one that had something is over": (OLD_HAD, "new", False),
+        "one that has ended is not admitted": (OLD_ENDED, "new", False),
+        "one that has left the API goes behind (K20)": (OLD_LEFT | SHOWN, "new", False),
+        "but not while it is being admitted": (OLD_LEFT | {"asker": OLD.id}, "old", False),
+        "nor where the other has had something": (OLD_LEFT | NEW_HAD, "old", False),
+        "it had something, and shows nothing now": (OLD_LEFT | SHOWN | OLD_HAD, "new", True),
+        "the one that has left the API alone": (NOBODY | {"departed": [OLD]}, "old", False),
+        "it had something: another may have come": (ALONE | SHOWN | NEW_HAD, "new", False),
+        "nobody knows it: nothing to be wrong about": (NOBODY, "", True),
+        "another name": ({"views": [OTHER_NAME]}, "", True),
+        "other containers": ({"views": [OTHER_CONTAINERS]}, "", True),
+        "a static pod": ({"views": [MIRROR]}, "hash", False),
+        "the pod in service": (NOBODY | {"service": _service("static", A)}, "static", True),
+    },
 )
 def test_an_entry_that_shows_nothing_is_the_likeliest_pod_of_its_name(
-    given: dict[str, object], uid: str
+    given: dict[str, Any], uid: str, sure: bool
 ) -> None:
-    assert _uids([EMPTY], **given) == [uid]
-
-
-def test_of_two_entries_one_that_shows_places_is_settled_first() -> None:
-    for entries in itertools.permutations([EMPTY, HOLDS_A]):
-        found = {uid: entry for entry, uid, _ in _found(entries, file=_file(old=A))}
-        assert found == {"old": HOLDS_A, "new": EMPTY}
+    assert _found([EMPTY], **given) == [(uid, EMPTY, sure)]
 
 
 def test_the_pod_in_service_is_not_one_of_two_nameless_entries() -> None:
-    assert _uids([EMPTY, EMPTY], views=[], service=_service("static", A)) == ["", ""]
-
-
-# --- sure -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "sure"),
-    [
-        ({"views": [NEW], "confirmed": ["new"]}, True),
-        ({"views": [NEW]}, False),
-        ({"views": [NEW, OLD], "confirmed": ["new", "old"]}, False),
-        ({"views": [NEW], "departed": [OLD], "confirmed": ["new"]}, False),
-        ({"views": [NEW], "departed": [OLD], "confirmed": ["new"], "file": _file(old=A)}, True),
-        ({"views": [NEW], "confirmed": ["new"], "file": _file(new=A)}, False),
-        ({"views": []}, True),
-    ],
-    ids=[
-        "the API showed it before and after List",
-        "List showed the name first",
-        "two of its name",
-        "another of its name has left the API, and may still be listed (K20)",
-        "that one had something, and shows nothing now",
-        "it had something: another of its name may have come",
-        "nobody knows it: there is nothing to be wrong about",
-    ],
-)
-def test_a_pod_is_sure_where_no_other_of_its_name_can_be_meant(
-    given: dict[str, object], sure: bool
-) -> None:
-    ((_, _, found),) = _found([EMPTY], **given)  # type: ignore[arg-type]
-    assert found is sure
+    found = _found([EMPTY, EMPTY], views=[], service=_service("static", A))
+    assert [each[0] for each in found] == ["", ""]
 
 
 # --- whatever is shown ----------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from agent.allocator.model.pod_view import PodView
 from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
+from contract.resource import Resource
 from contract.wishes import Wishes
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, ids, init, make_pod, sidecar
@@ -24,6 +25,29 @@ def veto(node: Node, view: PodView, container: str = "main") -> str:
         node.start(view, container)
     assert node.decision_log.refusals[-1][-1] == str(caught.value)
     return str(caught.value)
+
+
+def _has(
+    node: Node,
+    view: PodView,
+    cores: list[str] | None = None,
+    memory: list[str] | None = None,
+    *,
+    known: bool = True,
+) -> PodView:
+    """Have the kubelet show a container with these places, or with 30 and 8 of GPU-0."""
+    for resource, held in (
+        (CORE, cores or ids(0, range(30))),
+        (MEMORY, memory or ids(0, range(8))),
+    ):
+        node.got[view.id, "main", resource] = held
+        node.checkpoint.give(view, "main", resource, held)
+    node.checkpoint.write()
+    if known:
+        node.bind(view)
+        node.show(view)
+    node.allocator.refresh()
+    return view
 
 
 def unproven(node: Node) -> list[tuple[str, str]]:
@@ -54,30 +78,16 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     assert not node.decision_log.corrections
 
 
-def test_a_static_pod_is_proven_by_the_hash_of_its_configuration(node: Node) -> None:
-    """K34: its mirror in the API has another UID."""
-    pod = node.admitted(make_pod("a", init(10, 2), asks(30, 8), runtime_uid="hash"))
-    for name in ("init", "main"):
-        node.start(pod, name)
-    assert node.decision_log.refs("prestart") == ["a/init", "a/init", "a/main", "a/main"]
-
-
-def test_a_pod_that_only_the_kubelet_knows_is_proven_by_the_name_it_was_served_by(
-    node: Node,
-) -> None:
-    pod = make_pod("static", asks(30, 8))
-    node.admit(pod)
+@pytest.mark.parametrize("known", [True, False], ids=["by its mirror (K34)", "by the kubelet"])
+def test_a_static_pod_is_proven_by_the_name_it_was_served_by(node: Node, *, known: bool) -> None:
+    pod = make_pod("static", asks(30, 8), runtime_uid="hash")
+    node.admitted(pod) if known else node.admit(pod)
     node.start(pod)
     assert node.decision_log.refs("prestart") == ["static/main", "static/main"]
 
 
 def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) -> None:
-    pod = make_pod("static", asks(30, 8))
-    for resource, size in ((CORE, 30), (MEMORY, 8)):
-        node.got[pod.id, "main", resource] = ids(0, range(size))
-        node.checkpoint.give(pod, "main", resource, ids(0, range(size)))
-    node.checkpoint.write()
-    node.start(pod)
+    node.start(_has(node, make_pod("static", asks(30, 8)), known=False))
     assert not unproven(node)
     assert not node.decision_log.refs("prestart")
 
@@ -89,9 +99,7 @@ def test_the_entry_of_an_ended_pod_with_the_same_places_is_not_meant(node: Node)
     node.record.hide(ended)
     node.checkpoint.late = True
     pod = node.begin(make_pod("a", asks(30, 8)))
-    (main,) = pod.demand.containers
-    for resource in (CORE, MEMORY):
-        node.serve(pod, main, resource)
+    node.admit(pod)
     node.checkpoint.file = {**node.checkpoint.file, **node.checkpoint.memory}
     node.start(pod)
     assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
@@ -131,18 +139,17 @@ def test_a_file_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
     assert not node.decision_log.refusals
 
 
-@pytest.mark.parametrize("which", [CORE, MEMORY])
+@pytest.mark.parametrize("first", [CORE, MEMORY])
 def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
-    node: Node, which: object
+    node: Node, first: Resource
 ) -> None:
     """K30: a device list came in the middle of its admission, and the write after it was late."""
     pod = node.begin(make_pod("a", asks(30, 8)))
     (main,) = pod.demand.containers
-    other = MEMORY if which is CORE else CORE
-    node.serve(pod, main, CORE if which is CORE else MEMORY)
+    node.serve(pod, main, first)
     node.checkpoint.write()
     node.checkpoint.late = True
-    node.serve(pod, main, other)
+    node.serve(pod, main, first.other)
     node.start(pod)
     assert [reason for _, reason in unproven(node)] == [NOT_SHOWN]
     assert node.decision_log.refs("prestart") == ["a/main"]
@@ -168,8 +175,8 @@ def test_without_the_file_a_container_starts_unproven_and_that_is_told_once_a_ca
 # --- a wrong guess ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def misled(node: Node) -> tuple[Node, PodView, PodView]:
+@pytest.mark.parametrize("by", ["the start", "the next List"])
+def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> None:
     """Without ``List``, ``b`` is guessed by its queue position, and it was ``a``."""
     asked, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
     node.bind(asked, guessed)
@@ -177,94 +184,63 @@ def misled(node: Node) -> tuple[Node, PodView, PodView]:
     node.admit(asked)
     assert set(node.decision_log.refs("allocate")) == {"b/main"}
     assert node.writer.of(guessed)["main"].evidence is Evidence.ORDER
-    return node, asked, guessed
-
-
-def test_a_wrong_guess_is_corrected_before_the_start_counted_and_written(
-    misled: tuple[Node, PodView, PodView],
-) -> None:
-    node, asked, guessed = misled
-    node.start(asked)
-    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
-    assert {
-        (each.resource, str(each.guessed), str(each.proven))
-        for each in node.decision_log.corrections
-    } == {
-        (CORE, "default/b container main", "default/a container main"),
-        (MEMORY, "default/b container main", "default/a container main"),
-    }
-    node.record.away = ""
-    node.allocator.refresh()
-    assert node.writer.of(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
+    if by == "the start":
+        node.start(asked)
+        assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
+        assert len(node.decision_log.corrections) == 2
+        node.record.away = ""
+        node.allocator.refresh()
+    else:
+        node.record.away = ""
     node.admit(guessed)
+    node.allocator.refresh()
+    assert [
+        (each.resource, str(each.guessed), str(each.proven))
+        for each in sorted(node.decision_log.corrections, key=lambda each: each.resource)
+    ] == [
+        (resource, "default/b container main", "default/a container main")
+        for resource in (CORE, MEMORY)
+    ]
+    assert node.writer.of(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
     assert node.writer.of(guessed)["main"].evidence is Evidence.WITNESS
     node.start(guessed)
-    assert node.decision_log.refs("prestart")[2:] == ["b/main", "b/main"]
-
-
-def test_a_wrong_guess_is_corrected_by_the_next_list_where_nothing_starts(
-    misled: tuple[Node, PodView, PodView],
-) -> None:
-    node, asked, guessed = misled
-    node.record.away = ""
-    node.admit(guessed)
-    node.allocator.refresh()
-    assert node.writer.of(asked)["main"].evidence is Evidence.RECORD
-    assert node.writer.of(guessed)["main"].evidence is Evidence.WITNESS
-    assert len(node.decision_log.corrections) == 2
+    assert node.decision_log.refs("prestart")[-2:] == ["b/main", "b/main"]
 
 
 # --- the veto -----------------------------------------------------------------------------------
 
 
-def _has(node: Node, view: PodView, cores: list[str], memory: list[str]) -> PodView:
-    """Have the kubelet's file show a container with these places."""
-    node.bind(view)
-    for resource, held in ((CORE, cores), (MEMORY, memory)):
-        node.got[view.id, "main", resource] = held
-        node.checkpoint.give(view, "main", resource, held)
-        node.record.give(view, "main", resource, held)
-    node.checkpoint.write()
-    node.allocator.refresh()
-    return view
+@pytest.mark.parametrize(
+    ("asked", "cores", "memory", "why"),
+    [
+        ((40, 8), ids(0, range(30)), [], "30 places of core, but the container asks for 40"),
+        ((30, 9), [], ids(0, range(8)), "8 places of memory, but the container asks for 9"),
+        ((30, 8), [], ids(1, range(8)), "memory on GPU-1, but the container's cores are on GPU-0"),
+        ((2, 1), ["GPU-9::0", "GPU-9::1"], [], "names a card this node does not have"),
+    ],
+)
+def test_a_container_whose_places_contradict_each_other_or_its_request_is_vetoed(
+    node: Node, asked: tuple[int, int], cores: list[str], memory: list[str], why: str
+) -> None:
+    pod = _has(node, make_pod("a", asks(*asked)), cores, memory)
+    assert why in veto(node, pod)
 
 
-def test_a_container_that_holds_another_count_than_it_asks_for_is_vetoed(node: Node) -> None:
-    pod = _has(node, make_pod("a", asks(40, 8)), ids(0, range(30)), ids(0, range(8)))
-    assert veto(node, pod) == "30 places of core, but the container asks for 40"
-    pod = _has(node, make_pod("b", asks(10, 9)), ids(0, range(30, 40)), ids(0, range(8, 16)))
-    assert veto(node, pod) == "8 places of memory, but the container asks for 9"
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_container_whose_memory_is_on_another_card_is_vetoed(node: Node, *, known: bool) -> None:
-    """Also where the API cannot tell what it asks for."""
-    pod = _has(node, make_pod("a", asks(30, 8)), ids(0, range(30)), ids(1, range(8)))
-    if not known:
-        node.pods.remove(pod)
-        node.restart_agent()
-    assert veto(node, pod) == "memory on GPU-1, but the container's cores are on GPU-0"
-
-
-def _served_unknown(node: Node) -> PodView:
-    """A pod that was placed before the API told of the wish of its author."""
-    pod = make_pod("a", asks(30, 8))
-    node.pods.away = True
-    node.admit(pod)
-    node.pods.away = False
-    card = node.cards(pod)[0]
-    wish = Wishes(nouse_uuids=(card,))
-    pod = replace(pod, wishes=wish)
-    node.bind(pod)
-    node.allocator.catch_up(pod)
-    return pod
+def test_a_container_of_which_nobody_knows_what_it_asks_for_is_vetoed_too(node: Node) -> None:
+    pod = _has(node, make_pod("a", asks(30, 8)), memory=ids(1, range(8)), known=False)
+    assert "memory on GPU-1" in veto(node, pod)
 
 
 def test_a_card_that_the_pods_author_has_ruled_out_is_vetoed_if_that_was_not_known(
     node: Node,
 ) -> None:
-    pod = _served_unknown(node)
-    card = node.cards(pod)[0]
+    pod = make_pod("a", asks(30, 8))
+    node.pods.away = True
+    node.admit(pod)
+    node.pods.away = False
+    (card,) = node.cards(pod)
+    pod = replace(pod, wishes=Wishes(nouse_uuids=(card,)))
+    node.bind(pod)
     assert veto(node, pod) == (
         f"cards that the pod's annotations rule out: {card} by nouse-gpu-uuid; the pod was not "
         "known when they were chosen: delete it, and its successor is placed anew"
@@ -276,14 +252,6 @@ def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish
 ) -> None:
     """The annotation was changed since."""
     pod = node.admitted(make_pod("a", asks(30, 8)))
-    card = node.cards(pod)[0]
-    changed = replace(pod, running=True, wishes=Wishes(nouse_uuids=(card,)))
-    node.bind(changed)
-    node.allocator.catch_up(changed)
+    node.bind(replace(pod, running=True, wishes=Wishes(nouse_uuids=tuple(node.cards(pod)))))
     node.start(pod)
     assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
-
-
-def test_places_that_no_agent_makes_are_vetoed(node: Node) -> None:
-    pod = _has(node, make_pod("a", asks(2, 1)), ["GPU-9::0", "GPU-9::1"], ids(0, range(1)))
-    assert "GPU-9" in veto(node, pod)

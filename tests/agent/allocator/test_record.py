@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers, Places
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.record import Record, Seen, read_record
 from agent.allocator.recorded_pod import settle
@@ -22,6 +22,7 @@ from tests.agent.builders import (
     CORE,
     INIT,
     MEMORY,
+    cases,
     container,
     ids,
     listed,
@@ -36,18 +37,17 @@ from tests.agent.builders import (
 
 A, B, C = (ids("GPU-0", range(start, start + 10)) for start in (0, 10, 20))
 POD = view("p", container("i", 10, 1, kind=INIT), container("c0", 10, 1))
-SEVERAL = view("p", container("c0", 10, 1), container("c1", 10, 1))
-UNSEEN = listed("p", c0=None)
+UNSEEN, HAS_B, HAS_C = (listed("p", c0=held) for held in (None, {CORE: B}, {CORE: C}))
 ME = pod_id("p")
 GUEST = view("q", container("c0", 10, 1))
+FILE = written(p={"i": {CORE: A}, "c0": {CORE: B}})
+INIT_ONLY = written(p={"i": {CORE: A}})
+BOTH = {"i": A, "c0": B}
 
 
-def _answer(name: str, held: frozenset[str], *, allocated: bool = True) -> Answered:
-    return Answered(name, CORE, held, Evidence.WITNESS, allocated)
-
-
-def _service(*answers: Answered, pod: PodId = ME, uid: str = "u-p") -> InService:
-    return InService("life", pod, uid, answers=answers)
+def _gave(name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True) -> InService:
+    answer = Answered(name, CORE, held, Evidence.WITNESS, allocated)
+    return InService("life", pod_id(pod), f"u-{pod}", answers=(answer,))
 
 
 def _read(
@@ -56,59 +56,40 @@ def _read(
     *services: InService,
     views: Sequence[PodView] = (POD,),
     departed: Sequence[PodView] = (),
-    seen: Seen | None = None,
+    **seen: Any,
 ) -> Record:
     return read_record(
         written=file or Checkpoint(),
         listed=entries,
         services=services,
         pods=pods_of(*views, departed=departed),
-        seen=seen or Seen(),
+        seen=Seen(**seen),
     )
 
 
-def _held(record: Record, pod: PodId = ME) -> dict[str, frozenset[str]]:
-    """The core places of the containers of a pod."""
-    return {name: places[CORE] for name, places in record.containers(pod).items() if CORE in places}
+def _held(record: Record) -> dict[str, frozenset[str]]:
+    """The core places of all containers."""
+    return {ref.container: places[CORE] for ref, places in record.walk() if CORE in places}
 
 
-# --- the sources ------------------------------------------------------------------------
-
-FILE = written(p={"i": {CORE: A}, "c0": {CORE: B}})
-
-
-@pytest.mark.parametrize(
-    ("entries", "file", "services", "held"),
-    [
-        ([UNSEEN], None, [], {}),
-        ([listed("p", c0={CORE: B})], None, [], {"c0": B}),
-        ([UNSEEN], written(p={"i": {CORE: A}}), [], {"i": A}),
-        ([listed("p", c0={CORE: B})], FILE, [], {"i": A, "c0": B}),
-        ([], FILE, [], {"i": A, "c0": B}),
-        ([UNSEEN], None, [_service(_answer("i", A))], {"i": A}),
-        ([UNSEEN], written(p={"i": {CORE: A}}), [_service(_answer("c0", B))], {"i": A, "c0": B}),
-        ([listed("p", c0={CORE: B})], None, [_service(_answer("c0", C))], {"c0": B}),
-        ([UNSEEN], None, [_service(_answer("c0", A, allocated=False))], {}),
-        (None, FILE, [], {"i": A, "c0": B}),
-        (None, written(p={"i": {CORE: A}}), [_service(_answer("c0", B))], {"i": A, "c0": B}),
-        (None, None, [_service(_answer("c0", B))], {"c0": B}),
-        (None, None, [], {}),
-    ],
-    ids=[
-        "nothing is known",
-        "List shows it",
-        "an init container is only in the file (K4)",
-        "List and file together",
-        "a pod that List does not show is in the file",
-        "an init container was answered, and the file is late",
-        "a container was answered, and the one before is in the file",
-        "what List shows goes before our answer",
-        "a promise is no answer",
-        "no List: the file",
-        "no List: the file and our answers",
-        "no List, no file: our answers",
-        "no List, no file, no answer",
-    ],
+@cases(
+    "entries, file, services, held",
+    {
+        "nothing is known": ([UNSEEN], None, [], {}),
+        "List shows it": ([HAS_B], None, [], {"c0": B}),
+        "an init container is only in the file (K4)": ([UNSEEN], INIT_ONLY, [], {"i": A}),
+        "List and file together": ([HAS_B], FILE, [], BOTH),
+        "a pod that List does not show is in the file": ([], FILE, [], BOTH),
+        "an init container was answered": ([UNSEEN], None, [_gave("i", A)], {"i": A}),
+        "the container before is in the file": ([UNSEEN], INIT_ONLY, [_gave("c0", B)], BOTH),
+        "what List shows goes before our answer": ([HAS_B], None, [_gave("c0", C)], {"c0": B}),
+        "a promise is no answer": ([UNSEEN], None, [_gave("c0", A, allocated=False)], {}),
+        "answered, and listed no more": ([], None, [_gave("c0", B)], {}),
+        "no List: the file": (None, FILE, [], BOTH),
+        "no List: the file and our answers": (None, INIT_ONLY, [_gave("c0", B)], BOTH),
+        "no List, no file: our answers": (None, None, [_gave("c0", B)], {"c0": B}),
+        "no List, no file, no answer": (None, None, [], {}),
+    },
 )
 def test_what_a_pod_holds_is_known_from_three_sources(
     entries: list[ListedPod] | None,
@@ -119,117 +100,91 @@ def test_what_a_pod_holds_is_known_from_three_sources(
     assert _held(_read(entries, file, *services)) == held
 
 
-def test_without_list_the_pod_served_before_is_known_though_the_file_is_one_container_old() -> None:
-    """K33: nobody else knows what it was given."""
-    record = _read(
-        None,
-        None,
-        _service(_answer("c0", B), pod=GUEST.id, uid="u-q"),
-        _service(_answer("c0", A)),
-        views=[POD, GUEST],
-    )
-    assert (_held(record), _held(record, GUEST.id)) == ({"c0": A}, {"c0": B})
-
-
-def test_without_list_pods_that_have_nothing_yet_are_known_from_the_api() -> None:
-    record = _read(None, FILE, views=[POD, GUEST])
-    assert {each.id for each in record.pods} == {POD.id, GUEST.id}
+def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers() -> None:
+    """K33: the file may be one container old; nobody else knows what that pod was given."""
+    services = _gave("c0", B, pod="q"), _gave("c0", A)
+    record = _read(None, None, *services, views=[POD, GUEST, view("new")])
+    assert [(each.id.name, each.places(CORE)) for each in record.pods] == [
+        ("q", B),
+        ("p", A),
+        ("new", frozenset()),
+    ]
     assert not record.listing
 
 
-def test_a_static_pod_is_one_pod_though_api_and_file_have_different_uids() -> None:
-    """K34."""
-    mirror = replace(POD, id=pod_id("p", "mirror"), runtime_uid="u-p")
-    record = _read([listed("p", c0={CORE: B})], FILE, views=[mirror])
-    assert _held(record, mirror.id) == {"i": A, "c0": B}
-    assert [each.id for each in record.pods] == [mirror.id]
-
-
-def test_a_pod_that_only_the_kubelet_knows_is_named_by_list_and_has_the_files_uid() -> None:
-    record = _read([listed("p", c0={CORE: B})], FILE, views=[])
-    assert _held(record, pod_id("p", "u-p")) == {"i": A, "c0": B}
+@pytest.mark.parametrize(
+    ("views", "pod"),
+    [
+        ([replace(POD, id=pod_id("p", "mirror"), runtime_uid="u-p")], pod_id("p", "mirror")),
+        ([], ME),
+    ],
+    ids=["its mirror has another UID (K34)", "nobody but the kubelet knows it"],
+)
+def test_a_static_pod_is_one_pod_by_the_uid_that_the_file_has(
+    views: list[PodView], pod: object
+) -> None:
+    record = _read([HAS_B], FILE, views=views)
+    assert _held(record) == BOTH
+    assert [(each.id, each.uid) for each in record.pods] == [(pod, "u-p")]
 
 
 # --- free again -------------------------------------------------------------------------
 
-INIT_ONLY = written(p={"i": {CORE: A}})
 ALL_B: Places = {CORE: B, MEMORY: B}
 ALL = written(p={"i": {CORE: A, MEMORY: A}, "c0": ALL_B})
+OFFERED = {CORE: {"GPU-0::5"}}
+ENDED = [replace(POD, terminal=True)]
+GONE: dict[str, Any] = {"views": [], "departed": [POD]}
+UNKNOWN_OFFERED: dict[str, Any] = {"views": [], "offered": {CORE: A | B}}
+WITH_GUEST: dict[str, Any] = {"views": [POD, GUEST]}
+HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
 
 
-@pytest.mark.parametrize(
-    ("entries", "file", "given", "held"),
-    [
-        ([], FILE, {}, {"i": A, "c0": B}),
-        ([], FILE, {"seen": Seen(listed={"u-p"})}, {}),
-        ([], FILE, {"seen": Seen(freed={"u-p"})}, {}),
-        ([UNSEEN], FILE, {}, {}),
-        ([listed("p", c0={CORE: C})], FILE, {}, {"c0": C}),
-        ([], FILE, {"seen": Seen(offered={CORE: {"GPU-0::5"}})}, {}),
-        ([], FILE, {"seen": Seen(offered={MEMORY: {"GPU-0::5"}})}, {"i": A, "c0": B}),
-        (
+@cases(
+    "entries, file, given, held",
+    {
+        "this kubelet has not come to it: it holds (K31)": ([], FILE, {}, BOTH),
+        "listed before, and no more": ([], FILE, {"listed": {"u-p"}}, {}),
+        "offered before, and still in the file (K29)": ([], FILE, {"freed": {"u-p"}}, {}),
+        "List shows its container without what is written": ([UNSEEN], FILE, {}, {}),
+        "List shows its container with something else": ([HAS_C], FILE, {}, {"c0": C}),
+        "not listed, and something of it is offered": ([], FILE, {"offered": OFFERED}, {}),
+        "the same of the other resource": ([], FILE, {"offered": {MEMORY: {"GPU-0::5"}}}, BOTH),
+        "asking: offered what it hands on (K7)": (
             [],
             FILE,
-            {"seen": Seen(offered={CORE: {"GPU-0::5"}}, asker=pod_id("p"))},
-            {"i": A, "c0": B},
+            {"offered": OFFERED, "asker": ME},
+            BOTH,
         ),
-        ([listed("q", c0={CORE: B})], FILE, {"views": [POD, GUEST]}, {}),
-        ([], FILE, {"views": [replace(POD, terminal=True)]}, {}),
-        ([], FILE, {"views": [], "departed": [POD]}, {}),
-        (None, FILE, {"views": [], "departed": [POD]}, {"i": A, "c0": B}),
-        (None, FILE, {"views": [replace(POD, terminal=True)]}, {}),
-        (None, FILE, {"seen": Seen(listed={"u-p"})}, {"i": A, "c0": B}),
-        ([UNSEEN], INIT_ONLY, {"views": [replace(POD, terminal=True)]}, {}),
-        ([UNSEEN], INIT_ONLY, {"seen": Seen(passed={ME})}, {}),
-        ([listed("p", c0=ALL_B)], ALL, {"seen": Seen(passed={ME})}, {"i": A, "c0": B}),
-    ],
-    ids=[
-        "this kubelet has not come to it: it holds (K31)",
-        "listed before, and no more",
-        "offered before, and still in the file (K29)",
-        "List shows its container without what is written",
-        "List shows its container with something else",
-        "not listed, and something of it is offered",
-        "not listed, and others of the other resource are offered",
-        "not listed, and it is asking: what it handed on is offered to it (K7)",
-        "not listed, and another has its places",
-        "not listed, and ended",
-        "not listed, and left the API",
-        "no List, and left the API: it may run on (K20)",
-        "no List, and ended",
-        "no List: that it was listed says nothing",
-        "an old List keeps it though it has ended (K8)",
-        "an old List keeps it though it was rejected (K8)",
-        "passed, and it has all it asks for",
-    ],
+        "not listed, and another has its places": ([GUEST_HAS_B], FILE, WITH_GUEST, {"c0": B}),
+        "not listed, and ended": ([], FILE, {"views": ENDED}, {}),
+        "not listed, and left the API": ([], FILE, GONE, {}),
+        "nobody has told of it, and all pods are known": ([], FILE, {"views": []}, {}),
+        "not all pods are known": ([], FILE, {"views": [], "synced": False}, BOTH),
+        "no List, and left the API: it may run on (K20)": (None, FILE, GONE, BOTH),
+        "no List, and ended": (None, FILE, {"views": ENDED}, {}),
+        "no List: that it was listed says nothing": (None, FILE, {"listed": {"u-p"}}, BOTH),
+        "no List: it may run on, and be offered (K15)": (None, FILE, UNKNOWN_OFFERED, BOTH),
+        "an old List keeps it though it has ended (K8)": (
+            [UNSEEN],
+            INIT_ONLY,
+            {"views": ENDED},
+            {},
+        ),
+        "the same of one that was rejected": ([UNSEEN], INIT_ONLY, {"passed": {ME}}, {}),
+        "passed, and it has all it asks for": ([HAS_ALL], ALL, {"passed": {ME}}, BOTH),
+    },
 )
 def test_what_a_pod_had_is_free_once_the_kubelet_says_so(
     entries: list[ListedPod] | None,
     file: Checkpoint,
-    given: dict[str, object],
+    given: dict[str, Any],
     held: Mapping[str, frozenset[str]],
 ) -> None:
-    record = _read(entries, file, **given)  # type: ignore[arg-type]
+    record = _read(entries, file, **given)
     assert _held(record) == held
-    if entries is None or not any(each.key == GUEST.id.key for each in entries):
-        assert record.held(CORE) == frozenset().union(*held.values())
-
-
-@pytest.mark.parametrize(("synced", "held"), [(True, frozenset()), (False, A | B)])
-def test_an_entry_of_a_pod_that_nobody_has_told_of_counts_until_all_pods_are_known(
-    synced: bool, held: frozenset[str]
-) -> None:
-    assert _read([], FILE, views=[], seen=Seen(synced=synced)).held(CORE) == held
-
-
-def test_our_answers_to_a_pod_that_is_listed_no_more_count_no_more() -> None:
-    record = _read([], None, _service(_answer("c0", B)))
-    assert record.held(CORE) == frozenset()
-
-
-def test_a_pod_that_has_ended_asks_for_nothing() -> None:
-    record = _read([], FILE, seen=Seen(listed={"u-p"}))
-    assert [each.may_ask for each in record.pods] == [False]
+    assert record.held(CORE) == frozenset().union(*held.values())
+    assert all(each.held or each.over for each in record.pods)
 
 
 # --- who lacks what -----------------------------------------------------------------------
@@ -241,8 +196,8 @@ def test_a_pod_that_has_ended_asks_for_nothing() -> None:
         ({}, True),
         ({"i": {CORE: A, MEMORY: A}}, True),
         ({"i": {CORE: A, MEMORY: A}, "c0": {CORE: B}}, True),
-        ({"c0": {CORE: B, MEMORY: B}}, True),
-        ({"i": {CORE: A, MEMORY: A}, "c0": {CORE: B, MEMORY: B}}, False),
+        ({"c0": ALL_B}, True),
+        ({"i": {CORE: A, MEMORY: A}, "c0": ALL_B}, False),
     ],
 )
 def test_a_pod_lacks_something_until_every_container_has_all_it_asks_for(
@@ -258,8 +213,7 @@ def test_a_pod_lacks_something_until_every_container_has_all_it_asks_for(
 def test_a_pod_that_only_the_kubelet_knows_lacks_what_a_listed_container_has_nothing_of(
     shown: Containers, lacks: bool
 ) -> None:
-    entry = listed("p", c0=shown.get("c0"), c1=shown.get("c1"))
-    (pod,) = _read([entry], views=[]).pods
+    (pod,) = _read([listed("p", c0=shown.get("c0"), c1=shown.get("c1"))], views=[]).pods
     assert pod.lacks is lacks
 
 
@@ -296,21 +250,24 @@ def test_what_pods_hold_that_are_not_listed_is_doubtful() -> None:
     assert _read(None, FILE).doubtful(CORE) == frozenset()
 
 
-# --- withheld: K31, R7 -----------------------------------------------------------------------
-
 EVERY = ids("GPU-0", range(40))
-FREED: Mapping[str, Places] = {"c0": {CORE: A, MEMORY: B}}
 
 
-@pytest.mark.parametrize(
-    ("offered", "withheld"),
-    [(EVERY - A, B), (EVERY, frozenset()), (EVERY - (A - {"GPU-0::0"}), frozenset())],
-    ids=["none of it is offered", "all of it is offered", "some of it is offered"],
+@cases(
+    "offered, others, withheld",
+    {
+        "none of it is offered": (EVERY - A, [], B),
+        "all of it is offered": (EVERY, [], frozenset()),
+        "some of it is offered": (EVERY - (A - {"GPU-0::0"}), [], frozenset()),
+        "another holds it by now": (EVERY - A, [listed("q", c0={MEMORY: B})], frozenset()),
+    },
 )
 def test_what_a_pod_that_is_over_had_is_withheld_as_a_whole_or_not_at_all(
-    offered: frozenset[str], withheld: frozenset[str]
+    offered: frozenset[str], others: list[ListedPod], withheld: frozenset[str]
 ) -> None:
-    record = _read([], written(p=FREED), views=[SEVERAL], seen=Seen(listed={"u-p"}))
+    """K31, R7."""
+    file = written(p={"c0": {CORE: A, MEMORY: B}})
+    record = _read(others, file, views=[POD, GUEST], listed={"u-p"})
     assert record.withheld(CORE, offered) == withheld
 
 
@@ -319,7 +276,7 @@ def test_a_container_that_the_kubelet_refused_says_nothing_of_those_before_it() 
     cores = [ids("GPU-0", range(at, at + 10)) for at in (0, 10)]
     blocks = [ids("GPU-0", [at]) for at in (0, 1)]
     held = {f"c{at}": {CORE: cores[at], MEMORY: blocks[at]} for at in (0, 1)}
-    record = _read([], written(p=held), views=[SEVERAL], seen=Seen(listed={"u-p"}))
+    record = _read([], written(p=held), listed={"u-p"})
     assert record.withheld(MEMORY, EVERY - blocks[0]) == cores[0]
 
 
@@ -328,8 +285,8 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
     record = _read(
         [listed("q", c0=None)],
         None,
-        _service(_answer("c0", B), pod=GUEST.id, uid="u-q"),
-        _service(_answer("c0", A)),
+        _gave("c0", B, pod="q"),
+        _gave("c0", A),
         views=[POD, GUEST],
     )
     assert record.held(CORE) == B
@@ -338,23 +295,9 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
 
 def test_a_container_without_any_of_what_is_asked_for_goes_with_its_pod() -> None:
     held = {"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}}
-    record = _read([], written(p=held), views=[SEVERAL], seen=Seen(listed={"u-p"}))
+    record = _read([], written(p=held), listed={"u-p"})
     assert record.withheld(CORE, EVERY) == frozenset()
     assert record.withheld(CORE, EVERY - A) == B | C
-
-
-def test_what_another_holds_by_now_is_not_withheld() -> None:
-    file = written(p=FREED)
-    entry = listed("q", c0={MEMORY: B})
-    record = _read([entry], file, views=[SEVERAL, GUEST], seen=Seen(listed={"u-p"}))
-    assert record.withheld(CORE, EVERY - A) == frozenset()
-
-
-def test_without_list_what_is_written_of_a_pod_that_nobody_knows_is_held() -> None:
-    """It may have been deleted by force and run on (K20); its places may be offered (K15)."""
-    record = _read(None, FILE, views=[], seen=Seen(synced=True, offered={CORE: A | B}))
-    assert record.held(CORE) == A | B
-    assert not _read([], FILE, views=[], seen=Seen(synced=True)).held(CORE)
 
 
 # --- settled pods: taken over from look to look ------------------------------------------------
@@ -385,7 +328,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     twice = draw(st.booleans())
     entries += entries[:1] if twice else []
     name = draw(st.sampled_from(NAMES))
-    service = _service(_answer("c0", PLACES[name][CORE]), pod=VIEWS[name].id, uid=f"u-{name}")
+    service = _gave("c0", PLACES[name][CORE], pod=name)
     return {
         "listed": entries,
         "written": Checkpoint(file),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.model.containers import Places
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodView
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
 from agent.allocator.resolver import Ask, Resolution, Turn, assumed_container, resolve
@@ -18,6 +18,7 @@ from tests.agent.builders import (
     CORE,
     INIT,
     MEMORY,
+    cases,
     container,
     ids,
     listed,
@@ -27,15 +28,20 @@ from tests.agent.builders import (
     view,
 )
 
-A, B, C = (view(name, at=at) for at, name in enumerate("abc", 1))
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))
 FULL: Places = {CORE: CORES, MEMORY: BLOCKS}
+HALF: Places = {MEMORY: BLOCKS}
 WITNESS, ORDER = Evidence.WITNESS, Evidence.ORDER
-AFTER_START = Turn()
 
-
-def _pod(pod: PodView, **held: Places) -> RecordedPod:
-    return recorded(pod, **held)
+# The table has pods "a" to "c" that lack both, or cores ("half"), or nothing ("full").
+VIEW_A, VIEW_B, VIEW_C = (view(name, at=at) for at, name in enumerate("abc", 1))
+A, B, C = map(recorded, (VIEW_A, VIEW_B, VIEW_C))
+A_HALF, C_HALF = recorded(VIEW_A, c0=HALF), recorded(VIEW_C, c0=HALF)
+A_FULL, C_FULL = recorded(VIEW_A, c0=FULL), recorded(VIEW_C, c0=FULL)
+A_AGAIN = recorded(view("a", uid="again", at=9))  # the same containers
+A_OTHER = recorded(view("a", container("main"), uid="other", at=9))
+B_ENDED = recorded(replace(VIEW_B, terminal=True))
+B_ASKS_60 = recorded(view("b", container("c0", 60, 4), at=2))
 
 
 def _nameless(name: str, **held: Places | None) -> RecordedPod:
@@ -45,278 +51,178 @@ def _nameless(name: str, **held: Places | None) -> RecordedPod:
     return RecordedPod(pod_id(name, ""), "", None, entry, has)
 
 
+STATIC = _nameless("static", c0=None)
+
+
+def _blind(*pods: RecordedPod) -> list[RecordedPod]:
+    """These pods without ``List``."""
+    return [replace(each, listed=None) for each in pods]
+
+
+def _record(*pods: RecordedPod) -> Record:
+    return Record(pods, listing=any(each.listed is not None for each in pods))
+
+
 def _turn(*pods: RecordedPod, asker: PodView | None = None, guessed: bool = False) -> Turn:
     """What a call of *asker* has left, when ``List`` showed *pods*."""
-    turn = Turn(None, {}, guessed=False)
     if asker is None:
-        return replace(turn, listed=Counter(each.shape for each in pods))
-    return turn.after(record_of(*pods), asker.id, guessed=guessed)
+        return Turn(None, Counter(each.shape for each in pods), guessed=False)
+    return Turn(None, {}, guessed=False).after(record_of(*pods), asker.id, guessed=guessed)
+
+
+NEW, STARTED = _turn(), Turn()
+AFTER_A = _turn(A, asker=VIEW_A)
+AFTER_FULL_A = _turn(A_FULL, asker=VIEW_A)
+GUESSED_A = _turn(A, asker=VIEW_A, guessed=True)
+AFTER_C = _turn(A, C, asker=VIEW_C)
+A_OF_TWO = _turn(A, B, asker=VIEW_A)
+B_PASSED = replace(_turn(A, B), passed=frozenset({VIEW_B.id}))
 
 
 def _resolve(
-    record: Record,
-    turn: Turn,
-    resource: Resource = CORE,
-    size: int = 50,
-    *,
-    owner: PodId | None = None,
-    last_resort: bool = True,
+    record: Record, turn: Turn, ask: Ask | None = None, *, last_resort: bool = True
 ) -> Resolution:
-    return resolve(Ask(resource, size, owner), record, turn, last_resort=last_resort)
+    return resolve(ask or Ask(CORE, 50), record, turn, last_resort=last_resort)
 
 
-def _who(found: Resolution) -> tuple[str, Evidence]:
-    return f"{found.pod.name}/{found.container.name}", found.evidence
-
-
-def _refusal(record: Record, turn: Turn, size: int = 50, *, last_resort: bool = True) -> str:
+def _refusal(record: Record, turn: Turn, *, last_resort: bool = True) -> str:
     with pytest.raises(ResolutionError) as caught:
-        _resolve(record, turn, size=size, last_resort=last_resort)
+        _resolve(record, turn, last_resort=last_resort)
     return str(caught.value)
 
 
 # --- whose turn it is -------------------------------------------------------------------
 
 
-def test_a_sole_newcomer_is_asking() -> None:
-    record = record_of(_pod(A, c0=FULL), _pod(B))
-    assert _who(_resolve(record, _turn(_pod(A, c0=FULL), asker=A))) == ("b/c0", WITNESS)
+@cases(
+    "pods, turn, who",
+    {
+        "a sole newcomer": ([A_FULL, B], AFTER_FULL_A, "witness: u-b"),
+        "that may be another of its name": ([replace(B, sure=False)], NEW, "order: u-b"),
+        "no newcomer: the pod of the last call": ([A_HALF], AFTER_A, "witness: u-a"),
+        "two newcomers: the other was rejected without a call": ([A, B], NEW, "order: u-b u-a"),
+        "one of two newcomers asks for this": ([A, B_ASKS_60], NEW, "witness: u-a"),
+        "the last one, and a newcomer lacks something": ([A, B_ASKS_60], AFTER_A, "order: u-a"),
+        "the last one was a guess": ([A], GUESSED_A, "order: u-a"),
+        "List shows the answer of the guess": ([A_HALF], GUESSED_A, "witness: u-a"),
+        "an agent's first call: who is new?": ([A, B, C_FULL], STARTED, "order: u-b u-a"),
+        "as a last resort one that was there": ([A_FULL, B], A_OF_TWO, "order: u-b"),
+        "of these one that no other has passed": ([A, B], B_PASSED, "order: u-a"),
+        "another is over": ([A, replace(B, over=True)], NEW, "witness: u-a"),
+        "another has ended": ([A, B_ENDED], NEW, "witness: u-a"),
+        "a name with other containers is new": ([A_OTHER], AFTER_A, "witness: other"),
+        "a second entry of a name (K20)": ([A_FULL, A_AGAIN], AFTER_FULL_A, "witness: again"),
+        "the newer if both show nothing": ([A, A_AGAIN], AFTER_A, "witness: again"),
+        "a name that was there may have come back": ([A_AGAIN, B, C_FULL], AFTER_C, "order: u-b"),
+        "no name has": ([A, B, C_FULL], AFTER_C, "witness: u-b"),
+        "another is known to the kubelet alone": ([A, STATIC], NEW, "order: u-a"),
+        "no List: the oldest": (_blind(B, A, C_FULL), STARTED, "order: u-a u-b"),
+        "no List: the last one": (_blind(A, B), Turn(VIEW_B.id), "order: u-b u-a"),
+        "no List: one that has something": (_blind(A, C_HALF), STARTED, "order: u-c u-a"),
+    },
+)
+def test_the_likeliest_pod_that_lacks_this_is_asking_and_is_a_witness_where_it_is_the_only_one(
+    pods: list[RecordedPod], turn: Turn, who: str
+) -> None:
+    found = _resolve(_record(*pods), turn)
+    assert f"{found.evidence}: {' '.join(each.pod.uid for each in (found, *found.rivals))}" == who
+    assert {each.evidence for each in found.rivals} <= {ORDER}
 
 
-def test_a_newcomer_that_another_of_its_name_may_be_is_a_guess() -> None:
-    doubtful = replace(_pod(B), sure=False)
-    assert _who(_resolve(record_of(doubtful), _turn())) == ("b/c0", ORDER)
+def test_one_that_was_there_already_is_tried_as_a_last_resort_alone() -> None:
+    assert _refusal(record_of(A_FULL, B), A_OF_TWO, last_resort=False)
+    assert _refusal(record_of(A_AGAIN), AFTER_FULL_A, last_resort=False), "its shape was there"
 
 
-def test_without_newcomers_the_pod_of_the_last_call_is_asking() -> None:
-    half = _pod(A, c0={CORE: CORES})
-    found = _resolve(record_of(half), _turn(_pod(A), asker=A), MEMORY, 4)
-    assert _who(found) == ("a/c0", WITNESS)
+# --- what a call leaves -------------------------------------------------------------------
 
 
 def test_a_newcomer_ends_the_admissions_before_it() -> None:
     """The kubelet admits one pod at a time (K1): what lacks something was rejected (K8)."""
-    before = _turn(_pod(A), asker=A)
-    record = record_of(_pod(A), _pod(B))
-    after = before.after(record, B.id, guessed=False)
-    assert after.passed == {A.id}
-    assert _who(_resolve(record, after)) == ("b/c0", WITNESS)
-    done = record_of(_pod(A), _pod(B, c0=FULL))
-    assert "waiting" in _refusal(done, after, last_resort=False)
-
-
-def test_two_newcomers_are_rivals_and_the_newest_is_the_likeliest() -> None:
-    """Those before it have been rejected without a call: there was no place for them."""
-    found = _resolve(record_of(_pod(A), _pod(B)), _turn())
-    assert _who(found) == ("b/c0", ORDER)
-    assert [_who(each) for each in found.rivals] == [("a/c0", ORDER)]
-
-
-def test_one_of_two_newcomers_that_asks_for_this_is_certain() -> None:
-    other = view("b", container("c0", 60, 4), at=2)
-    assert _who(_resolve(record_of(_pod(A), _pod(other)), _turn())) == ("a/c0", WITNESS)
-
-
-def test_the_pod_of_the_last_call_is_a_guess_where_a_newcomer_lacks_something() -> None:
-    other = view("b", container("c0", 60, 4), at=2)
-    found = _resolve(record_of(_pod(A), _pod(other)), _turn(_pod(A), asker=A))
-    assert _who(found) == ("a/c0", ORDER)
-
-
-@pytest.mark.parametrize(("held", "evidence"), [({}, ORDER), ({"c0": {CORE: CORES}}, WITNESS)])
-def test_a_guess_is_certain_once_list_shows_its_answer(
-    held: dict[str, Places], evidence: Evidence
-) -> None:
-    turn = _turn(_pod(A), asker=A, guessed=True)
-    found = _resolve(record_of(_pod(A, **held)), turn, MEMORY if held else CORE, 4 if held else 50)
-    assert _who(found) == ("a/c0", evidence)
-
-
-def test_the_first_call_after_an_agents_start_is_a_guess_among_all_that_lack_something() -> None:
-    """Nobody can tell which of them is new."""
-    found = _resolve(record_of(_pod(A), _pod(B), _pod(C, c0=FULL)), AFTER_START)
-    assert (_who(found), [_who(each)[0] for each in found.rivals]) == (("b/c0", ORDER), ["a/c0"])
-
-
-def test_as_a_last_resort_one_that_cannot_be_asking_by_all_that_is_known_is() -> None:
-    turn = _turn(_pod(A), _pod(B), asker=A)
-    record = record_of(_pod(A, c0=FULL), _pod(B))
-    assert _refusal(record, turn, last_resort=False)
-    assert _who(_resolve(record, turn)) == ("b/c0", ORDER)
-
-
-def test_as_a_last_resort_pods_that_no_other_has_passed_go_first() -> None:
-    turn = Turn(None, _turn(_pod(A), _pod(B)).listed, passed=frozenset({B.id}))
-    assert _who(_resolve(record_of(_pod(A), _pod(B)), turn)) == ("a/c0", ORDER)
-
-
-@pytest.mark.parametrize("why", ["terminal", "over"])
-def test_a_pod_that_has_ended_is_not_asking(why: str) -> None:
-    ended = replace(_pod(B), over=True) if why == "over" else _pod(replace(B, terminal=True))
-    assert _who(_resolve(record_of(_pod(A), ended), _turn())) == ("a/c0", WITNESS)
-
-
-# --- what List showed is compared by shape ------------------------------------------------
-
-
-def test_a_name_that_comes_back_with_other_containers_is_a_newcomer() -> None:
-    other = view("a", container("main"), uid="other", at=9)
-    turn = _turn(_pod(A, c0=FULL), asker=A)
-    assert _who(_resolve(record_of(_pod(other)), turn)) == ("a/main", WITNESS)
-
-
-def test_a_second_entry_of_a_name_is_a_newcomer_and_the_first_is_not() -> None:
-    """A pod deleted by force is listed until it has ended, beside its successor (K20)."""
-    again = view("a", uid="again", at=9)
-    record = record_of(_pod(A, c0=FULL), _pod(again))
-    found = _resolve(record, _turn(_pod(A, c0=FULL), asker=A))
-    assert (found.pod.uid, found.evidence) == ("again", WITNESS)
-
-
-def test_of_two_entries_of_a_name_that_show_nothing_the_newer_pod_is_the_newcomer() -> None:
-    again = view("a", uid="again", at=9)
-    found = _resolve(record_of(_pod(A), _pod(again)), _turn(_pod(A), asker=A))
-    assert (found.pod.uid, found.rivals) == ("again", ())
-
-
-def test_a_name_that_is_listed_as_often_as_before_is_no_newcomer() -> None:
-    again = view("a", uid="again", at=9)
-    turn = _turn(_pod(A, c0=FULL), asker=A)
-    assert _refusal(record_of(_pod(again)), turn, last_resort=False)
-
-
-# --- refusals and wrong guesses -----------------------------------------------------------
+    after = AFTER_A.after(record_of(A, B), VIEW_B.id, guessed=False)
+    assert after.passed == {VIEW_A.id}
+    assert _resolve(record_of(A, B), after).evidence is WITNESS
+    assert "waiting" in _refusal(record_of(A, C_FULL), after, last_resort=False)
 
 
 def test_a_refusal_ends_everybody_listed_who_lacks_something() -> None:
-    record = record_of(_pod(A), _pod(B, c0={CORE: CORES}), _pod(C, c0=FULL))
-    turn = _turn(_pod(A), _pod(B), asker=A).refused(record)
-    assert turn.passed == {A.id, B.id}
+    record = record_of(A, B, C_FULL)
+    turn = A_OF_TWO.refused(record)
+    assert turn.passed == {VIEW_A.id, VIEW_B.id}
     assert _refusal(record, turn, last_resort=False)
-    later = record_of(*record.pods, _pod(view("d", at=4)))
-    assert _who(_resolve(later, turn)) == ("d/c0", WITNESS)
+    assert turn.refused(record).passed == turn.passed
+    later = record_of(*record.pods, recorded(view("d", at=4)))
+    assert _resolve(later, turn).evidence is WITNESS
 
 
 def test_a_guess_that_was_wrong_gives_the_turn_back() -> None:
     """The pod of the call before is asking on; the guessed one is tried after others."""
-    first = _turn(_pod(A), asker=A)
-    guessed = first.after(record_of(_pod(A), _pod(B)), B.id, guessed=True)
+    guessed = AFTER_A
+    for _ in range(2):  # several calls of one pod are one turn
+        guessed = guessed.after(record_of(A, B), VIEW_B.id, guessed=True)
     back = guessed.disproved()
-    assert (back.asker, set(back.tried)) == (A.id, {B.id})
-
-
-def test_a_newcomer_is_a_guess_while_one_that_was_there_may_be_another_of_its_name() -> None:
-    """Its name came back in its place: the count of its shape has not grown."""
-    before = _turn(_pod(A), _pod(C), asker=C)
-    remade = view("a", at=5, uid="u-remade")
-    record = record_of(_pod(remade), _pod(B), _pod(C, c0=FULL))
-    assert _who(_resolve(record, before)) == ("b/c0", ORDER)
-    assert _who(_resolve(record_of(_pod(A), _pod(B), _pod(C, c0=FULL)), before)) == (
-        "b/c0",
-        WITNESS,
-    )
+    assert (back.asker, set(back.tried)) == (VIEW_A.id, {VIEW_B.id})
 
 
 def test_what_was_no_guess_is_not_disproved() -> None:
-    turn = _turn(_pod(A), asker=A)
-    assert turn.disproved() is turn
-    assert AFTER_START.disproved() is AFTER_START
-
-
-def test_several_calls_of_one_pod_are_one_turn() -> None:
-    first = _turn(_pod(A), asker=A)
-    record = record_of(_pod(A), _pod(B))
-    guessed = first.after(record, B.id, guessed=True).after(record, B.id, guessed=True)
-    assert guessed.disproved().asker == A.id
-
-
-# --- without List ---------------------------------------------------------------------------
-
-
-def _blind(*pods: RecordedPod) -> Record:
-    return Record(tuple(replace(each, listed=None) for each in pods))
-
-
-def test_without_list_the_oldest_that_lacks_this_is_guessed() -> None:
-    found = _resolve(_blind(_pod(B), _pod(A), _pod(C, c0=FULL)), AFTER_START)
-    assert (_who(found), [_who(each)[0] for each in found.rivals]) == (("a/c0", ORDER), ["b/c0"])
-
-
-def test_without_list_the_pod_of_the_last_call_goes_first() -> None:
-    turn = Turn(B.id, guessed=False)
-    assert _who(_resolve(_blind(_pod(A), _pod(B)), turn)) == ("b/c0", ORDER)
-    half = _pod(C, c0={CORE: CORES})
-    found = _resolve(_blind(_pod(A), half), AFTER_START, MEMORY, 4)
-    assert _who(found) == ("c/c0", ORDER)
+    assert AFTER_A.disproved() is AFTER_A
+    assert STARTED.disproved() is STARTED
 
 
 def test_a_call_without_list_leaves_what_was_listed_before() -> None:
-    turn = _turn(_pod(A), asker=A)
-    after = turn.after(_blind(_pod(A), _pod(B)), B.id, guessed=False)
-    assert (after.asker, after.listed, after.guessed) == (B.id, turn.listed, True)
-    assert turn.refused(_blind(_pod(A))) is turn
+    after = AFTER_A.after(_record(*_blind(A, B)), VIEW_B.id, guessed=False)
+    assert (after.asker, after.listed, after.guessed) == (VIEW_B.id, AFTER_A.listed, True)
+    assert AFTER_A.refused(_record(*_blind(A))) is AFTER_A
 
 
 # --- within the pod -----------------------------------------------------------------------
 
-THREE = view(
-    "p", container("i", 20, 2, kind=INIT), container("c0", 50, 4), container("c1", 30, 4), at=1
-)
+THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))
+NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
 
 
 @pytest.mark.parametrize(
-    ("held", "resource", "size", "name"),
+    ("pod", "resource", "size", "name"),
     [
-        ({}, CORE, 20, "i"),
-        ({}, CORE, 50, None),
-        ({"i": FULL}, CORE, 50, "c0"),
-        ({"i": FULL}, CORE, 30, None),
-        ({"i": {CORE: CORES}}, MEMORY, 2, "i"),
-        ({"i": {CORE: CORES}}, CORE, 50, None),
-        ({"i": FULL, "c0": {MEMORY: BLOCKS}}, CORE, 50, "c0"),
-        ({"i": FULL, "c0": {MEMORY: BLOCKS}}, MEMORY, 4, None),
-        ({"i": FULL, "c0": FULL}, MEMORY, 4, "c1"),
-        ({"i": FULL, "c0": FULL, "c1": FULL}, MEMORY, 4, None),
+        (recorded(THREE), CORE, 20, "i"),
+        (recorded(THREE), CORE, 50, None),
+        (recorded(THREE, i=FULL), CORE, 50, "c0"),
+        (recorded(THREE, i=FULL), CORE, 30, None),
+        (recorded(THREE, i={CORE: CORES}), MEMORY, 2, "i"),
+        (recorded(THREE, i={CORE: CORES}), CORE, 50, None),
+        (recorded(THREE, i=FULL, c0=HALF), CORE, 50, "c0"),
+        (recorded(THREE, i=FULL, c0=HALF), MEMORY, 4, None),
+        (recorded(THREE, i=FULL, c0=FULL), MEMORY, 4, "c1"),
+        (recorded(THREE, i=FULL, c0=FULL, c1=FULL), MEMORY, 4, None),
+        (recorded(NO_MEMORY, c0={CORE: CORES}), CORE, 50, "c1"),
     ],
 )
 def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_asks_for_this(
-    held: dict[str, Places], resource: Resource, size: int, name: str | None
+    pod: RecordedPod, resource: Resource, size: int, name: str | None
 ) -> None:
-    record = record_of(_pod(THREE, **held))
     if name is None:
         with pytest.raises(ResolutionError):
-            _resolve(record, _turn(), resource, size)
+            _resolve(record_of(pod), NEW, Ask(resource, size))
     else:
-        assert _who(_resolve(record, _turn(), resource, size)) == (f"p/{name}", WITNESS)
+        found = _resolve(record_of(pod), NEW, Ask(resource, size))
+        assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
 def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
     """K7."""
-    record = record_of(_pod(A), _pod(B))
-    assert _who(_resolve(record, _turn(), owner=A.id)) == ("a/c0", WITNESS)
-
-
-def test_a_container_without_memory_is_served_with_its_cores() -> None:
-    pod = view("p", container("c0", 100, 0), container("c1", 50, 4))
-    record = record_of(_pod(pod, c0={CORE: CORES}))
-    assert _who(_resolve(record, _turn())) == ("p/c1", WITNESS)
+    found = _resolve(record_of(A, B), NEW, Ask(CORE, 50, VIEW_A.id))
+    assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
 
 
 # --- pods that only the kubelet knows -----------------------------------------------------
 
 
 def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
-    pod = _nameless("static", c0={CORE: CORES}, c1=None)
-    assert _who(_resolve(record_of(pod), _turn())) == ("static/c1", ORDER)
-    found = _resolve(record_of(pod), _turn(), MEMORY, 4)
-    assert (_who(found), found.view) == (("static/c0", ORDER), None)
-    assert found.container.demand == Demand(50, 4)
-
-
-def test_a_pod_that_the_api_shows_goes_before_one_that_only_the_kubelet_knows() -> None:
-    """And it is a guess, because the other may be asking as well."""
-    record = record_of(_pod(A), _nameless("static", c0=None))
-    assert _who(_resolve(record, _turn())) == ("a/c0", ORDER)
+    record = record_of(_nameless("static", c0={CORE: CORES}, c1=None))
+    first, second = _resolve(record, NEW, Ask(MEMORY, 4)), _resolve(record, NEW)
+    assert (first.container.name, first.evidence, first.view) == ("c0", ORDER, None)
+    assert first.container.demand == Demand(50, 4)
+    assert (second.container.name, second.evidence) == ("c1", ORDER)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +246,11 @@ def test_what_is_not_known_of_a_share_is_assumed_to_be_one_unit(
 
 def test_a_refusal_names_who_is_waiting_and_for_what() -> None:
     pods = [view(f"p{index}", container("c0", 10 + index, 1)) for index in range(7)]
-    record = record_of(*map(_pod, pods), _pod(C, c0=FULL))
-    assert _refusal(record, _turn()) == (
+    record = record_of(*map(recorded, pods), C_FULL)
+    assert _refusal(record, NEW) == (
         "50 places of core were asked for, but no waiting container asks for that; waiting: "
         "default/p0 container c0 (cores 10, memory 1); default/p1 container c0 (cores 11, "
         "memory 1); default/p2 container c0 (cores 12, memory 1); default/p3 container c0 "
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"
     )
-    assert _refusal(record_of(), _turn()).endswith("waiting: none")
+    assert _refusal(record_of(), NEW).endswith("waiting: none")

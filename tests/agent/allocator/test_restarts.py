@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.allocator.model.pod_view import PodView
 from agent.errors import PlacementError, ResolutionError
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
@@ -50,8 +51,15 @@ def agent_dies_unseen(node: Node) -> None:
     node.restart_agent()
 
 
+ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
 AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 KUBELET = pytest.mark.parametrize("dies", [kubelet_dies, both_die, both_die_the_agent_first])
+
+
+def serve(node: Node, pod: PodView, name: str, *resources: Resource) -> None:
+    """Make the calls for a container, of both resources unless told."""
+    for each in resources or (CORE, MEMORY):
+        node.serve(pod, next(one for one in pod.demand.containers if one.name == name), each)
 
 
 def last(node: Node) -> tuple[str, Evidence]:
@@ -79,25 +87,17 @@ def is_true(node: Node) -> None:
 
 
 @AGENT
+@pytest.mark.parametrize(("cores", "evidence"), [(40, TICKET), (30, ORDER)])
 def test_an_agent_that_dies_after_a_preferred_call_has_its_promise_kept(
-    node: Node, dies: Step
+    node: Node, dies: Step, cores: int, evidence: Evidence
 ) -> None:
+    """One that was a guess stays one."""
     node.begin(make_pod("a", asks(30, 8)))
-    node.begin(make_pod("b", asks(40, 8)))
-    chosen = node.prefer(CORE, 40)
+    node.begin(make_pod("b", asks(cores, 8)))
+    chosen = node.prefer(CORE, cores)
     dies(node)
     node.allocator.allocate(CORE, chosen)
-    assert last(node) == ("b/main", TICKET)
-
-
-@AGENT
-def test_a_promise_that_was_a_guess_stays_one_in_the_next_agent(node: Node, dies: Step) -> None:
-    node.begin(make_pod("a", asks(30, 8)))
-    node.begin(make_pod("b", asks(30, 8)))
-    chosen = node.prefer(CORE, 30)
-    dies(node)
-    node.allocator.allocate(CORE, chosen)
-    assert last(node) == ("b/main", ORDER)
+    assert last(node) == ("b/main", evidence)
 
 
 @AGENT
@@ -107,9 +107,7 @@ def test_a_call_whose_answer_was_lost_is_answered_as_before(
 ) -> None:
     """The proxy asks the next agent again."""
     pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
-    first, main = pod.demand.containers
-    for resource in (CORE, MEMORY):
-        node.serve(pod, first, resource)
+    serve(node, pod, "init")
     must = node.reusable[pod.id, CORE]
     chosen = node.prefer(CORE, 40, must)
     if call == "prefer":
@@ -122,54 +120,33 @@ def test_a_call_whose_answer_was_lost_is_answered_as_before(
         dies(node)
         node.allocator.allocate(CORE, chosen)
         assert last(node) == ("a/main", TICKET)
-    node.took(pod, main, CORE, chosen)
-    node.serve(pod, main, MEMORY)
+    node.took(pod, pod.demand.containers[1], CORE, chosen)
+    serve(node, pod, "main", MEMORY)
     assert last(node)[0] == "a/main"
     is_true(node)
 
 
-@AGENT
-def test_places_handed_on_are_no_repeated_call(node: Node, dies: Step) -> None:
-    """K7: the next container gets the very same places, and the file has the one before."""
-    pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8, "i1"), asks(30, 8)))
-    for container in pod.demand.containers:
-        for resource in (CORE, MEMORY):
-            node.serve(pod, container, resource)
-            dies(node)
-    node.start(pod, "main")
+@pytest.mark.parametrize("dies", [nothing, agent_dies, agent_dies_unseen])
+@pytest.mark.parametrize("late", [False, True])
+def test_places_handed_on_are_told_from_a_repeated_call(
+    node: Node, dies: Step, *, late: bool
+) -> None:
+    """K7: the next container gets the very same places, and the file has the one before.
+
+    If that is late (K33) either may be asking, but for an agent that lives: no call is repeated.
+    """
+    pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8), asks(30, 8)))
+    for name, resource in (("i0", CORE), ("i0", MEMORY), ("init", CORE), ("init", MEMORY)):
+        node.checkpoint.late = late and (name, resource) == ("init", MEMORY)
+        serve(node, pod, name, resource)
+        dies(node)
+    serve(node, pod, "main", MEMORY)
+    assert last(node)[1] is ORDER if late and dies is not nothing else last(node)[0] == "a/main"
+    dies(node)
+    serve(node, pod, "main", CORE)
+    node.start(pod)
     assert not node.decision_log.unproven_starts
     is_true(node)
-
-
-@AGENT
-def test_places_handed_on_while_the_file_is_late_are_told_from_a_repeat_by_order_alone(
-    node: Node, dies: Step
-) -> None:
-    """K7 and K33 at once: either container may be asking."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(30, 8)))
-    first, main = pod.demand.containers
-    node.serve(pod, first, CORE)
-    node.checkpoint.late = True
-    node.serve(pod, first, MEMORY)
-    dies(node)
-    node.serve(pod, main, MEMORY)
-    assert last(node)[1] is ORDER
-    node.serve(pod, main, CORE)
-    node.start(pod)
-    is_true(node)
-
-
-def test_places_handed_on_while_the_file_is_late_are_no_repeat_for_an_agent_that_lives(
-    node: Node,
-) -> None:
-    """A call is asked again only of the next agent."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(30, 8)))
-    first, main = pod.demand.containers
-    node.serve(pod, first, CORE)
-    node.checkpoint.late = True
-    node.serve(pod, first, MEMORY)
-    node.serve(pod, main, MEMORY)
-    assert last(node)[0] == "a/main"
 
 
 def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node: Node) -> None:
@@ -184,20 +161,17 @@ def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node:
 
 def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(node: Node) -> None:
     """Nobody has told its spec: its first container was taken, and ``List`` shows the second."""
-    earlier = node.begin(make_pod("a", asks(30, 8)))
+    node.begin(make_pod("a", asks(30, 8)))
     node.prefer(CORE, 30)
     pod = make_pod("b", asks(0, 0, "plain"), asks(30, 8))
     node.pods.away = True
     node.record.show(pod)
-    node.record.give(pod, "plain", CORE, ())
-    node.record.entries[pod.id]["plain"] = {}
     chosen = node.prefer(CORE, 30)
     node.allocator.allocate(CORE, chosen)
     assert last(node)[0] == "b/plain"
     node.record.give(pod, "main", CORE, chosen)
     node.prefer(MEMORY, 8)
     assert last(node)[0] == "b/main"
-    assert earlier.id.name == "a"
 
 
 def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> None:
@@ -211,23 +185,6 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     node.record.show(pod)
     node.prefer(CORE, 30)
     assert last(node)[1] is ORDER
-
-
-@AGENT
-@pytest.mark.parametrize("shape", ["init", "sidecar"])
-def test_an_agent_that_dies_within_a_container_knows_what_it_has(
-    node: Node, dies: Step, shape: str
-) -> None:
-    """Nothing but its own file tells of half an init container (K4, K28)."""
-    before = init(30, 8, "first") if shape == "init" else sidecar(30, 8, "first")
-    pod = node.begin(make_pod("a", before, asks(30, 8)))
-    for container in pod.demand.containers:
-        node.serve(pod, container, CORE)
-        dies(node)
-        node.serve(pod, container, MEMORY)
-        assert last(node)[0] == f"a/{container.name}"
-    is_true(node)
-    assert not node.decision_log.corrections
 
 
 def test_a_promise_to_a_pod_that_was_refused_since_is_kept_from_nobody(node: Node) -> None:
@@ -244,26 +201,13 @@ def test_an_agent_without_a_file_goes_on_by_the_kubelets(node: Node) -> None:
     """A folder that was wiped, an older agent: what was known of half a container is lost."""
     done = node.admitted(make_pod("done", init(10, 2), asks(30, 8)))
     pod = node.begin(make_pod("a", init(20, 8), asks(10, 2)))
-    first, main = pod.demand.containers
-    for resource in (CORE, MEMORY):
-        node.serve(pod, first, resource)
+    serve(node, pod, "init")
     node.store.text = ""
     agent_dies(node)
-    for resource in (CORE, MEMORY):
-        node.serve(pod, main, resource)
+    serve(node, pod, "main")
     node.start(pod, "main")
     node.start(done, "main")
     assert set(node.decision_log.refs("prestart")) == {"a/main", "done/main"}
-    is_true(node)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"service": {}, "turn": {}}', "\0"])
-def test_a_damaged_file_of_its_own_keeps_no_agent_from_starting(node: Node, text: str) -> None:
-    node.admitted(make_pod("done", asks(30, 8)))
-    node.store.text = text
-    agent_dies(node)
-    pod = node.admitted(make_pod("a", asks(30, 8)))
-    assert node.cards(pod) == ["GPU-0"]
     is_true(node)
 
 
@@ -282,6 +226,9 @@ def test_what_was_written_counts_though_a_new_kubelet_has_come_to_no_pod_yet(
     assert free(node) == {"GPU-0": 60, "GPU-1": 100}
     node.start(pod)
     assert node.decision_log.refs("prestart")[-2:] == ["a/main", "a/main"]
+    dies(node)
+    node.pods.remove(pod)
+    assert free(node) == {"GPU-0": 100, "GPU-1": 100}, "it ended while the kubelet was away"
 
 
 @KUBELET
@@ -304,22 +251,10 @@ def test_a_new_kubelet_serves_again_what_its_predecessor_had_not_written(
     is_true(node)
 
 
-@KUBELET
-def test_a_pod_that_ended_while_the_kubelet_was_away_is_free_once_the_api_says_so(
-    node: Node, dies: Step
-) -> None:
-    pod = node.admitted(make_pod("a", asks(30, 8)))
-    dies(node)
-    node.pods.remove(pod)
-    assert free(node) == {"GPU-0": 100, "GPU-1": 100}
-
-
 def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:
     pod = node.begin(make_pod("a", init(30, 8), asks(20, 8)))
-    first, main = pod.demand.containers
-    for resource in (CORE, MEMORY):
-        node.serve(pod, first, resource)
-    node.serve(pod, main, CORE)
+    serve(node, pod, "init")
+    serve(node, pod, "main", CORE)
     kubelet_dies(node)
     node.record.away = "hanging"
     node.admit(pod)
@@ -330,7 +265,7 @@ def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:
 # --- static pods ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+@ANY
 @pytest.mark.parametrize("mirror", ["before", "between", "never"])
 def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     node: Node, dies: Step, mirror: str
@@ -396,11 +331,10 @@ def test_a_pod_deleted_by_force_keeps_its_places_beside_its_successor(node: Node
 
 def test_a_pod_deleted_by_force_while_it_is_admitted_is_admitted_to_its_end(node: Node) -> None:
     pod = node.begin(make_pod("a", asks(30, 8)))
-    (main,) = pod.demand.containers
-    node.serve(pod, main, CORE)
+    serve(node, pod, "main", CORE)
     node.pods.remove(pod)
     node.bind(make_pod("a", asks(30, 8)))
-    node.serve(pod, main, MEMORY)
+    serve(node, pod, "main", MEMORY)
     assert node.decision_log.decisions[-1][1].pod == pod.id
     node.start(pod)
     assert not node.decision_log.corrections
@@ -409,14 +343,13 @@ def test_a_pod_deleted_by_force_while_it_is_admitted_is_admitted_to_its_end(node
 # --- refusals -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+@ANY
 def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
     node: Node, dies: Step
 ) -> None:
     """An old ``List`` shows it on, without devices (K8, K21)."""
     pod = node.begin(make_pod("a", init(40, 8), asks(100, 30)))
-    node.serve(pod, pod.demand.containers[0], CORE)
-    node.serve(pod, pod.demand.containers[0], MEMORY)
+    serve(node, pod, "init")
     with pytest.raises(PlacementError):
         node.prefer(CORE, 100, among=ids(1, range(50)))
     node.give_back(pod)
@@ -434,21 +367,25 @@ def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
 # --- a checkpoint in mid-admission, late, damaged, foreign, gone ------------------------------
 
 
-@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+@ANY
 @pytest.mark.parametrize("first", [CORE, MEMORY])
-def test_a_device_list_in_the_middle_of_an_admission_changes_nothing(
-    node: Node, dies: Step, first: Resource
+@pytest.mark.parametrize("written", [False, True], ids=["K28", "K30"])
+def test_whoever_dies_within_a_container_it_is_served_to_its_end(
+    node: Node, dies: Step, first: Resource, *, written: bool
 ) -> None:
-    """K30: the file shows a container with half of what it asks for."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
-    for container in pod.demand.containers:
-        node.serve(pod, container, first)
-        node.checkpoint.write()
+    """The file shows half of a container if a device list came, else our own file alone does."""
+    pod = node.begin(make_pod("a", init(30, 8), sidecar(10, 2), asks(40, 8)))
+    for name in ("init", "side", "main"):
+        serve(node, pod, name, first)
+        if written:
+            node.checkpoint.write()
         dies(node)
-        node.admit(pod) if container.name == "main" else node.show(pod)
-        if (pod.id, container.name, first.other) not in node.got:
-            node.serve(pod, container, first.other)
-    for name in ("init", "main"):
+        node.show(pod)
+        for each in (first, first.other):
+            if (pod.id, name, each) not in node.got:
+                serve(node, pod, name, each)
+                assert last(node)[0] == f"a/{name}"
+    for name in ("init", "side", "main"):
         node.start(pod, name)
     assert not node.decision_log.unproven_starts
     assert not node.decision_log.refusals
@@ -461,12 +398,11 @@ def test_a_write_that_was_overtaken_is_made_up_for_by_our_own_answers(
 ) -> None:
     """K33: the file lacks the container before the one that is asking."""
     pod = node.begin(make_pod("a", init(30, 8), asks(20, 4)))
-    first, main = pod.demand.containers
     node.checkpoint.late = True
-    for container in (first, main):
+    for name in ("init", "main"):
         for resource in (CORE, MEMORY):
-            node.serve(pod, container, resource)
-            assert last(node)[0] == f"a/{container.name}"
+            serve(node, pod, name, resource)
+            assert last(node)[0] == f"a/{name}"
             dies(node)
     assert node.cards(pod) == node.cards(pod, "init")
     is_true(node)
@@ -490,7 +426,7 @@ def _reads_nothing_between(node: Node) -> None:
 
 
 @pytest.mark.parametrize("damage", [_reads_nothing, _reads_a_foreign_file, _reads_nothing_between])
-@pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+@ANY
 def test_whatever_becomes_of_the_checkpoint_pods_are_served_by_list_and_order(
     node: Node, damage: Step, dies: Step
 ) -> None:
@@ -525,14 +461,6 @@ def test_without_list_and_file_a_burst_is_served_by_order_and_nothing_is_given_t
     for resource, count in ((CORE, 30), (MEMORY, 8)):
         held = {each for key, found in node.got.items() if key[2] is resource for each in found}
         assert len(held) == 4 * count
-
-
-def test_a_call_that_nobody_can_be_making_is_refused_by_each_agent(node: Node) -> None:
-    node.begin(make_pod("a", asks(30, 8)))
-    for _ in range(2):
-        with pytest.raises(ResolutionError):
-            node.prefer(CORE, 50)
-        agent_dies(node)
 
 
 def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to() -> None:

@@ -4,13 +4,13 @@ from agent.allocator.model.allocations import allocations_of, grant_of, is_news
 from agent.allocator.model.containers import ContainerRef, Places
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodView
-from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from tests.agent.builders import (
     CORE,
     INIT,
     MEMORY,
+    cases,
     container,
     device_table,
     ids,
@@ -44,12 +44,6 @@ def test_what_a_container_holds_is_translated() -> None:
     assert grant_of(NODE, MEMORY, None) is None
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(GrantError) as caught:
-        grant_of(NODE, CORE, ids("GPU-0", range(2)) | ids("GPU-1", range(3)))
-    assert str(caught.value) == ("a share of 5 cores is split over cards: 2 on GPU-0, 3 on GPU-1")
-
-
 def test_a_pod_whose_containers_all_have_what_they_ask_for_is_complete() -> None:
     pod = view("p", container("c0", 50, 4), container("c1", 100, 0))
     assert _allocations(pod, {"c0": SERVED, "c1": {CORE: ids("GPU-1", range(100))}}) == {
@@ -58,18 +52,10 @@ def test_a_pod_whose_containers_all_have_what_they_ask_for_is_complete() -> None
     }
 
 
-@pytest.mark.parametrize("missing", ["cores", "memory", "c1"])
-def test_a_pod_is_not_complete_while_something_is_missing(missing: str) -> None:
-    held: Places = {CORE: CORES} if missing == "memory" else {MEMORY: BLOCKS}
-    more = [container("c1")] if missing == "c1" else []
-    pod = view("p", container("c0"), *more)
-    assert _allocations(pod, {"c0": SERVED if missing == "c1" else held}) is None
-
-
 def test_the_cards_stand_in_the_order_the_container_sees_them() -> None:
     held = {
-        CORE: ids("GPU-1", range(100)) | ids("GPU-0", range(100)),
-        MEMORY: ids("GPU-1", range(2)) | ids("GPU-0", range(2)),
+        each: ids("GPU-1", range(n)) | ids("GPU-0", range(n))
+        for each, n in ((CORE, 100), (MEMORY, 2))
     }
     found = _allocations(view("p", container("c0", 200, 4)), {"c0": held})
     assert found == {"c0": Allocation(("GPU-0", "GPU-1"), 200, 4, Evidence.WITNESS)}
@@ -92,19 +78,26 @@ def test_the_weaker_evidence_of_the_two_is_told(
     assert found["c0"].evidence is told
 
 
-def test_an_init_container_that_the_checkpoint_did_not_show_keeps_no_pod_waiting() -> None:
-    pod = view("p", container("init", 10, 1, kind=INIT), container("c0"))
-    assert _allocations(pod, {"c0": SERVED}) == {"c0": GOT}
+INIT_AFTER = view("p", container("c0", kind=INIT), container("init", 10, 1, kind=INIT))
+INIT_BEFORE = view("p", container("init", 10, 1, kind=INIT), container("c0"))
 
 
-def test_an_init_container_still_to_come_keeps_its_pod_waiting() -> None:
-    pod = view("p", container("c0", kind=INIT), container("init", 10, 1, kind=INIT))
-    assert _allocations(pod, {"c0": SERVED}) is None
-    assert _allocations(pod, {}) is None
-
-
-def test_a_container_that_asks_for_nothing_is_never_complete() -> None:
-    assert _allocations(view("p", container("c0", 0, 0)), {}) is None
+@cases(
+    "pod, held, found",
+    {
+        "cores are missing": (view("p"), {"c0": {MEMORY: BLOCKS}}, None),
+        "memory is missing": (view("p"), {"c0": {CORE: CORES}}, None),
+        "another is missing": (view("p", container("c0"), container("c1")), {"c0": SERVED}, None),
+        "an init that the file did not show": (INIT_BEFORE, {"c0": SERVED}, {"c0": GOT}),
+        "nothing after it has anything": (INIT_BEFORE, {}, None),
+        "an init still to come": (INIT_AFTER, {"c0": SERVED}, None),
+        "it asks for nothing": (view("p", container("c0", 0, 0)), {}, None),
+    },
+)
+def test_a_pod_is_not_complete_while_something_is_missing_but_an_init_container_that_is_done(
+    pod: PodView, held: dict[str, Places], found: dict[str, Allocation] | None
+) -> None:
+    assert _allocations(pod, held) == found
 
 
 # --- whether it need be written -------------------------------------------------------

@@ -1,3 +1,6 @@
+from functools import partial
+from typing import Any
+
 import pytest
 
 from agent.allocator.model.grant import (
@@ -15,115 +18,91 @@ from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 
 
-def _tickets(*cards: tuple[str, int]) -> list[Ticket]:
-    return [Ticket(card, place) for card, count in cards for place in range(count)]
+def _tickets(*cards: int) -> list[Ticket]:
+    """Tickets of the first places of cards: how many of GPU-0, of GPU-1, and so on."""
+    return [
+        Ticket(f"GPU-{card}", place) for card, count in enumerate(cards) for place in range(count)
+    ]
 
 
-def _grant(resource: Resource, *cards: tuple[str, int]) -> Grant:
-    return Grant(resource, tuple(Share(card, places) for card, places in cards))
+def _grant(resource: Resource, *cards: int) -> Grant:
+    shares = (Share(f"GPU-{card}", count) for card, count in enumerate(cards) if count)
+    return Grant(resource, tuple(shares))
 
 
 @pytest.mark.parametrize(
     ("resource", "cards"),
     [
-        (CORE, [("GPU-0", 1)]),
-        (CORE, [("GPU-0", 99)]),
-        (CORE, [("GPU-0", 100)]),
-        (CORE, [("GPU-1", 100), ("GPU-0", 100)]),
-        (MEMORY, [("GPU-0", 1)]),
-        (MEMORY, [("GPU-0", 3), ("GPU-1", 2)]),
+        (CORE, [1]),
+        (CORE, [0, 99]),
+        (CORE, [100]),
+        (CORE, [100, 0, 100]),
+        (MEMORY, [1]),
+        (MEMORY, [3, 2]),
     ],
 )
-def test_tickets_stand_for_places_per_card_in_their_order(
-    resource: Resource, cards: list[tuple[str, int]]
-) -> None:
+def test_tickets_stand_for_places_per_card(resource: Resource, cards: list[int]) -> None:
     grant = translate(resource, _tickets(*cards))
     assert grant == _grant(resource, *cards)
-    assert grant.cards == tuple(card for card, _ in cards)
-    assert grant.places == sum(places for _, places in cards)
+    assert grant.cards == tuple(f"GPU-{card}" for card, count in enumerate(cards) if count)
+    assert grant.places == sum(cards)
+
+
+def test_the_order_of_the_cards_is_that_of_the_tickets() -> None:
+    assert translate(MEMORY, _tickets(1, 1)[::-1]).cards == ("GPU-1", "GPU-0")
+
+
+TWO_CARDS = _grant(CORE, 100, 100)
+REQUEST = partial(check_request, Demand(50, 4))
 
 
 @pytest.mark.parametrize(
-    ("resource", "tickets", "message"),
+    ("check", "given"),
     [
-        (CORE, [], "no places of core were named"),
-        (MEMORY, [], "no places of memory were named"),
-        (CORE, [Ticket("GPU-0", 1), Ticket("GPU-0", 1)], "a place of core is named twice"),
+        (check_together, (None, None)),
+        (check_together, (_grant(CORE, 50), None)),
+        (check_together, (None, _grant(MEMORY, 4))),
+        (check_together, (_grant(CORE, 50), _grant(MEMORY, 4))),
+        (check_together, (TWO_CARDS, _grant(MEMORY, 0, 4))),
+        (REQUEST, (_grant(CORE, 50),)),
+        (REQUEST, (_grant(MEMORY, 4),)),
+        (check_free, (CORE, [])),
+    ],
+)
+def test_what_makes_sense_is_fine(check: Any, given: Any) -> None:
+    check(*given)
+
+
+@pytest.mark.parametrize(
+    ("check", "given", "message"),
+    [
+        (translate, (CORE, []), "no places of core were named"),
+        (translate, (CORE, _tickets(1) * 2), "a place of core is named twice"),
         (
-            CORE,
-            _tickets(("GPU-0", 30), ("GPU-1", 20)),
+            *(translate, (CORE, _tickets(30, 20))),
             "a share of 50 cores is split over cards: 30 on GPU-0, 20 on GPU-1",
         ),
         (
-            CORE,
-            _tickets(("GPU-0", 99), ("GPU-1", 1)),
+            *(translate, (CORE, _tickets(99, 1))),
             "100 cores are whole cards, but the places are not: 99 on GPU-0, 1 on GPU-1",
         ),
         (
-            CORE,
-            _tickets(("GPU-0", 100), ("GPU-1", 50)),
+            *(translate, (CORE, _tickets(100, 50))),
             "150 cores are whole cards, but the places are not: 100 on GPU-0, 50 on GPU-1",
+        ),
+        (
+            *(check_together, (TWO_CARDS, _grant(MEMORY, 0, 1, 1, 1))),
+            "memory on GPU-2, GPU-3, but the container's cores are on GPU-0, GPU-1",
+        ),
+        (REQUEST, (_grant(CORE, 40),), "40 places of core, but the container asks for 50"),
+        (REQUEST, (_grant(MEMORY, 5),), "5 places of memory, but the container asks for 4"),
+        (
+            *(check_free, (CORE, [*map(str, _tickets(5))])),
+            "5 places of core are held by another container: GPU-0::0, GPU-0::1, GPU-0::2",
         ),
     ],
 )
-def test_tickets_that_make_no_sense_are_refused(
-    resource: Resource, tickets: list[Ticket], message: str
-) -> None:
+def test_what_makes_no_sense_is_refused_in_words(check: Any, given: Any, message: str) -> None:
     with pytest.raises(GrantError) as caught:
-        translate(resource, tickets)
+        check(*given)
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("cores", "memory"),
-    [
-        (None, None),
-        (_grant(CORE, ("GPU-0", 50)), None),
-        (None, _grant(MEMORY, ("GPU-0", 4))),
-        (_grant(CORE, ("GPU-0", 50)), _grant(MEMORY, ("GPU-0", 4))),
-        (_grant(CORE, ("GPU-0", 100), ("GPU-1", 100)), _grant(MEMORY, ("GPU-1", 4))),
-    ],
-)
-def test_memory_where_the_cores_are_is_fine(cores: Grant | None, memory: Grant | None) -> None:
-    check_together(cores, memory)
-
-
-def test_memory_on_other_cards_than_the_cores_is_refused() -> None:
-    with pytest.raises(GrantError) as caught:
-        check_together(
-            _grant(CORE, ("GPU-0", 100), ("GPU-1", 100)),
-            _grant(MEMORY, ("GPU-1", 1), ("GPU-2", 1), ("GPU-3", 1)),
-        )
-    assert str(caught.value) == (
-        "memory on GPU-2, GPU-3, but the container's cores are on GPU-0, GPU-1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("grant", "message"),
-    [
-        (_grant(CORE, ("GPU-0", 50)), None),
-        (_grant(MEMORY, ("GPU-0", 4)), None),
-        (_grant(CORE, ("GPU-0", 40)), "40 places of core, but the container asks for 50"),
-        (_grant(MEMORY, ("GPU-0", 5)), "5 places of memory, but the container asks for 4"),
-    ],
-)
-def test_a_grant_must_be_what_its_container_asks_for(grant: Grant, message: str | None) -> None:
-    if message is None:
-        check_request(Demand(50, 4), grant)
-        return
-    with pytest.raises(GrantError) as caught:
-        check_request(Demand(50, 4), grant)
-    assert str(caught.value) == message
-
-
-def test_places_nobody_else_holds_are_free() -> None:
-    check_free(CORE, [])
-
-
-def test_places_another_container_holds_are_refused_and_three_are_named() -> None:
-    with pytest.raises(GrantError) as caught:
-        check_free(CORE, {f"GPU-0::{place}" for place in range(5)})
-    assert str(caught.value) == (
-        "5 places of core are held by another container: GPU-0::0, GPU-0::1, GPU-0::2"
-    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.model.containers import Places
+from agent.allocator.model.pod_view import PodView
 from tests.agent.builders import CORE, INIT, MEMORY, SIDECAR, container, ids, listed, view
 
 NOTHING: Places = {}
@@ -20,21 +21,22 @@ WITHOUT_NAMES = view(
 
 
 @pytest.mark.parametrize(
-    "names", [("c", "plain"), ("c", "plain", "proxy")], ids=["an older kubelet", "a newer one"]
+    ("pod", "names", "may_be"),
+    [
+        (WITH_PLAIN, "c plain", True),  # an older kubelet
+        (WITH_PLAIN, "c plain proxy", True),  # a newer one
+        (WITH_PLAIN, "c", False),
+        (WITH_PLAIN, "c plain more", False),
+        (WITH_PLAIN, "plain proxy", False),
+        (WITHOUT_NAMES, "s c other", True),
+        (WITHOUT_NAMES, "i c", False),
+    ],
 )
-def test_an_entry_is_told_by_its_containers_that_ask_for_no_gpu_too(names: tuple[str, ...]) -> None:
-    assert listed("p", **dict.fromkeys(names, NOTHING)).may_be(WITH_PLAIN)
-
-
-@pytest.mark.parametrize("names", [("c",), ("c", "plain", "more"), ("plain", "proxy")])
-def test_an_entry_with_fewer_or_other_containers_is_another_pod(names: tuple[str, ...]) -> None:
-    assert not listed("p", **dict.fromkeys(names, NOTHING)).may_be(WITH_PLAIN)
-
-
-def test_where_the_other_containers_are_not_known_those_with_gpus_are_enough() -> None:
-    """Ordinary init containers are never among them (K4)."""
-    assert listed("p", s=None, c=None, other=None).may_be(WITHOUT_NAMES)
-    assert not listed("p", i=None, c=None).may_be(WITHOUT_NAMES)
+def test_an_entry_may_be_a_pod_if_it_has_the_containers_that_are_known_of_that(
+    pod: PodView, names: str, may_be: bool
+) -> None:
+    """Those that ask for no GPU too; ordinary init containers are never among them (K4)."""
+    assert listed("p", **dict.fromkeys(names.split(), NOTHING)).may_be(pod) is may_be
 
 
 @pytest.mark.parametrize(

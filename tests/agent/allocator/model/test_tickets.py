@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.tickets import DeviceTable, Ticket, summarize
 from agent.errors import GrantError, SettingsError
+from contract.errors import quote
 from contract.resource import Resource
 from placement.cards import Inventory
 from tests.agent.builders import BLOCK, CORE, MEMORY, card, device_table, patient
@@ -13,7 +14,6 @@ from tests.agent.builders import BLOCK, CORE, MEMORY, card, device_table, patien
     ("device_id", "ticket"),
     [
         ("GPU-a::0", Ticket("GPU-a", 0)),
-        ("GPU-a::99", Ticket("GPU-a", 99)),
         ("GPU-a::123456789", Ticket("GPU-a", 123456789)),
         ("a::b::7", Ticket("a::b", 7)),
     ],
@@ -24,28 +24,18 @@ def test_a_device_id_is_read_and_written(device_id: str, ticket: Ticket) -> None
 
 
 @pytest.mark.parametrize(
-    ("device_id", "shown"),
+    "device_id",
     [
-        ("", '""'),
-        ("GPU-a", '"GPU-a"'),
-        ("GPU-a:0", '"GPU-a:0"'),
-        ("::0", '"::0"'),
-        ("GPU-a::", '"GPU-a::"'),
-        ("GPU-a::00", '"GPU-a::00"'),
-        ("GPU-a::-1", '"GPU-a::-1"'),
-        ("GPU-a::1.0", '"GPU-a::1.0"'),
-        ("GPU-a::x", '"GPU-a::x"'),
-        ("GPU-a::1\n", '"GPU-a::1\\n"'),
-        ("GPU-a::\u0661", '"GPU-a::\\u0661"'),
-        ("GPU-a::1234567890", '"GPU-a::1234567890"'),
-        ("x" * 65, '"' + "x" * 64 + '"...'),
+        *("", "GPU-a", "GPU-a:0", "::0", "GPU-a::", "GPU-a::00", "GPU-a::-1", "GPU-a::1.0"),
+        *("GPU-a::x", "GPU-a::1\n", "GPU-a::\u0661", "GPU-a::1234567890", "x" * 65),
     ],
 )
-def test_a_device_id_that_is_no_ticket_is_refused(device_id: str, shown: str) -> None:
+def test_a_device_id_that_is_no_ticket_is_refused(device_id: str) -> None:
     with pytest.raises(GrantError) as caught:
         Ticket.parse(device_id)
     assert str(caught.value) == (
-        f"device ID {shown} is not <card uuid>::<place>: it was not given out by this agent"
+        f"device ID {quote(device_id)} is not <card uuid>::<place>: "
+        "it was not given out by this agent"
     )
 
 
@@ -60,18 +50,14 @@ def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
 
 
 def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
-    node = DeviceTable(Inventory((card(0, blocks=3), card(1, blocks=1))), BLOCK)
+    """Memory that fills no block is not given out."""
+    node = DeviceTable(Inventory((card(0, blocks=7), card(1, blocks=2))), 2 * BLOCK)
     assert list(node.tickets(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
     assert list(node.tickets(CORE)) == [
         *(f"GPU-0::{place}" for place in range(100)),
         *(f"GPU-1::{place}" for place in range(100)),
     ]
     assert node.tickets(CORE)["GPU-1::7"] == Ticket("GPU-1", 7)
-
-
-def test_memory_that_fills_no_block_is_not_given_out() -> None:
-    inventory = Inventory((card(0, blocks=3),))
-    assert len(DeviceTable(inventory, 2 * BLOCK).tickets(MEMORY)) == 1
 
 
 def test_a_block_larger_than_a_card_is_refused() -> None:
@@ -90,32 +76,19 @@ def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "device_id", "message"),
+    ("resource", "device_id", "what"),
     [
-        (
-            CORE,
-            "nvidia0",
-            'device ID "nvidia0" is not <card uuid>::<place>: it was not given out by this agent',
-        ),
-        (CORE, "GPU-9::0", 'device ID "GPU-9::0" names a card this node does not have'),
-        (
-            CORE,
-            "GPU-0::100",
-            'device ID "GPU-0::100" names a core place beyond the 100 of its card',
-        ),
-        (
-            MEMORY,
-            "GPU-0::10",
-            'device ID "GPU-0::10" names a memory place beyond the 10 of its card',
-        ),
+        (CORE, "GPU-9::0", "a card this node does not have"),
+        (CORE, "GPU-0::100", "a core place beyond the 100 of its card"),
+        (MEMORY, "GPU-0::10", "a memory place beyond the 10 of its card"),
     ],
 )
 def test_a_device_id_of_no_place_of_this_node_is_refused(
-    resource: Resource, device_id: str, message: str
+    resource: Resource, device_id: str, what: str
 ) -> None:
     with pytest.raises(GrantError) as caught:
         device_table().read(resource, ["GPU-0::1", device_id])
-    assert str(caught.value) == message
+    assert str(caught.value) == f'device ID "{device_id}" names {what}'
 
 
 @patient

@@ -270,7 +270,11 @@ class _Reading:
         return next((each.given for each in self._served if each.is_pod(pod, uid)), {})
 
     def _listed_pod(self, each: Identified) -> RecordedPod:
-        """Return a listed pod with what it holds: all that List shows, whatever else is known."""
+        """Return a listed pod with what it holds.
+
+        That is what ``List`` shows, then our answers if it is in service, then what is written of
+        containers that ``List`` does not show, unless the kubelet has freed the pod since.
+        """
         shown = {one.name: one.held for one in each.entry.containers}
         written = self.written.pods.get(each.uid, NOT_WRITTEN)
         # The file was read before: where List shows something else, the kubelet has freed it (R2).
@@ -299,7 +303,7 @@ class _Reading:
         return pod
 
     def _is_rejected(self, pod: RecordedPod, *, silent: bool) -> bool:
-        """Return whether the pod was rejected, and an old List shows it all the same (K8).
+        """Return whether a listed pod was rejected or has ended: an old List shows it still (K8).
 
         That matters only for what its init containers had. One that had nothing may be another of
         its name.
@@ -322,9 +326,8 @@ class _Reading:
 
     def _is_over(self, me: PodId, view: PodView | None, held: Containers, shown: Record) -> bool:
         """Return whether what is written of a pod that ``List`` does not show is free (R2)."""
-        if (
-            self.listed is None
-        ):  # a pod deleted by force may run on, and its places be offered (K15)
+        # Without List: a pod deleted by force may run on, and its places be offered (K15).
+        if self.listed is None:
             return view is not None and view.terminal
         if me.uid in self.seen.listed or me.uid in self.seen.freed:
             return True

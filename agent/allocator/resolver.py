@@ -49,7 +49,7 @@ class Resolution:
         container: what it asks for.
         view: what the API shows of the pod; ``None`` where only the kubelet knows it.
         evidence: how it was settled.
-        rivals: other containers that may be asking as well, the likeliest first.
+        rivals: containers of its tier that may be asking as well, the likeliest first.
     """
 
     pod: PodId
@@ -72,7 +72,7 @@ class Turn:
         asker: the pod of the last call, by the kubelet's UID; ``None`` before the first call to
             this kubelet.
         listed: how often ``List`` showed each shape then; ``None`` where that is not known.
-        guessed: that pod was guessed, and ``List`` has not shown yet what it was given.
+        guessed: that pod was guessed; once ``List`` shows what it was given, the guess was right.
         passed: pods that lacked something while another was asking, or when a call was refused:
             their admission has ended.
         before: what the last call for another pod had left: valid again if the guess was wrong.
@@ -143,7 +143,10 @@ class Turn:
         return asker is not None and asker.key == pod.id.key and asker.uid in {"", pod.uid}
 
     def is_new(self, pod: RecordedPod, record: Record) -> bool:
-        """Return whether a pod is listed only since the last call: its shape is there more now."""
+        """Return whether a pod is listed only since the last call: its shape is there more now.
+
+        Where nothing is known of the last call, every pod is new.
+        """
         if self.listed is None or pod.shape not in self.listed:
             return True
         grown = record.shapes.get(pod.shape, 0) - self.listed[pod.shape]
@@ -163,7 +166,8 @@ def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -
         ask: what the call says.
         record: who holds what.
         turn: what the last call has left.
-        last_resort: also try pods whose admission has ended, by what is known: that may be wrong.
+        last_resort: also try pods that were listed before and are not the last asker. Their
+            admission has ended if all is known, which it may not be.
 
     Raises:
         ResolutionError: no pod can be asking this; the message says which are waiting.
@@ -179,7 +183,7 @@ def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -
         candidates = known or found
         if candidates:
             candidates.sort(key=lambda one: _order(one[0], record, turn), reverse=record.listing)
-            # Another pod that only seems to have been there before may be a remade one.
+            # A pod counted as listed before may be a new one of the same name.
             certain = tier in found_tiers.certain and all(
                 waiting(ask, pod) is None for pod in found_tiers.others
             )
@@ -223,7 +227,7 @@ def tiers(record: Record, turn: Turn) -> Tiers:
             (last if is_last else rest).append(each)
     untried = [each for each in new if each.kubelet_id not in turn.tried] or new
     others = [each for each in rest if each.kubelet_id not in turn.passed | turn.tried]
-    certain = [untried] if len(untried) == len(new) else []
+    certain = [] if any(each.kubelet_id in turn.tried for each in new) else [untried]
     # The last asker is certain if no newcomer lacks anything, and it was no guess or is shown.
     confirmed = not turn.guessed or all(each.shows for each in last)
     if confirmed and not any(each.lacks for each in new):

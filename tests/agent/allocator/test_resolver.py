@@ -77,6 +77,7 @@ GUESSED_A = _turn(A, asker=VIEW_A, guessed=True)
 AFTER_C = _turn(A, C, asker=VIEW_C)
 A_OF_TWO = _turn(A, B, asker=VIEW_A)
 B_PASSED = replace(_turn(A, B), passed=frozenset({VIEW_B.id}))
+B_TRIED = replace(AFTER_FULL_A, tried=frozenset({VIEW_B.id}))
 
 
 def _resolve(
@@ -108,6 +109,7 @@ def _refusal(record: Record, turn: Turn, *, last_resort: bool = True) -> str:
         "an agent's first call: who is new?": ([A, B, C_FULL], STARTED, "order: u-b u-a"),
         "as a last resort one that was there": ([A_FULL, B], A_OF_TWO, "order: u-b"),
         "of these one that no other has passed": ([A, B], B_PASSED, "order: u-a"),
+        "the only newcomer was guessed wrongly": ([A_FULL, B], B_TRIED, "order: u-b"),
         "another is over": ([A, replace(B, over=True)], NEW, "witness: u-a"),
         "another has ended": ([A, B_ENDED], NEW, "witness: u-a"),
         "a name with other containers is new": ([A_OTHER], AFTER_A, "witness: other"),

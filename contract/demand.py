@@ -2,12 +2,14 @@
 
 Counts are read from ``limits``: Kubernetes makes ``requests`` equal for extended
 resources (``ValidateResourceRequirements``), and the kubelet loops over ``limits``
-when it allocates devices.
+when it allocates devices. A limit of 0 asks for nothing, as if it was left out: the kubelet
+makes no call for it, and charts write it for a container without a GPU.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from contract.errors import Fault, FieldError, InvalidDemand, quote
@@ -19,6 +21,12 @@ CORES_PER_CARD = 100
 
 LARGEST_COUNT = 2**31 - 1
 """The kubelet sends the size of a preferred allocation as an int32."""
+
+
+_MOST_BLOCKS = 2**24
+"""More memory than any container is given: 16 TiB in the smallest blocks there are, of 1 MiB."""
+
+_USUAL_BLOCK = 2**28  # bytes: gpu-manager's, and the agent's unless --memory-block is set
 
 
 # A dict is the answer nearly always, and an abstract class is slow to ask.
@@ -105,13 +113,13 @@ class PodDemand:
 
 
 def asks_for_gpus(spec: object, names: Names) -> bool:
-    """Return whether any container of *spec* mentions one of our resources, valid or not.
+    """Return whether any container of *spec* asks for one of our resources, validly or not.
 
     Args:
         spec: a pod spec as decoded JSON; anything else simply asks for nothing.
         names: the names to look for.
     """
-    return any(_mentions(each, names) for *_, each in _containers(spec))
+    return any(_asks(each, names) for *_, each in walk_containers(spec))
 
 
 def read_pod_demand(
@@ -131,8 +139,8 @@ def read_pod_demand(
     found: list[ContainerDemand] = []
     errors: list[FieldError] = []
     left = _LeftOver()
-    for field, index, container in _containers(spec):
-        if not _mentions(container, names):
+    for field, index, container in walk_containers(spec):
+        if not _asks(container, names):
             continue
         where = f"{path}.{field}[{index}].resources"
         demand, wrong = _read_container(container, names, where)
@@ -254,7 +262,7 @@ def parse_pod_demand(spec: object, names: Names, *, path: str = "spec") -> PodDe
     return demand
 
 
-def _containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+def walk_containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """Walk the containers in the kubelet's order of admission: init list first, then containers.
 
     Yields:
@@ -276,16 +284,19 @@ def _kind(field: str, container: Mapping[str, Any]) -> ContainerKind:
     return ContainerKind.SIDECAR if restartable else ContainerKind.INIT
 
 
-def _mentions(container: Mapping[str, Any], names: Names) -> bool:
-    """Return whether a container has one of our resources in its limits or requests."""
+def _asks(container: Mapping[str, Any], names: Names) -> bool:
+    """Return whether a container has one of our resources in its limits or requests, not as 0."""
     if not isinstance(container.get("resources"), _MAPPINGS):
         return False
-    limits, requests = _listings(container)
     core, memory = names.core, names.memory
-    return core in limits or memory in limits or core in requests or memory in requests
+    return any(
+        name in listing and parse_quantity(listing[name]) != 0
+        for listing in listings_of(container)
+        for name in (core, memory)
+    )
 
 
-def _listings(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def listings_of(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a container's limits and requests; what is no mapping counts as empty."""
     resources = container.get("resources")
     if not isinstance(resources, _MAPPINGS):
@@ -305,11 +316,11 @@ def _name(container: Mapping[str, Any]) -> str:
 def _read_container(
     container: Mapping[str, Any], names: Names, path: str
 ) -> tuple[Demand, list[FieldError]]:
-    limits, requests = _listings(container)
+    limits, requests = listings_of(container)
     cores, errors = _read_resource(names.core, limits, requests, path)
     if cores is not None:
         errors += _check_cores(cores, limits, names, path)
-    memory, wrong = _read_resource(names.memory, limits, requests, path)
+    memory, wrong = _read_resource(names.memory, limits, requests, path, is_memory=True)
     errors += wrong
     if cores is not None and memory is not None:  # a count that is no number is told already
         errors += _check_together(Demand(cores, memory), names, path)
@@ -317,9 +328,14 @@ def _read_container(
 
 
 def _read_resource(
-    resource: str, limits: Mapping[str, Any], requests: Mapping[str, Any], path: str
+    resource: str,
+    limits: Mapping[str, Any],
+    requests: Mapping[str, Any],
+    path: str,
+    *,
+    is_memory: bool = False,
 ) -> tuple[int | None, list[FieldError]]:
-    """Read one count: 0 when absent, ``None`` when present and unreadable."""
+    """Read one count: 0 when absent or 0, ``None`` when present and unreadable."""
     if resource not in limits:
         if resource not in requests:
             return 0, []
@@ -332,7 +348,7 @@ def _read_resource(
                 "requests-without-limits",
             )
         ]
-    count, errors = _read_count(limits[resource], resource, path)
+    count, errors = _read_count(limits[resource], resource, path, is_memory=is_memory)
     if resource in requests and not (count is not None and _same(requests, limits, resource)):
         asked = parse_quantity(requests[resource])
         if asked is None or (count is not None and asked != count):
@@ -355,20 +371,34 @@ def _same(requests: Mapping[str, Any], limits: Mapping[str, Any], resource: str)
     return isinstance(asked, str) and isinstance(limit, str) and asked == limit
 
 
-def _read_count(value: object, resource: str, path: str) -> tuple[int | None, list[FieldError]]:
+def _read_count(
+    value: object, resource: str, path: str, *, is_memory: bool
+) -> tuple[int | None, list[FieldError]]:
     number = parse_quantity(value)
     if number is None:
         detail, rule = 'must be a whole number such as "50"', "not-a-number"
     elif number.denominator != 1:
         detail, rule = "must be a whole number, it cannot be divided further", "not-whole"
-    elif number <= 0:
-        detail, rule = "must be at least 1: leave it out to ask for none", "not-positive"
+    elif number < 0:
+        detail, rule = "must not be negative: leave it out to ask for none", "negative"
+    elif is_memory and _are_bytes(value, number):
+        blocks = max(1, round(number / _USUAL_BLOCK))
+        detail = f"is counted in blocks, not in bytes: with blocks of 256 MiB write {blocks}"
+        rule = "memory-in-bytes"
     elif number > LARGEST_COUNT:
         detail, rule = f"must be at most {LARGEST_COUNT}", "too-large"
     else:
         return int(number), []
     where = f"{path}.limits[{resource}]"
     return None, [FieldError(where, Fault.INVALID, detail, rule, quote(value))]
+
+
+def _are_bytes(value: object, number: Fraction | int) -> bool:
+    """Return whether a count of memory blocks was meant as bytes: so many, or with a binary unit.
+
+    Decimal units are no sign: the API server writes ``8k`` for 8000.
+    """
+    return _MOST_BLOCKS < number < 2**63 or (isinstance(value, str) and value.endswith("i"))
 
 
 def _check_cores(

@@ -153,6 +153,10 @@ def _as_integer(quantity: Fraction) -> IntType:
     return IntType(quantity.numerator)
 
 
+def _sign(quantity: Fraction) -> IntType:
+    return IntType((quantity > 0) - (quantity < 0))
+
+
 def _is_sorted(values: list[Any]) -> BoolType:
     return BoolType(all(before <= after for before, after in pairwise(values)))
 
@@ -165,6 +169,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "isInteger": _is_integer,
     "asInteger": _as_integer,
+    "sign": _sign,
     "isSorted": _is_sorted,
     "join": _join,
 }

@@ -115,7 +115,8 @@ def test_a_container_is_found_by_its_name() -> None:
         ("100", None, Demand(100, 0)),
         ("1k", "7", Demand(1000, 7)),
         ("50000m", "2e1", Demand(50, 20)),
-        ("50", str(LARGEST_COUNT), Demand(50, LARGEST_COUNT)),
+        ("50", "16777216", Demand(50, 2**24)),
+        ("100", "0", Demand(100, 0)),
     ],
 )
 def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
@@ -172,8 +173,9 @@ def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memor
 _WHOLE_CARDS = "more than one card must be a multiple of 100 (100 is one whole card): ask for "
 _NUMBER = 'must be a whole number such as "50"'
 _WHOLE = "must be a whole number, it cannot be divided further"
-_POSITIVE = "must be at least 1: leave it out to ask for none"
+_NEGATIVE = "must not be negative: leave it out to ask for none"
 _MOST = "must be at most 2147483647"
+_BYTES = "is counted in blocks, not in bytes: with blocks of 256 MiB write "
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,9 @@ def test_a_share_needs_memory_and_memory_needs_cores() -> None:
         f"{MEMORY_LIMIT}: Required value: a shared card needs memory: 99 of 100 cores "
         "share a card with others, say how many memory blocks to take, at least 1"
     )
+    assert _refusals(_limits("99", "0")) == [found], "0 is none"
     (found,) = _refusals(_limits(memory="4"))
+    assert _refusals(_limits("0", "4")) == [found]
     assert found == (
         f"{CORE_LIMIT}: Required value: memory (4) without cores: add 1 to 99 cores for a "
         "share of one card, or a multiple of 100 for whole cards"
@@ -206,8 +210,7 @@ def test_a_share_needs_memory_and_memory_needs_cores() -> None:
 
 
 _BAD_COUNTS = [
-    (0, "0", _POSITIVE),
-    ("-1k", '"-1k"', _POSITIVE),
+    ("-1k", '"-1k"', _NEGATIVE),
     ("1.5", '"1.5"', _WHOLE),
     ("-0.5", '"-0.5"', _WHOLE),
     ("", '""', _NUMBER),
@@ -216,19 +219,44 @@ _BAD_COUNTS = [
     (True, "true", _NUMBER),
     ([50], "a list", _NUMBER),
     (float("inf"), "Infinity", _NUMBER),
-    ("2147483648", '"2147483648"', _MOST),
     pytest.param(10**10_000, "a number of 33220 bits", _MOST, id="huge"),
 ]
 
 
 @pytest.mark.parametrize("resource", [CORE, MEMORY])
 @pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
-def test_a_count_must_be_a_positive_whole_number_and_is_told_of_once(
+def test_a_count_must_be_a_whole_number_and_is_told_of_once(
     resource: str, count: object, found: str, rule: str
 ) -> None:
     limits = {CORE: "50", MEMORY: "4"} | {resource: count}
     assert _refusals(_spec({"limits": limits})) == [
         f"{PATH}.limits[{resource}]: Invalid value: {found}: {rule}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "blocks"),
+    [
+        ("16Gi", "64"),
+        ("8Gi", "32"),
+        ("8Mi", "1"),
+        ("8G", "30"),
+        ("500M", "2"),
+        (str(2**24 + 1), "1"),
+        (8 * 2**30, "32"),
+    ],
+)
+def test_memory_written_in_bytes_is_refused_with_the_blocks_to_write(
+    memory: object, blocks: str
+) -> None:
+    (found,) = _refusals(_limits("50", memory))
+    assert found.startswith(f"{MEMORY_LIMIT}: Invalid value: ")
+    assert found.endswith(f": {_BYTES}{blocks}")
+
+
+def test_more_cores_than_the_kubelet_can_ask_for_are_refused() -> None:
+    assert _refusals(_limits("2147483648")) == [
+        f'{CORE_LIMIT}: Invalid value: "2147483648": {_MOST}'
     ]
 
 
@@ -366,6 +394,8 @@ def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
         {"containers": [None, "c", 1, [], {}, {"resources": [CORE]}]},
         {"containers": [{"resources": {"limits": CORE, "requests": [MEMORY]}}]},
         {"ephemeralContainers": [{"resources": {"limits": {CORE: "50"}}}]},
+        {"containers": [{"resources": {"limits": {CORE: "0", MEMORY: 0}, "requests": {CORE: 0}}}]},
+        {"containers": [{"resources": {"limits": {CORE: "0m", MEMORY: "-0.0"}}}]},
     ],
 )
 def test_what_is_no_spec_with_our_resources_asks_for_nothing(spec: object) -> None:
@@ -383,11 +413,11 @@ def test_a_container_without_a_name_is_read_all_the_same() -> None:
     [
         ("limits", CORE, None),
         ("requests", CORE, "x"),
-        ("limits", MEMORY, 0),
+        ("limits", MEMORY, "-1"),
         ("requests", MEMORY, 1),
     ],
 )
-def test_a_container_that_mentions_a_resource_asks_for_gpus_valid_or_not(
+def test_a_container_that_asks_for_a_resource_asks_for_gpus_valid_or_not(
     field: str, resource: str, count: object
 ) -> None:
     assert asks_for_gpus(_spec({field: {resource: count}}), NAMES)
@@ -439,7 +469,7 @@ def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec:
         assert bool(error.value) == (error.fault is Fault.INVALID)
 
 
-@given(st.integers(1, LARGEST_COUNT), st.integers(0, LARGEST_COUNT))
+@given(st.integers(1, LARGEST_COUNT), st.integers(0, 2**24))
 def test_the_rules_accept_exactly_shares_with_memory_and_whole_cards(
     cores: int, memory: int
 ) -> None:

@@ -58,7 +58,8 @@ _UNSTAMPED = (
     "does not have the stamps of the webhook of gpu-turnstile"
 )
 _PARTS = "spec.initContainers: Invalid value: one asks for more than a whole card"
-_RANGE = "must be 1 to 2147483647: leave it out to ask for none"
+_RANGE = "must be a whole number, 0 to 2147483647"
+_BLOCKS_RANGE = "must be a whole number of blocks, 0 to 16777216"
 _RECORDS = {
     NAMES.gpu_allocation: "{}",
     NAMES.bind_order: "1",
@@ -170,16 +171,23 @@ CREATIONS = [
         [("", "8")],
         denied=[f"container c0: {_CORES}: Required value: memory without cores"],
     ),
+    Creation("zeros, which ask for nothing", [("0", "0"), ("0", "")], annotations={}),
+    Creation("zeros beside a share and a card", [("50", "8"), ("0", ""), ("100", "0")]),
     Creation(
-        "no cores", [("0", "")], denied=[f'container c0: {_CORES}: Invalid value: "0": {_RANGE}']
+        "a share of no memory",
+        [("50", "0")],
+        denied=[f"container c0: {_BLOCKS}: Required value: a shared card needs memory"],
     ),
     Creation(
-        "no memory",
-        [("50", "0")],
-        denied=[f'container c0: {_BLOCKS}: Invalid value: "0": {_RANGE}'],
+        "memory with zero cores",
+        [("0", "8")],
+        denied=[f"container c0: {_CORES}: Required value: memory without cores"],
     ),
     Creation("too many cores", [("2147483648", "")], denied=[_RANGE]),
     Creation("more than CEL can count", [("8Ei", ""), ("50", "9E")], denied=[_RANGE]),
+    Creation("memory in bytes", [("50", "8Gi")], denied=[_BLOCKS_RANGE]),
+    Creation("memory in bytes, few of them", [("50", "8Mi")], denied=[_BLOCKS_RANGE]),
+    Creation("a lot of memory", [("100", "16777216")]),
     Creation(
         "all that can be wrong with counts, at once",
         [("50", ""), ("", "1"), ("250", "")],

@@ -70,14 +70,13 @@ SENT: dict[str, Json] = {
         "initContainers": [PLAIN, _asking(limits=GPU) | {"restartPolicy": "Always"}],
     },
     "the last of many": {"containers": [PLAIN] * 20 + [_asking(limits=GPU)]},
-    "zero, an error to be told": {"containers": [_asking(limits={NAMES.core: "0"})]},
+    "less than zero, an error to be told": {"containers": [_asking(limits={NAMES.core: "-1"})]},
 }
 KEPT_AWAY: dict[str, Json] = {
     "a plain pod": {"containers": [PLAIN]},
     "resources that say nothing": {"containers": [PLAIN | {"resources": {}}]},
     "other resources": {"containers": [_asking(limits={"cpu": "1"}, requests={"cpu": "1"})]},
     "another's GPUs": {"containers": [_asking(limits={"nvidia.com/gpu": "1"})]},
-    "another domain": {"containers": [_asking(limits={"example.com/vcuda-core": "1"})]},
     "no container": {},
     "resource claims": {"containers": [PLAIN | {"resources": {"claims": [{"name": "gpu"}]}}]},
 }
@@ -87,6 +86,37 @@ KEPT_AWAY: dict[str, Json] = {
 def test_what_asks_for_gpus_reaches_the_webhook_and_nothing_else(entry: str) -> None:
     for what, spec in {**SENT, **KEPT_AWAY}.items():
         assert reaches(entry, _wrap(STEPS[entry], spec)) == (what in SENT), what
+
+
+MISSPELT = "misspelt.gpu-turnstile.io"
+NEARLY = {
+    "another domain": {"containers": [_asking(limits={"example.com/vcuda-core": "1"})]},
+    "a wrong name": {"containers": [PLAIN, _asking(limits={"tencent.com/vcuda-cores": "1"})]},
+    "in requests of an init container": {
+        "initContainers": [_asking(requests={"tencent.com/vcuda-mem": "1"})]
+    },
+}
+
+
+@pytest.mark.parametrize("entry", STEPS)
+@pytest.mark.parametrize("spec", NEARLY.values(), ids=[*NEARLY])
+def test_names_that_are_nearly_ours_are_told_of_and_no_pod_waits_for_that(
+    entry: str, spec: Json
+) -> None:
+    assert reaches(entry, _wrap(STEPS[entry], spec)) == (entry != PODS)
+    assert reaches(MISSPELT, {"spec": spec})
+
+
+def test_the_entry_for_names_that_are_nearly_ours_is_asked_about_nothing_else() -> None:
+    for what, spec in {**SENT, **KEPT_AWAY}.items():
+        assert not reaches(MISSPELT, {"spec": spec}), what
+    assert not reaches(MISSPELT, {})
+
+
+@pytest.mark.parametrize("zero", ["0", 0])
+def test_a_pod_of_zeros_waits_for_nobody(zero: object) -> None:
+    asked = {NAMES.core: zero, NAMES.memory: zero}
+    assert not reaches(PODS, {"spec": {"containers": [_asking(limits=asked, requests=asked)]}})
 
 
 @pytest.mark.parametrize("entry", STEPS)
@@ -127,7 +157,7 @@ def test_what_others_annotate_is_no_reason_either(key: str) -> None:
 
 
 _LISTING = st.dictionaries(
-    st.sampled_from([NAMES.core, NAMES.memory, "cpu", "example.com/vcuda-core", "nvidia.com/gpu"]),
+    st.sampled_from([NAMES.core, NAMES.memory, "cpu", "example.com/core", "nvidia.com/gpu"]),
     st.sampled_from(["0", "1", "50", "100", "many"]),
     max_size=3,
 )
@@ -171,6 +201,7 @@ def test_a_pod_waits_for_its_stamps_and_nothing_else_waits_for_the_webhook() -> 
     assert {name: each["failurePolicy"] for name, each in _webhooks().items()} == {
         "pods.gpu-turnstile.io": "Fail",
         "bindings.gpu-turnstile.io": "Ignore",
+        MISSPELT: "Ignore",
         **{name: "Ignore" for name in STEPS if name != PODS},
     }
 
@@ -193,9 +224,8 @@ def _namespaces() -> list[str]:
     return [each["metadata"]["name"] for each in OBJECTS if each["kind"] == "Namespace"]
 
 
-@pytest.mark.parametrize("entry", STEPS)
+@pytest.mark.parametrize("entry", [PODS, MISSPELT])
 def test_the_domain_stands_once_between_the_first_quotes(entry: str) -> None:
-    assert _webhooks()[entry]["matchConditions"]
-    for each in _webhooks()[entry]["matchConditions"]:
-        assert each["expression"].count("tencent.com") == 1
-        assert each["expression"].split("'")[1] == "tencent.com"
+    (condition,) = _webhooks()[entry]["matchConditions"]
+    assert condition["expression"].count("tencent.com") == 1
+    assert condition["expression"].split("'")[1] == "tencent.com"

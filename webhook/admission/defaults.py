@@ -6,6 +6,7 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, read_pod_demand
 from contract.names import Names
+from contract.quantity import parse_quantity
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.patches import set_value
 from webhook.admission.verdicts import Operation, cut
@@ -98,7 +99,9 @@ def choose_runtime_class(spec: Mapping[str, Any], name: str) -> tuple[Operation,
 
 def _names_memory(resources: Mapping[str, Any], names: Names) -> bool:
     return any(
-        isinstance(listing, Mapping) and names.memory in listing
+        isinstance(listing, Mapping)
+        and names.memory in listing
+        and parse_quantity(listing[names.memory]) != 0
         for listing in (resources.get("limits"), resources.get("requests"))
     )
 

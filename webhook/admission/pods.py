@@ -1,6 +1,7 @@
 """The verdict on a new pod: validated, stamped, cleared of copied stamps."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from contract.errors import InvalidStamp
@@ -82,9 +83,12 @@ def decide_pod(
     found = read_pod(filled.pod, names)
     if found is None:
         return _drop_ours(pod, names=names, stamp=stamp)
-    demand, errors = found
+    demand, errors, others = found
     if errors:
         return Verdict(errors=errors)
+    if not demand:
+        dropped = _drop_ours(pod, names=names, stamp=stamp)
+        return replace(dropped, warnings=bounded((*others, *dropped.warnings)))
     given = annotations_of(pod)
     place = stamp()
     changes = changes_at_create(given, names, place)
@@ -99,6 +103,7 @@ def decide_pod(
         ),
         warnings=bounded(
             (
+                *others,
                 *filled.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),

@@ -1,18 +1,31 @@
 """Validation of a pod or a pod template: its GPU requests, and every error in them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.demand import PodDemand, read_pod_demand
 from contract.errors import Fault, FieldError, quote
 from contract.names import Names
+from contract.spelling import find_misspelt
 from contract.wishes import read_wishes
 from webhook.admission.annotations import annotations_of
 
 
-def read_pod(
-    pod: Mapping[str, Any], names: Names, *, path: str = ""
-) -> tuple[PodDemand, tuple[FieldError, ...]] | None:
+class ReadPod(NamedTuple):
+    """A pod, or the template of one, as far as it is about GPUs.
+
+    Attributes:
+        demand: the requests that can be read.
+        errors: everything that is wrong.
+        warnings: about resources that are not ours.
+    """
+
+    demand: PodDemand
+    errors: tuple[FieldError, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_pod(pod: Mapping[str, Any], names: Names, *, path: str = "") -> ReadPod | None:
     """Read a pod, or the template of one: both have ``metadata`` and ``spec``.
 
     Args:
@@ -21,14 +34,14 @@ def read_pod(
         path: prefix of ``metadata`` and ``spec`` in paths.
 
     Returns:
-        Its requests and every error, or ``None`` when it requests no GPU.
+        ``None`` when it requests no GPU.
     """
     demand, wrong = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
-    # A container that names one of our resources has a request for it, or an error.
+    misspelt, warnings = find_misspelt(pod.get("spec"), names, path=f"{path}spec")
     if not demand and not wrong:
-        return None
-    metadata = pod.get("metadata")
-    return demand, (*_check_metadata(metadata, path), *_check_wishes(pod, names, path), *wrong)
+        return ReadPod(demand, misspelt, warnings) if misspelt or warnings else None
+    about = (*_check_metadata(pod.get("metadata"), path), *_check_wishes(pod, names, path))
+    return ReadPod(demand, (*about, *wrong, *misspelt), warnings)
 
 
 def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:

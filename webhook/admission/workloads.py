@@ -82,14 +82,17 @@ def decide_workload(
     found = read_pod(filled.pod, names, path=path)
     if found is None:
         return Verdict()
-    demand, errors = found
+    demand, errors, others = found
     if set(errors) - set(_errors(old, steps, names, path)):
         return Verdict(errors=errors)
+    before = (*(f"as before, its pods are refused: {each}" for each in errors), *others)
+    if not demand:
+        return Verdict(warnings=bounded(before))
     given = annotations_of(template)
     return Verdict(
         warnings=bounded(
             (
-                *(f"as before, its pods are refused: {each}" for each in errors),
+                *before,
                 *filled.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
@@ -117,4 +120,4 @@ def _errors(
     old: Mapping[str, Any] | None, steps: tuple[str, ...], names: Names, path: str
 ) -> tuple[FieldError, ...]:
     found = read_pod(_template(old, steps), names, path=path)
-    return () if found is None else found[1]
+    return () if found is None else found.errors

@@ -59,6 +59,7 @@ def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_
     ]
     pod["spec"]["containers"] = [
         _asking("main", limits={CORE: "99"}, requests={}),
+        _asking("zero", limits={CORE: "10", MEMORY: "0"}, requests={CORE: "10", MEMORY: "0"}),
         _asking("knows", limits={CORE: "50", MEMORY: "8"}),
         _asking("whole", limits={CORE: "200"}),
         _asking("plain", limits={"cpu": "1"}),
@@ -68,6 +69,7 @@ def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_
         "container load: no memory: gets 1 block, 1% of the largest card (97)",
         "container side: no memory: gets 48 blocks, 50% of the largest card (97)",
         "container main: no memory: gets 96 blocks, 99% of the largest card (97)",
+        "container zero: no memory: gets 9 blocks, 10% of the largest card (97)",
     )
     expected = copy.deepcopy(pod["spec"])
     expected["initContainers"][0]["resources"]["limits"][MEMORY] = "1"
@@ -77,6 +79,8 @@ def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_
         "limits": {CORE: "99", MEMORY: "96"},
         "requests": {MEMORY: "96"},
     }
+    for listing in expected["containers"][1]["resources"].values():
+        listing[MEMORY] = "9"
     after = applied(pod, verdict)
     assert after["spec"] == expected
     assert _decide(after).warnings == ()  # a reinvocation has nothing more to fill in
@@ -87,7 +91,7 @@ def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_
     [
         ({"limits": {CORE: "150"}}, ("not-whole-cards",)),
         ({"limits": {MEMORY: "8"}}, ("memory-without-cores",)),
-        ({"limits": {CORE: "50", MEMORY: "0"}}, ("not-positive",)),
+        ({"limits": {CORE: "50", MEMORY: "-1"}}, ("negative",)),
         ({"limits": {CORE: "50", MEMORY: "x"}}, ("not-a-number",)),
         ({"limits": {CORE: "50"}, "requests": {MEMORY: "8"}}, ("requests-without-limits",)),
         ({"limits": {CORE: "50"}, "requests": {CORE: "60"}}, ("requests-differ",)),

@@ -74,6 +74,30 @@ def test_a_pod_without_gpus_passes_untouched(pod: Json, annotations: Json) -> No
     assert decide_pod(pod, names=NAMES, stamp=no_stamp) == Verdict()
 
 
+def test_a_limit_of_0_asks_for_no_gpu(pod: Json) -> None:
+    """Charts write it, and the kubelet makes no call for it."""
+    _with_resources(pod, {"limits": {CORE: "0", MEMORY: 0}, "requests": {CORE: "0", MEMORY: "0"}})
+    assert decide_pod(pod, names=NAMES, stamp=no_stamp) == Verdict()
+
+
+def test_resources_whose_names_are_nearly_ours_are_refused_or_warned_of(pod: Json) -> None:
+    pod["metadata"]["annotations"] = {"tencent.com/gpu-assigned": "true"}
+    theirs = {"limits": {"example.com/vcuda-core": "50"}}
+    verdict = _decide(_with_resources(pod, theirs))
+    warning = f"write {CORE}, example.com/vcuda-core is not served here"
+    assert verdict.warnings[0] == warning
+    assert applied(pod, verdict)["metadata"]["annotations"] == {}
+    pod["spec"]["containers"].append({"name": "b", "resources": {"limits": {CORE: "100"}}})
+    assert _decide(pod).warnings[0] == warning
+    misspelt = {"limits": {CORE: "50", "tencent.com/vcuda-mem": "8"}}
+    assert _decide(_with_resources(pod, misspelt)).rules == ("misspelt", "share-without-memory")
+    (error,) = _decide(_with_resources(pod, {"limits": {"tencent.com/vcuda-mem": "8"}})).errors
+    assert str(error) == (
+        f'{LIMITS}[tencent.com/vcuda-mem]: Invalid value: "8": no node has such a resource: '
+        f"write {MEMORY}"
+    )
+
+
 @pytest.mark.parametrize(
     "key", ["gpu-assigned", "gpu-allocation", "admission-order", "predicate-gpu-idx-0"]
 )

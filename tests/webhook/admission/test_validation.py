@@ -17,9 +17,8 @@ def test_a_pod_without_gpus_is_not_read(pod: Json) -> None:
 def test_metadata_may_be_missing(pod: Json, metadata: object) -> None:
     found = read_pod(pod | {"metadata": metadata}, NAMES)
     assert found is not None
-    demand, errors = found
-    assert [each.name for each in demand.containers] == ["main"]
-    assert errors == ()
+    assert [each.name for each in found.demand.containers] == ["main"]
+    assert found.errors == ()
 
 
 @pytest.mark.parametrize("path", ["", "spec.jobTemplate.spec.template."])
@@ -45,6 +44,6 @@ def test_every_finding_has_its_path_from_the_root(
     pod["spec"]["containers"][0]["resources"]["limits"] = {NAMES.core: "150"}
     found = read_pod(pod, NAMES, path=path)
     assert found is not None
-    first, second = found[1]
+    first, second = found.errors
     assert str(first) == f"{path}{message}"
     assert second.path == f"{path}spec.containers[0].resources.limits[{NAMES.core}]"

@@ -56,6 +56,24 @@ def _validate(review: Review, options: Options = DEFAULTS) -> Verdict:
     return validate_workload(review, names=NAMES, options=options)
 
 
+def test_a_template_that_asks_by_a_name_that_is_nearly_ours_is_refused_or_warned_of() -> None:
+    template = _template()
+    limits = template["spec"]["containers"][0]["resources"]["limits"]
+    limits["example.com/vcuda-core"] = "50"
+    verdict = _validate(_review(_workload(TEMPLATE, template)))
+    assert verdict == Verdict(
+        warnings=(f"write {CORE}, example.com/vcuda-core is not served here",)
+    )
+    limits["tencent.com/vcuda-cores"] = "50"
+    wrong = _workload(TEMPLATE, template)
+    (error,) = _validate(_review(wrong)).errors
+    assert str(error) == (
+        "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-cores]: Invalid "
+        f'value: "50": no node has such a resource: write {CORE}'
+    )
+    assert _validate(_review(wrong, wrong)).allowed, "an older error holds up nothing"
+
+
 @pytest.mark.parametrize("workload", KINDS, ids=lambda each: each[2])
 @pytest.mark.parametrize(
     ("operation", "named"), [("CREATE", "both"), ("CREATE", "kind"), ("UPDATE", "resource")]

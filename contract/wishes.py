@@ -1,7 +1,8 @@
 """The wishes of a pod's author: the webhook checks them, the agent follows them.
 
 ``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in any case. ``use-gpu-uuid``,
-``nouse-gpu-uuid``: cards. Lists are comma-separated. ``gpu-policy``: which card a share prefers.
+``nouse-gpu-uuid``: cards. Lists are comma-separated; what is empty is no wish.
+``gpu-policy``: which card a share prefers.
 ``gpu-node-policy``: which node the scheduler extender prefers.
 ``vcuda-core-limit``: how far a share may go beyond its cores while others leave them idle.
 """
@@ -98,23 +99,24 @@ def read_wishes(
     nouse_types = entries(names.nouse_gpu_type, "type")
     use_uuids = entries(names.use_gpu_uuid, "uuid")
     nouse_uuids = entries(names.nouse_gpu_uuid, "uuid")
-    for key, used, unused in (
-        (names.nouse_gpu_type, use_types, nouse_types),
-        (names.nouse_gpu_uuid, use_uuids, nouse_uuids),
+    types_out = all(any(each in one for each in nouse_types) for one in use_types)
+    for key, used, out in (
+        (names.nouse_gpu_type, use_types, types_out),
+        (names.nouse_gpu_uuid, use_uuids, set(use_uuids) <= set(nouse_uuids)),
     ):
-        if used and all(any(each in one for each in unused) for one in used):
+        if used and out:
             rule = f"rules out everything that {key.replace('/nouse-', '/use-')} asks for"
             errors.append(_refuse(path, key, annotations[key], rule, "wishes-contradict"))
     policies = []
     for key in (names.gpu_policy, names.gpu_node_policy):
         policy = annotations.get(key, "")
-        if key in annotations and policy not in POLICIES:
+        if policy not in ("", *POLICIES):
             rule = "must be " + " or ".join(POLICIES)
             errors.append(_refuse(path, key, policy, rule, "not-a-policy"))
             policy = ""
         policies.append(policy)
     core_limit: int | None = None
-    if names.core_limit in annotations:
+    if annotations.get(names.core_limit, "") != "":
         core_limit = _read_core_limit(annotations[names.core_limit])
         if core_limit is None:
             rule = f"must be a whole number, 1 to {CORES_PER_CARD} (more is read as that)"
@@ -133,17 +135,17 @@ def _read_core_limit(value: object) -> int | None:
 
 
 def _read_list(value: object, what: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:
-    """Read a list as far as it can be read; give the rule it breaks too, and that rule's name."""
+    """Read a list as far as it can be read; give the rule it breaks too, and that rule's name.
+
+    Empty entries are none: a chart writes ``""`` where its user wishes for nothing.
+    """
     if not isinstance(value, str):
         return (), ("must be text", "wish-not-text")
     listed = [entry.strip() for entry in value.split(",", _MOST_ENTRIES)]
     if len(listed) > _MOST_ENTRIES:
         rule = (f"must have at most {_MOST_ENTRIES} entries", "wish-too-long")
         return _known(listed[:_MOST_ENTRIES], what), rule
-    if not all(listed):
-        rule = ("must be a comma-separated list without empty entries", "wish-empty")
-        return _known(listed, what), rule
-    for entry in listed:
+    for entry in filter(None, listed):
         if what == "uuid" and not _UUID.match(entry):
             rule = (f"{quote(entry)} is no card UUID such as GPU-5f3c1a2e", "wish-not-a-uuid")
             return _known(listed, what), rule

@@ -1,6 +1,6 @@
 """A pod as the scheduler sees it: what it asks for, where it is, which cards it has. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from sys import intern
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
         shares: cores and blocks of those that share a card, the largest first.
         whole: those that take whole cards, the most memory first.
         most_cards: the container with the most cards.
-        asked: cores and blocks of the whole pod; init containers run before the others.
+        asked: cores and blocks of the whole pod when it has most.
         has_inits: whether ordinary init containers hand places on (fact K7).
     """
 
@@ -187,8 +187,6 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
     for container, misfit in find_misfits(demand):
         if misfit.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
             return Shape((), wishes, f"container {container.name}: {misfit.detail}")
-    kept = [need.demand for need in needs if need.kind is not ContainerKind.INIT]
-    inits = [need.demand for need in needs if need.kind is ContainerKind.INIT]
     shares = [(need.cores, need.blocks) for need in needs if need.demand.is_share]
     whole = [need for need in needs if not need.demand.is_share]
     return Shape(
@@ -198,12 +196,24 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
         tuple(sorted(shares, reverse=True)),
         tuple(sorted(whole, key=lambda need: -need.blocks)),
         max(needs, key=lambda need: need.cards),
-        (
-            max([sum(each.cores for each in kept), *(each.cores for each in inits)]),
-            max([sum(each.memory for each in kept), *(each.memory for each in inits)]),
-        ),
-        bool(inits),
+        _most_at_once(needs),
+        any(need.kind is ContainerKind.INIT for need in needs),
     )
+
+
+def _most_at_once(needs: Sequence[Need]) -> tuple[int, int]:
+    """Return the cores and the blocks that a pod has when it has most.
+
+    An ordinary init container runs beside the sidecars before it, and hands on what it had.
+    """
+    kept_cores = kept_blocks = cores = blocks = 0
+    for need in needs:
+        cores = max(cores, kept_cores + need.demand.cores)
+        blocks = max(blocks, kept_blocks + need.demand.memory)
+        if need.kind is not ContainerKind.INIT:
+            kept_cores += need.demand.cores
+            kept_blocks += need.demand.memory
+    return cores, blocks
 
 
 _shape_of_many = lru_cache(maxsize=4)(shape_of.__wrapped__)

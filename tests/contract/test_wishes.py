@@ -17,6 +17,9 @@ def read(**given: Any) -> tuple[Wishes, list[str]]:
     return wishes, [str(error) for error in errors]
 
 
+LISTS = ("use_gpu_type", "nouse_gpu_type", "use_gpu_uuid", "nouse_gpu_uuid")
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -37,6 +40,15 @@ def read(**given: Any) -> tuple[Wishes, list[str]]:
             {"use_gpu_type": "A100", "nouse_gpu_type": "PCIE"},
             Wishes(use_types=("a100",), nouse_types=("pcie",)),
         ),
+        (
+            dict.fromkeys((*LISTS, "gpu_policy", "gpu_node_policy", "vcuda_core_limit"), ""),
+            NO_WISHES,
+        ),
+        ({"use_gpu_type": "A100,", "nouse_gpu_uuid": " , "}, Wishes(use_types=("a100",))),
+        (
+            {"use_gpu_uuid": "GPU-10", "nouse_gpu_uuid": "GPU-1"},
+            Wishes(use_uuids=("GPU-10",), nouse_uuids=("GPU-1",)),
+        ),
     ],
 )
 def test_what_is_well_formed_is_read(given: dict[str, Any], expected: Wishes) -> None:
@@ -47,18 +59,11 @@ LIMIT = "must be a whole number, 1 to 100 (more is read as that)"
 UUID = "is no card UUID such as GPU-5f3c1a2e"
 TYPE = "is no part of a product name such as A100"
 OUT = "rules out everything that"
-EMPTY = "must be a comma-separated list without empty entries"
 
 
 @pytest.mark.parametrize(
     ("given", "expected", "left"),
     [
-        ({"use_gpu_type": ""}, f'use-gpu-type]: Invalid value: "": {EMPTY}', NO_WISHES),
-        (
-            {"use_gpu_type": "A100,,H100"},
-            f'use-gpu-type]: Invalid value: "A100,,H100": {EMPTY}',
-            Wishes(use_types=("a100", "h100")),
-        ),
         ({"use_gpu_type": 7}, "use-gpu-type]: Invalid value: 7: must be text", NO_WISHES),
         ({"use_gpu_uuid": ["a"]}, "use-gpu-uuid]: Invalid value: a list: must be text", NO_WISHES),
         (
@@ -84,7 +89,7 @@ EMPTY = "must be a comma-separated list without empty entries"
                 NO_WISHES,
             )
             for value, shown in (
-                *(("0", '"0"'), ("-5", '"-5"'), ("50%", '"50%"'), ("", '""'), ("1.5", '"1.5"')),
+                *(("0", '"0"'), ("-5", '"-5"'), ("50%", '"50%"'), ("1.5", '"1.5"')),
                 *(("\u0663", '"\\u0663"'), (50, "50"), (None, "null")),
             )
         ),
@@ -120,9 +125,9 @@ def test_lists_are_bounded_for_each_entry_is_held_against_each() -> None:
 
 
 def test_every_wish_that_is_wrong_is_told_at_once_under_the_path_given() -> None:
-    annotations = {NAMES.use_gpu_type: "", NAMES.use_gpu_uuid: "", NAMES.gpu_policy: "x"}
+    annotations = {NAMES.use_gpu_type: 7, NAMES.use_gpu_uuid: "a b", NAMES.gpu_policy: "x"}
     _, errors = read_wishes(annotations, NAMES, path="spec.template.")
-    assert [error.rule for error in errors] == ["wish-empty", "wish-empty", "not-a-policy"]
+    assert [error.rule for error in errors] == ["wish-not-text", "wish-not-a-uuid", "not-a-policy"]
     assert errors[0].path == f"spec.template.metadata.annotations[{NAMES.use_gpu_type}]"
 
 

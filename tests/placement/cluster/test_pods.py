@@ -1,6 +1,7 @@
 """Pods as the scheduler reads them."""
 
-from contract.demand import ContainerKind
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.wishes import NO_WISHES
 from placement.cluster.pods import has_ended, parse_pod, shape_of
 from tests.placement.cluster.builders import NAMES, a_pod, hint, make_pod, record
 
@@ -70,6 +71,18 @@ def test_a_shape_knows_what_the_whole_pod_asks_for() -> None:
     assert shape.has_inits
     assert shape.most_cards is not None
     assert shape.most_cards.cards == 3
+
+
+def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> None:
+    side, init, main = ContainerKind.SIDECAR, ContainerKind.INIT, ContainerKind.MAIN
+    demand = PodDemand(
+        (
+            ContainerDemand("side", side, 0, Demand(20, 1000)),
+            ContainerDemand("init", init, 1, Demand(90, 4000)),
+            ContainerDemand("main", main, 0, Demand(10, 1)),
+        )
+    )
+    assert shape_of(demand, NO_WISHES).asked == (110, 5000)
 
 
 def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:

@@ -70,7 +70,8 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
     default=0,
     envvar="GPU_TURNSTILE_WEBHOOK_LARGEST_CARD",
     show_envvar=True,
-    help="Memory blocks of the largest card; warn of more. 0: not known.",
+    help="Memory blocks of the largest card; warn of shares of more, lower what is asked for "
+    "beside whole cards. 0: not known.",
 )
 @click.option(
     "--default-memory",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, read_pod_demand
+from contract.demand import CORES_PER_CARD, ContainerKind, Demand, read_pod_demand
 from contract.names import Names
 from contract.quantity import parse_quantity
 from webhook.admission.options import DefaultMemory, Options
@@ -18,11 +18,11 @@ _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """A pod, or a pod template, with the memory that its shares left out.
+class Adjusted:
+    """A pod, or a pod template, with the memory that its containers can get.
 
     Attributes:
-        pod: the object with the memory filled in; the given one when nothing was.
+        pod: the object with the memory adjusted; the given one when nothing was.
         patch: the same as operations on the given object.
         warnings: one for each container.
     """
@@ -32,22 +32,25 @@ class Filled:
     warnings: tuple[str, ...] = ()
 
 
-def fill_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Filled:
-    """Fill in the memory of shares that name none: their part of the largest card.
+def adjust_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Adjusted:
+    """Fill in the memory of shares that name none, and lower that of whole cards to what they have.
 
-    ``cores / 100`` of ``options.largest_card``, rounded down, so that shares of 100 cores
-    together always fit one such card; at least one block. It is written as an author would
+    A share gets its part of the largest card, ``cores / 100`` of ``options.largest_card``, rounded
+    down, so that shares of 100 cores together always fit one such card; at least one block. A
+    whole card has all its memory, and gpu-manager did not read what was asked for beside it: more
+    than ``options.largest_card`` a card would fit none, ever. It is written as an author would
     have: in ``limits``, and in ``requests`` where the API server has made them from the
-    limits already. Whole cards and anything that cannot be read stay as they are.
+    limits already. What cannot be read stays as it is.
 
     Args:
         pod: with a ``spec``, as decoded JSON, possibly hostile; is not changed.
         names: resources.
         options: the operator's.
     """
-    if options.default_memory is not DefaultMemory.PROPORTIONAL:
-        return Filled(pod)
-    demand, _ = read_pod_demand(pod.get("spec"), names)
+    if not options.largest_card:
+        return Adjusted(pod)
+    demand, errors = read_pod_demand(pod.get("spec"), names)
+    refused = any(each.rule != "share-without-memory" for each in errors)
     spec: Any = pod.get("spec")
     lists: dict[str, list[Any]] = {}
     patch: list[Operation] = []
@@ -55,9 +58,10 @@ def fill_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Fi
     for container in demand.containers:
         field = "containers" if container.kind is ContainerKind.MAIN else "initContainers"
         resources = spec[field][container.index]["resources"]
-        if not container.demand.is_share or _names_memory(resources, names):
+        found = _other_memory(container.demand, resources, names, options)
+        if found is None or (refused and not container.demand.is_share):
             continue
-        blocks = max(1, container.demand.cores * options.largest_card // CORES_PER_CARD)
+        blocks, told = found
         filled = dict(resources)
         for listing in ("limits", "requests"):
             if isinstance(resources.get(listing), Mapping):
@@ -67,10 +71,28 @@ def fill_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Fi
         if field not in lists:  # once: a pod may have thousands of containers
             lists[field] = list(spec[field])
         lists[field][container.index] = {**spec[field][container.index], "resources": filled}
-        warnings.append(_told(container, blocks, options.largest_card))
+        warnings.append(f"container {cut(container.name, _LONGEST_NAME)}: {told}")
     if not patch:
-        return Filled(pod)
-    return Filled({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))
+        return Adjusted(pod)
+    return Adjusted({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))
+
+
+def _other_memory(
+    demand: Demand, resources: Mapping[str, Any], names: Names, options: Options
+) -> tuple[int, str] | None:
+    """Return the blocks that a container gets and why, where they are not those it asks for."""
+    largest = options.largest_card
+    if demand.is_share:
+        proportional = options.default_memory is DefaultMemory.PROPORTIONAL
+        if not proportional or _names_memory(resources, names):
+            return None
+        blocks = max(1, demand.cores * largest // CORES_PER_CARD)
+        given = "1 block" if blocks == 1 else f"{blocks} blocks"
+        return blocks, f"no memory: gets {given}, {demand.cores}% of the largest card ({largest})"
+    if not demand.cores or demand.most_memory <= largest:
+        return None
+    blocks = demand.cards * largest
+    return blocks, f"memory {demand.memory} is more than {blocks}, all that its whole cards have"
 
 
 def choose_scheduler(spec: Mapping[str, Any], name: str) -> tuple[Operation, ...]:
@@ -104,9 +126,3 @@ def _names_memory(resources: Mapping[str, Any], names: Names) -> bool:
         and parse_quantity(listing[names.memory]) != 0
         for listing in (resources.get("limits"), resources.get("requests"))
     )
-
-
-def _told(container: ContainerDemand, blocks: int, largest: int) -> str:
-    name, cores = cut(container.name, _LONGEST_NAME), container.demand.cores
-    given = "1 block" if blocks == 1 else f"{blocks} blocks"
-    return f"container {name}: no memory: gets {given}, {cores}% of the largest card ({largest})"

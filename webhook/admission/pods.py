@@ -14,7 +14,7 @@ from webhook.admission.annotations import (
     changes_at_create,
     changes_without_gpus,
 )
-from webhook.admission.defaults import choose_runtime_class, choose_scheduler, fill_memory
+from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
 from webhook.admission.environment import about_environment
 from webhook.admission.options import DEFAULTS, Options
 from webhook.admission.patches import patch_annotations
@@ -79,8 +79,8 @@ def decide_pod(
         Every error, or the patch with the stamps and what the pod left out. For a pod without
         GPUs, the patch that removes annotations of GPU pods; empty when there are none.
     """
-    filled = fill_memory(pod, names=names, options=options)
-    found = read_pod(filled.pod, names)
+    adjusted = adjust_memory(pod, names=names, options=options)
+    found = read_pod(adjusted.pod, names)
     if found is None:
         return _drop_ours(pod, names=names, stamp=stamp)
     demand, errors, others = found
@@ -97,14 +97,14 @@ def decide_pod(
     return Verdict(
         patch=(
             *patch_annotations(pod.get("metadata"), changes),
-            *filled.patch,
+            *adjusted.patch,
             *choose_scheduler(pod["spec"], options.scheduler_name),
             *choose_runtime_class(pod["spec"], options.runtime_class),
         ),
         warnings=bounded(
             (
                 *others,
-                *filled.warnings,
+                *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
                 *about_supplied(given, names, only_dropped=ours),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.names import Names
 from contract.wishes import read_wishes
 from webhook.admission.verdicts import cut
@@ -38,19 +38,9 @@ def advise(
 
 
 def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
-    asked = container.demand
-    if not asked.cards:  # memory without cores is an error, reported elsewhere
-        return
-    # Not Demand.memory_per_card: a hostile pod may ask for millions of cards.
-    least, longer = divmod(asked.memory, asked.cards)
-    if longer:
-        yield _uneven(asked, least, longer)
-        if not least:
-            without = asked.cards - longer
-            yield f"{without} of {asked.cards} cards get no memory: ask for {asked.cards} or more"
-    most = least + bool(longer)
-    if 0 < largest_card < most:
-        yield f"{most} memory blocks a card, the largest card known has {largest_card}"
+    blocks = container.demand.memory
+    if container.demand.is_share and 0 < largest_card < blocks:
+        yield f"{blocks} memory blocks, the largest card known has {largest_card}"
 
 
 def _about_core_limit(
@@ -64,13 +54,6 @@ def _about_core_limit(
         if wishes.core_limit < cores < CORES_PER_CARD:
             name = cut(container.name, _LONGEST_NAME)
             yield f"container {name}: {cores} cores, vcuda-core-limit leaves it {wishes.core_limit}"
-
-
-def _uneven(asked: Demand, least: int, longer: int) -> str:
-    return (
-        f"memory {asked.memory} on {asked.cards} cards is uneven: "
-        f"{longer}x{least + 1} + {asked.cards - longer}x{least} blocks"
-    )
 
 
 def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from contract.errors import FieldError
 from contract.names import Names
 from webhook.admission.annotations import about_supplied, annotations_of
-from webhook.admission.defaults import fill_memory
+from webhook.admission.defaults import adjust_memory
 from webhook.admission.environment import about_environment
 from webhook.admission.options import DEFAULTS, Options
 from webhook.admission.reviews import Review, Target
@@ -78,8 +78,8 @@ def decide_workload(
     """
     path = "".join(f"{each}." for each in steps)
     template = _template(new, steps)
-    filled = fill_memory(template, names=names, options=options)
-    found = read_pod(filled.pod, names, path=path)
+    adjusted = adjust_memory(template, names=names, options=options)
+    found = read_pod(adjusted.pod, names, path=path)
     if found is None:
         return Verdict()
     demand, errors, others = found
@@ -93,7 +93,7 @@ def decide_workload(
         warnings=bounded(
             (
                 *before,
-                *filled.warnings,
+                *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
                 *about_supplied(given, names, path=path),

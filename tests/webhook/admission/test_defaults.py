@@ -15,7 +15,7 @@ from tests.deploy.policies import denials
 from tests.examples import share
 from tests.webhook.admission.building import ANY, Json, applied, stamp
 from tests.webhook.admission.test_pods import SPEC
-from webhook.admission.defaults import fill_memory
+from webhook.admission.defaults import adjust_memory
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.pods import decide_pod
 from webhook.admission.verdicts import Verdict
@@ -41,7 +41,7 @@ def test_the_containers_of_a_pod_are_copied_once_however_many_there_are(
 
     monkeypatch.setattr("webhook.admission.defaults.list", copied, raising=False)
     pod["spec"]["containers"] = [_asking(f"c{each}", limits={CORE: "1"}) for each in range(40)]
-    assert len(fill_memory(pod, names=NAMES, options=PROPORTIONAL).patch) == 40
+    assert len(adjust_memory(pod, names=NAMES, options=PROPORTIONAL).patch) == 40
     assert len(copies) == 1
 
 
@@ -86,6 +86,32 @@ def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_
     assert _decide(after).warnings == ()  # a reinvocation has nothing more to fill in
 
 
+@pytest.mark.parametrize("default", DefaultMemory)
+def test_whole_cards_are_given_no_more_memory_than_they_have(
+    pod: Json, default: DefaultMemory
+) -> None:
+    """gpu-manager did not read memory beside whole cards; here no card would fit, ever."""
+    pod["spec"]["containers"] = [
+        _asking("one", limits={CORE: "100", MEMORY: "6"}, requests={CORE: "100", MEMORY: "6"}),
+        _asking("two", limits={CORE: "200", MEMORY: "9"}),
+        _asking("fits", limits={CORE: "200", MEMORY: "8"}),
+        _asking("a-share", limits={CORE: "50", MEMORY: "6"}),
+    ]
+    verdict = _decide(pod, Options(4, default))
+    assert verdict.warnings == (
+        "container one: memory 6 is more than 4, all that its whole cards have",
+        "container two: memory 9 is more than 8, all that its whole cards have",
+        "container a-share: 6 memory blocks, the largest card known has 4",
+    )
+    one, two, *others = applied(pod, verdict)["spec"]["containers"]
+    assert one["resources"] == {
+        listing: {CORE: "100", MEMORY: "4"} for listing in ("limits", "requests")
+    }
+    assert two["resources"] == {"limits": {CORE: "200", MEMORY: "8"}}
+    assert others == pod["spec"]["containers"][2:]
+    assert _decide(pod, Options(0, DefaultMemory.REFUSE)).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("resources", "rules"),
     [
@@ -109,23 +135,29 @@ def test_what_has_another_error_is_refused_in_the_same_words(
 
 
 @settings(max_examples=share(100))
-@given(st.builds(lambda spec: {"spec": spec}, ANY | SPEC), st.integers(1, 2**31))
-def test_whatever_the_pod_only_missing_memory_of_shares_is_filled_in(
+@given(
+    st.builds(lambda spec: {"spec": spec}, ANY | SPEC), st.integers(1, 8) | st.integers(1, 2**31)
+)
+def test_whatever_the_pod_only_missing_memory_and_too_much_of_it_is_changed(
     pod: Json, largest: int
 ) -> None:
     before = copy.deepcopy(pod)
     options = Options(largest, DefaultMemory.PROPORTIONAL)
-    filled = fill_memory(pod, names=NAMES, options=options)
+    adjusted = adjust_memory(pod, names=NAMES, options=options)
     assert pod == before
-    assert applied(copy.deepcopy(pod), Verdict(patch=filled.patch)) == filled.pod
+    assert applied(copy.deepcopy(pod), Verdict(patch=adjusted.patch)) == adjusted.pod
     demand, errors = read_pod_demand(pod.get("spec"), NAMES)
-    after, left = read_pod_demand(filled.pod.get("spec"), NAMES)
+    after, left = read_pod_demand(adjusted.pod.get("spec"), NAMES)
     assert [each for each in errors if each.rule != "share-without-memory"] == list(left)
     for old, new in zip(demand.containers, after.containers, strict=True):
         assert (old.name, old.kind, old.index) == (new.name, new.kind, new.index)
         assert old.demand.cores == new.demand.cores
-        if new.demand != old.demand:
+        if new.demand != old.demand and old.demand.is_share:
             assert new.demand.memory == max(1, old.demand.cores * largest // 100) <= largest
+        elif new.demand != old.demand:
+            assert new.demand.memory == old.demand.cards * largest < old.demand.memory
+        elif not errors:
+            assert old.demand.is_share or old.demand.most_memory <= largest
 
 
 @settings(max_examples=share(50))
@@ -136,7 +168,7 @@ def test_shares_of_one_card_together_fit_the_largest(cores: list[int], largest: 
     containers = [_asking(f"c{n}", limits={CORE: each}) for n, each in enumerate(together)]
     pod: Json = {"spec": {"containers": containers}}
     options = Options(largest, DefaultMemory.PROPORTIONAL)
-    demand, _ = read_pod_demand(fill_memory(pod, names=NAMES, options=options).pod["spec"], NAMES)
+    demand, _ = read_pod_demand(adjust_memory(pod, names=NAMES, options=options).pod["spec"], NAMES)
     assert sum(each.demand.memory for each in demand.containers) <= max(largest, len(together))
 
 

@@ -19,29 +19,15 @@ def _advise(
     return list(advise(PodDemand(tuple(containers)), annotations or {}, names=NAMES, **known))
 
 
-NONE = "2 of 3 cards get no memory: ask for 3 or more"
-TOO_LARGE = "97 memory blocks a card, the largest card known has 96"
-
-
-@pytest.mark.parametrize(
-    ("cores", "memory", "largest", "lines"),
-    [
-        (200, 7, 0, ["memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks"]),
-        (300, 1, 0, ["memory 1 on 3 cards is uneven: 1x1 + 2x0 blocks", NONE]),
-        (50, 97, 96, [TOO_LARGE]),
-        (200, 193, 96, ["memory 193 on 2 cards is uneven: 1x97 + 1x96 blocks", TOO_LARGE]),
-    ],
-)
-def test_what_can_hardly_be_meant_is_said(
-    cores: int, memory: int, largest: int, lines: list[str]
-) -> None:
-    found = _advise(Demand(cores, memory), largest_card=largest)
-    assert found == [f"container main: {line}" for line in lines]
+def test_a_share_of_more_memory_than_any_card_has_is_hardly_meant() -> None:
+    assert _advise(Demand(50, 97), largest_card=96) == [
+        "container main: 97 memory blocks, the largest card known has 96"
+    ]
 
 
 @pytest.mark.parametrize(
     ("cores", "memory", "largest"),
-    [(50, 8, 0), (100, 0, 0), (300, 3, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
+    [(50, 8, 0), (100, 0, 0), (300, 7, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
 )
 def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
     assert _advise(Demand(cores, memory), largest_card=largest) == []

@@ -113,8 +113,7 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
     annotations = "spec.template.metadata.annotations"
     assert _validate(_review(_workload(TEMPLATE, template)), Options(3)) == Verdict(
         warnings=(
-            "container main: memory 7 on 2 cards is uneven: 1x4 + 1x3 blocks",
-            "container main: 4 memory blocks a card, the largest card known has 3",
+            "container main: memory 7 is more than 6, all that its whole cards have",
             f"{annotations}[tencent.com/vcuda-core]: deprecated, not read: ask in limits",
             f"{annotations}[tencent.com/bind-order]: dropped, gpu-turnstile writes it",
             f"{annotations}[tencent.com/gpu-assigned]: overwritten, gpu-turnstile writes it",

@@ -54,7 +54,11 @@ class AllocateCall:
                 )
             # Before anything is assigned: where it cannot be made, nothing has happened.
             found = self.inject(grant)
-            with self.coordinator.making(asker.ref, ids, grant) as made, self.state as state:
+            # Whole cards have all their memory. A guess may be a share: that would have no limit.
+            whole = not asker.container.demand.is_share and asker.evidence is not Evidence.ORDER
+            unlimited = whole and resource is Resource.MEMORY
+            making = self.coordinator.making(asker.ref, ids, grant, unlimited=unlimited)
+            with making as made, self.state as state:
                 state.answer(asker, resource, ids, allocated=True)
                 state.save()
                 state.note_advice(ids, known=asker.view is not None)

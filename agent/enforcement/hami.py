@@ -21,9 +21,9 @@ Each name here is one that its sources read:
 
 What the answers carry follows from the IDs. Compute limit and memory limit come in two
 answers of which the kubelet takes a variable or mount that both have from either: where both
-say something they say the same. The memory answer alone knows that whole cards are capped,
-so the library comes with both; the shared file comes with the cores, whose places name the
-ticket's directory.
+say something they say the same. The shared file comes with the cores, whose places name the
+ticket's directory. Whole cards have no limit; the memory of one whose container was guessed is
+limited all the same, since it may be a share.
 
 The shared file. A container's programs, whoever runs them, write it: it is the one file of a
 ticket that a container may write, and a single file, because a directory would let a
@@ -101,7 +101,7 @@ class HamiCore:
         made = self._tickets.make(ids, ref.pod)
         shared = Answer(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
         if grant.places >= CORES_PER_CARD:
-            return shared  # whole cards: what is capped, if anything, is memory
+            return shared  # whole cards
         limits = {
             "CUDA_DEVICE_SM_LIMIT": str(grant.places),
             "GPU_CORE_UTILIZATION_POLICY": "FORCE",
@@ -119,8 +119,7 @@ class HamiCore:
                 "what this container finds mounted is gone from the node's disk, and it is not "
                 "known yet whose it is: the start is tried again"
             )
-        share = len(ids) < CORES_PER_CARD
-        if share or (entitlement is not None and entitlement.memory is not None):
+        if len(ids) < CORES_PER_CARD:
             self._loaded()
         else:
             self._write_preload()  # no limit, or one that is not known: nothing to insist on
@@ -145,7 +144,7 @@ class HamiCore:
         if len(grant.shares) > _CARDS:
             raise EnforcementError(
                 f"memory on {len(grant.shares)} cards, but HAMi-core limits at most {_CARDS}: "
-                "ask for fewer cards, or for whole cards without memory"
+                "ask for whole cards without memory"
             )
         limits = [f"{share.places * self._block}m" for share in grant.shares]
         smallest = min(share.places for share in grant.shares) * self._block

@@ -21,7 +21,7 @@ class HeldShare:
 
     Attributes:
         cores: hundredths of the card.
-        memory: bytes; all of a whole card that was asked for without memory.
+        memory: bytes; all of a whole card.
     """
 
     cores: int
@@ -91,8 +91,7 @@ def count_holdings(record: Record, table: DeviceTable) -> Holdings:
     for card in table.inventory.cards:
         blocks, cores_free = table.places(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
         shares = (each.shares.get(card.uuid) for each in holders)
-        # A whole card without a memory request: the kubelet counts no block of it, and yet
-        # nobody else can have one.
+        # The kubelet may count fewer blocks of a whole card, and yet nobody else can have one.
         filled = any(share is not None and share.memory == card.memory for share in shares)
         blocks_free = 0 if filled else free[Resource.MEMORY][card.uuid]
         rooms[card.uuid] = CardRoom(
@@ -110,7 +109,7 @@ def _holder(pod: RecordedPod, name: str, places: Places, table: DeviceTable) -> 
     shares = {}
     for card in table.inventory.cards:
         core, memory = cores.get(card.uuid, 0), blocks.get(card.uuid, 0) * table.block
-        if not blocks and core == CORES_PER_CARD:
+        if core == CORES_PER_CARD:
             memory = card.memory
         if core or memory:
             shares[card.uuid] = HeldShare(core, memory)

@@ -52,7 +52,7 @@ def wrong_limits(running: Iterable[Running], *, block: int) -> list[str]:
             continue
         asked = each.container.demand
         cores = min(asked.cores, CORES_PER_CARD)
-        memory = -(-asked.memory // asked.cards) * block  # of its first card
+        memory = asked.memory * block if asked.is_share else 0  # whole cards have all of theirs
         told = (found.pod_uid, found.container_name, found.utilization, found.memory)
         if told != (each.uid, each.container.name, cores, memory):
             wrong.append(f"{who}: finds {found}")

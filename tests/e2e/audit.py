@@ -114,7 +114,7 @@ def _own_limits(seen: Seen) -> VcudaConfig:
         pod_uid=seen.uid,
         container_name=seen.container.name,
         bus_id="",
-        memory=-(-asked.memory // asked.cards) * BLOCK_BYTES,  # of its first card
+        memory=asked.memory * BLOCK_BYTES if asked.is_share else 0,
         utilization=min(asked.cores, CORES_PER_CARD),
-        enable=asked.is_share or asked.memory > 0,
+        enable=asked.is_share,
     )

@@ -40,7 +40,7 @@ def _holdings(node: Node) -> Holdings:
 
 def test_what_is_told_is_the_kubelets_record_and_nothing_is_left_of_pods_that_end() -> None:
     pods = [a_pod(f"p-{number}", gpu("c0", 15), gpu("c1", 5), at=number) for number in range(9)]
-    pods.append(a_pod("whole", gpu("c0", 100, 32), at=9))
+    pods.append(a_pod("whole", gpu("c0", 100, 64), at=9))
     with a_node(seed=5, cards=4, memory="16Gi") as node:
         node.bind(*pods)
         node.settle()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from placement.cluster.holdings import Taken, View, known_cards
 from placement.cluster.nodes import NodeCard, Problem
 from placement.cluster.pods import Pod
@@ -21,8 +21,8 @@ class Held:
         pod: the pod.
         cards: container and its cards, by their places.
         sources: container and how its cards are known.
-        taken: cores and blocks of each card; all blocks of whole cards asked for without memory,
-            of which the kubelet counts none, and yet nobody else can have one.
+        taken: cores and blocks of each card; all blocks of whole cards, of which the kubelet may
+            count fewer, and yet nobody else can have one.
     """
 
     pod: Pod
@@ -64,11 +64,11 @@ def quotas(
     Args:
         container: what it asks for.
         places: of its cards.
-        sizes: their memory in blocks, which is a whole card's that was asked for without memory.
+        sizes: their memory in blocks, all of which whole cards have.
     """
     asked = container.demand
     cores = asked.cores if asked.is_share else CORES_PER_CARD
-    memory = tuple(sizes) if _is_without_memory(asked) else asked.memory_per_card(len(places))
+    memory = asked.memory_per_card(len(places)) if asked.is_share else tuple(sizes)
     return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
 
 
@@ -165,24 +165,19 @@ def used_by(held: Sequence[Held], unseen: Sequence[tuple[int, int]]) -> dict[int
 def _with_memory(
     taken: Taken, pod: Pod, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
 ) -> Taken:
-    """Add the memory of whole cards that were asked for without."""
+    """Count all memory of whole cards."""
     whole = {
         place
         for container in pod.demand.containers
-        if _is_without_memory(container.demand)
+        if not container.demand.is_share
         for place in cards.get(container.name, ())
     }
     return tuple(
         (place, cores, sizes[place].blocks)
-        if place in whole and cores >= CORES_PER_CARD and not blocks
+        if place in whole and cores >= CORES_PER_CARD
         else (place, cores, blocks)
         for place, cores, blocks in taken
     )
-
-
-def _is_without_memory(asked: Demand) -> bool:
-    """Return whether whole cards are asked for and no memory: a share has to ask for some."""
-    return not asked.is_share and not asked.memory
 
 
 def _by_place(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import GrantError
+from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
 
@@ -19,7 +20,8 @@ class Entitlement:
         ref: which container.
         core_ids: the core places it holds: its tickets.
         cores: these, card by card.
-        memory: its memory blocks, card by card; ``None`` is no limit (whole cards).
+        memory: its memory blocks, card by card; ``None`` is no limit: whole cards have all of
+            theirs, as with gpu-manager.
         core_limit: percent of a card up to which a share may use idle cores beyond its own
             (``vcuda-core-limit``); ``None`` holds it to its own.
         runtime_uid: the UID by which the container runtime knows the pod, where that is told.
@@ -59,6 +61,8 @@ def entitlement(
         return None
     if cores is None:
         return None
+    if cores.places >= CORES_PER_CARD:
+        memory = None
     limit = view.wishes.core_limit if view is not None else None
     runtime_uid = view.runtime_uid if view is not None else ""
     return Entitlement(ref, held, cores, memory, limit, runtime_uid)

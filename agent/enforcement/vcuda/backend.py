@@ -3,8 +3,7 @@
 The directory is named when a container's cores are allocated, filled when the container
 that starts is proven, and completed when that container registers at the socket in it.
 
-It is named with all core places, of whole cards too: whether their memory is capped is not
-known yet when the kubelet asks for the cores first, and a container that finds vcuda-controller's
+It is named with all core places, of whole cards too: a container that finds vcuda-controller's
 libraries in its driver directory cannot do without the file that says there is no limit.
 """
 

@@ -4,17 +4,13 @@ Both are C structures in the byte order of the host. What a field means is decid
 library reads it (tkestack/vcuda-controller, ``include/hijack.h`` and ``src/hijack_call.c``):
 
 ``enable``
-    Nothing at all is held to a limit while it is 0, memory neither: so it is 0 only for whole
-    cards without a memory request.
+    Nothing at all is held to a limit while it is 0, memory neither: so it is 0 for whole cards.
 ``gpu_memory``
-    What the library tells a program each card has, and what it counts the usage of the
-    container's first card against; it never looks at another card. So it is the memory of
-    the first card, not the sum over cards.
+    What the library tells a program its card has, and what it counts the usage against.
 ``utilization``
     Percent of a card. More than 100 overflows the library's arithmetic (from 300 on, with the
     132 multiprocessors of an H100) and may stop the program: several whole cards are 100 as
-    well. With 100 the library's estimate never exceeds the limit, so a whole card whose memory
-    is limited computes at full speed.
+    well.
 ``hard_limit``, ``limit``
     1 and 0 hold a share to ``utilization``. 0 and a percentage let it use more while the
     rest of the card is idle; that is for shares, whole cards have all there is.
@@ -156,13 +152,7 @@ def config_of(
     cores, memory = entitlement.cores, entitlement.memory
     whole = cores.places >= CORES_PER_CARD
     soft = None if whole else entitlement.core_limit
-    first = cores.cards[0]
-    blocks = 0
-    if memory is not None:
-        on = {share.card: share.places for share in memory.shares}
-        # Fewer blocks than cards leave later cards without; the first is never left without
-        # unless the kubelet chose the places: then the least that keeps the container working.
-        blocks = on.get(first, min(on.values()))
+    blocks = memory.places if memory is not None else 0
     return VcudaConfig(
         pod_uid=entitlement.uid,
         container_name=entitlement.ref.container,
@@ -172,7 +162,7 @@ def config_of(
         hard_limit=soft is None,
         limit=0 if soft is None else min(CORES_PER_CARD, soft),
         driver=_driver(driver_version),
-        enable=not whole or memory is not None,
+        enable=not whole,
     )
 
 

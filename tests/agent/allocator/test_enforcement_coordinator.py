@@ -73,13 +73,23 @@ def test_a_start_tells_what_the_proven_container_may_use_as_does_a_question(
     assert node.allocator.entitled("forged", "main") is None
 
 
-def test_whole_cards_without_a_memory_request_have_no_memory_limit(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    node.start(node.admitted(make_pod("p", asks(100, 0))))
+@pytest.mark.parametrize("memory", [0, 4])
+def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, memory: int) -> None:
+    """As with gpu-manager, whatever is asked for beside them."""
+    node.start(node.admitted(make_pod("p", asks(100, memory))))
+    assert {grant.resource for _, _, grant in enforcer.made} == {CORE}
     ((_, about),) = enforcer.started
     assert about is not None
     assert (about.memory, about.core_limit) == (None, None)
+
+
+def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    node.begin(make_pod("p", asks(100, 4)))
+    node.begin(make_pod("q", asks(100, 4)))
+    node.allocator.allocate(MEMORY, node.prefer(MEMORY, 4))
+    assert [grant.resource for _, _, grant in enforcer.made] == [MEMORY]
 
 
 def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(

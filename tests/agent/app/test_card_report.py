@@ -108,13 +108,13 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         def told(path: str = "/metrics") -> dict[str, float]:
             return _gauges(page(measuring, path)[1])
 
-        block = settings.memory_block
+        block, all_of_b = settings.memory_block, 8 * GIB
         of_a, of_b = '{card="GPU-0",pod="a"}', '{card="GPU-1",pod="b"}'
         expected = {
             f"container_cores_held{of_a}": 30,
             f"container_cores_held{of_b}": 100,
             f"container_memory_held_bytes{of_a}": 4 * block,
-            f"container_memory_held_bytes{of_b}": 8 * block,
+            f"container_memory_held_bytes{of_b}": all_of_b,
             f"container_cores_used{of_a}": 90,
             f"container_cores_used{of_b}": 0,
             f"container_memory_used_bytes{of_a}": 4 * GIB,

@@ -57,7 +57,6 @@ def test_shares_and_whole_cards_are_counted_by_container_and_by_card() -> None:
     found = _holdings((limited, {"c0": SHARE}), (view("b", container("c0", 100, 0)), {"c0": WHOLE}))
     assert _shares(found) == {
         "a/c0": {"GPU-0": HeldShare(30, 4 * BLOCK)},
-        # Asked for without memory, a whole card is its holder's alone.
         "b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)},
     }
     assert found.cards == {
@@ -78,11 +77,11 @@ def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
     assert (holder.ref.pod, holder.runtime_uid) == (pod.id, "u-static")
 
 
-def test_a_whole_card_with_a_memory_request_holds_that_much() -> None:
+def test_a_whole_card_holds_all_of_its_memory_whatever_was_asked_for() -> None:
     held = {**WHOLE, MEMORY: ids("GPU-1", range(3))}
     found = _holdings((view("b", container("c0", 100, 3)), {"c0": held}))
-    assert _shares(found) == {"b/c0": {"GPU-1": HeldShare(100, 3 * BLOCK)}}
-    assert found.cards["GPU-1"] == CardRoom(100, 0, 3 * BLOCK, 7 * BLOCK)
+    assert _shares(found) == {"b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)}}
+    assert found.cards["GPU-1"] == CardRoom(100, 0, 10 * BLOCK, 0)
 
 
 @pytest.mark.parametrize(("running", "shown"), [(False, {"a/i", "a/c0"}), (True, {"a/c0"})])

@@ -270,7 +270,7 @@ def test_changes_are_taken_in_one_by_one() -> None:
     assert state.report() == fresh.report()
 
 
-def test_a_whole_card_asked_for_without_memory_holds_all_of_its_memory() -> None:
+def test_a_whole_card_holds_all_of_its_memory() -> None:
     recorded = record(c0=(["GPU-n1-0"], 100, 0), c1=(["GPU-n1-1"], 10, 4))
     both = make_pod("both", (100, 0), (10, 4), node="n1", annotations=recorded)
     expected = make_pod("expected", (200, 0), node="n1", annotations=scenes.stamps("n1", 1))
@@ -288,7 +288,7 @@ def test_a_whole_card_asked_for_without_memory_holds_all_of_its_memory() -> None
     assert [(part.cores, part.blocks) for part in parts] == [(100, 16), (10, 4)]
     told = make_pod("told", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
     pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [told]).report(), "told")
-    assert [(part.cores, part.blocks) for part in pod.containers[0].parts] == [(100, 6)]
+    assert [(part.cores, part.blocks) for part in pod.containers[0].parts] == [(100, 16)]
 
 
 def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:

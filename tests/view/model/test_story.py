@@ -30,7 +30,7 @@ def test_a_pod_that_waits_says_what_every_card_lacks_and_the_smallest_change() -
     lacks = {(each.node, card.index): card.why_not for each in big.nodes for card in each.cards}
     assert lacks == {
         ("n1", 0): "40 cores free, 60 needed",
-        ("n1", 1): "0 cores free, 60 needed",
+        ("n1", 1): "0 cores free, 60 needed; 0 blocks free, 8 needed",
         ("n2", 0): "40 cores free, 60 needed",
         ("n2", 1): "unhealthy (Xid 79)",
         ("n3", 0): "",

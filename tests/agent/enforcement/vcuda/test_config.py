@@ -155,24 +155,6 @@ SOFT = replace(CONFIG, hard_limit=False)
         pytest.param(EIGHT[:1], (), None, UNLIMITED, id="a whole card"),
         pytest.param(EIGHT[:2], (), 50, UNLIMITED, id="two whole cards with a core limit"),
         pytest.param(EIGHT, (), None, UNLIMITED, id="eight whole cards"),
-        pytest.param(
-            EIGHT[:1], BLOCKS, 50, replace(CONFIG, utilization=100), id="a whole card with memory"
-        ),
-        # The library measures the first alone; and more than 100 overflows its arithmetic.
-        pytest.param(
-            EIGHT,
-            (*BLOCKS, *(Share(f"GPU-{n}", 2) for n in range(1, 8))),
-            None,
-            replace(CONFIG, utilization=100),
-            id="of several cards the first counts",
-        ),
-        pytest.param(
-            EIGHT[:3],
-            (Share("GPU-1", 9), Share("GPU-2", 3)),
-            None,
-            replace(CONFIG, utilization=100),
-            id="memory on later cards alone is still a limit to work with",
-        ),
     ],
 )
 def test_a_container_is_held_to_what_it_was_granted(

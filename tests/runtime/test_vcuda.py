@@ -303,21 +303,21 @@ def test_the_containers_of_one_pod_never_see_each_others_directory(node: GpuNode
 
 def test_whoever_lingers_never_sees_what_its_successor_gets(make_node: MakeNode) -> None:
     node = make_node(1, enforcement=EnforcementMode.VCUDA)
-    old_uid = node.admit("old", (100, 8))
+    old_uid = node.admit("old", (99, 8))
     old = node.start("old", old_uid)
     register(old)
     seen = old.list(ETC)
     tickets, path = node.tickets(old_uid), files_on_host(node, old_uid)
     node.delete("old", old_uid)
-    new_uid = node.admit("new", (100, 16))
+    new_uid = node.admit("new", (99, 16))
     assert (node.tickets(new_uid), files_on_host(node, new_uid)) == (tickets, path)
     new = node.start("new", new_uid)
     register(new)
-    assert limits(new) == of_share(new_uid, 100, 16)
+    assert limits(new) == of_share(new_uid, 99, 16)
     assert old.id not in new.list(ETC)
     assert set(old.list(ETC)) <= set(seen)
     if "vcuda.config" in old.list(ETC):
-        assert limits(old) == of_share(old_uid, 100, 8)
+        assert limits(old) == of_share(old_uid, 99, 8)
     with pytest.raises((grpc.RpcError, ConnectionError)):
         register(old)
     assert old.id not in new.list(ETC)

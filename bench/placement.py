@@ -1,8 +1,9 @@
 """How fast cards are chosen, and how many pods a node takes: ours, gpu-manager's rules, first-fit.
 
-Two questions. A decision among many cards in random states (sixteen, linked as nodes are, or ten,
+Three questions. A decision among many cards in random states (sixteen, linked as nodes are, or ten,
 linked anyhow), next to looking at every set of cards. And a node of eight cards that random pods
 come to until the first is refused; what is refused then is checked against trying everything.
+And how well sets are connected, beside NVIDIA's policy (:mod:`bench.linkquality`).
 """
 
 import time
@@ -12,6 +13,7 @@ from itertools import combinations
 from random import Random
 from statistics import mean, median
 
+from bench.linkquality import MACHINES, compare
 from bench.result import Goal, Result, Table
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource
@@ -36,17 +38,25 @@ Admit = Callable[[Sequence[Demand], Free], bool]
 """Place all containers of a pod on the cards, or tell that it cannot."""
 
 
-def run(*, states: int = 1000, brute: int = 200, seeds: int = 200) -> Result:
+def run(
+    *,
+    states: int = 1000,
+    brute: int = 200,
+    seeds: int = 200,
+    machines: Sequence[str] = tuple(MACHINES),
+) -> Result:
     """Measure.
 
     Args:
         states: random states of a node.
         brute: in how many of them every set is looked at as well, which takes long.
         seeds: random sequences of pods.
+        machines: on which sets are compared with those of NVIDIA's policy.
     """
     speed, goals = _speed(states, brute)
     packing, more = _packing(seeds)
-    return Result(NAME, (speed, packing), (*goals, *more))
+    links, quality = compare(machines)
+    return Result(NAME, (speed, packing, links), (*goals, *more, *quality))
 
 
 # --- how fast -------------------------------------------------------------------------

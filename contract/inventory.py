@@ -50,7 +50,7 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class NodeLink:
-    """How two cards are connected.
+    """One way between two cards.
 
     Attributes:
         cards: their indices, ascending.
@@ -68,7 +68,8 @@ class NodeCards:
     Attributes:
         memory_block: bytes that one ``vcuda-memory`` stands for on this node.
         cards: by index; none while the agent knows of none.
-        links: by their cards; a pair that is missing is not known.
+        links: by their cards; a pair that is missing is not known. Two cards with NVLinks have two,
+            their way over PCIe and then the NVLinks; before 0.3.0 they had the last one alone.
     """
 
     memory_block: int

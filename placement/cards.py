@@ -31,7 +31,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How two cards are connected, in the words of ``nvidia-smi topo -m``.
+    """One way between two cards, in the words of ``nvidia-smi topo -m``.
 
     Attributes:
         cards: the two indices, ascending.
@@ -44,7 +44,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All cards of a node, by index, and the links between them."""
+    """All cards of a node, by index, and the links between them.
+
+    Two cards with NVLinks have two links: their way over PCIe, then the NVLinks. A reader that
+    knows of one takes the last.
+    """
 
     cards: tuple[Card, ...]
     links: tuple[Link, ...] = ()

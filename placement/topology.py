@@ -12,10 +12,10 @@ from itertools import combinations, islice
 
 from placement.cards import Inventory
 
-# In the words of nvidia-smi topo -m. Each is worth twice the next: one good link that is broken
-# up costs more than several bad ones.
-_WORTH = {"SYS": 1, "NODE": 2, "PHB": 4, "PXB": 8, "PIX": 16}
-_NVLINK = 16  # each NVLink of NV<n>, on top of PIX; on an NVSwitch every pair has all of them
+# The scale of NVIDIA's own policy (go-gpuallocator, calculateGPUPairScore). A pair has what its way
+# over PCIe is worth and what its NVLinks are; on an NVSwitch every pair has all of them.
+_WORTH = {"SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50}
+_NVLINK = 100  # each of NV<n>
 
 _MOST_SETS = 1000
 """So many sets are all looked at: every one of 10 cards, and of 16 whose links are a node's."""
@@ -27,17 +27,22 @@ class Links:
     def __init__(self, inventory: Inventory) -> None:
         """Work out every pair.
 
-        Where a link is not told, cards of one NUMA node count as connected within it
+        Where the way over PCIe is not told, cards of one NUMA node count as connected within it
         (``NODE``), all others across sockets (``SYS``).
         """
         numa = {card.index: card.numa for card in inventory.cards}
         uuid = {card.index: card.uuid for card in inventory.cards}
-        kinds = {link.cards: link.kind for link in inventory.links}
+        pcie, nvlinks = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
+        for link in inventory.links:
+            if link.kind.startswith("NV"):
+                nvlinks[link.cards] = _NVLINK * int(link.kind[2:])
+            else:
+                pcie[link.cards] = _WORTH[link.kind]
         self._worth: dict[str, dict[str, int]] = {each: {} for each in uuid.values()}
         for low, high in combinations(sorted(numa), 2):
             near = numa[low] is not None and numa[low] == numa[high]
-            kind = kinds.get((low, high), "NODE" if near else "SYS")
-            worth = 2 * _worth(kind) + near
+            way = pcie.get((low, high), _WORTH["NODE" if near else "SYS"])
+            worth = 2 * (way + nvlinks.get((low, high), 0)) + near
             self._worth[uuid[low]][uuid[high]] = self._worth[uuid[high]][uuid[low]] = worth
 
     def worth(self, one: str, other: str) -> int:
@@ -92,12 +97,6 @@ class Links:
             frozenset(place for place, each in enumerate(cards) if each in must),
         )
         return tuple(cards[place] for place in search.best())
-
-
-def _worth(kind: str) -> int:
-    if kind.startswith("NV"):
-        return _WORTH["PIX"] + _NVLINK * int(kind[2:])
-    return _WORTH[kind]
 
 
 class _Search:

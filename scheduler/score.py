@@ -19,7 +19,7 @@ HIGHEST = 10
 """``MaxExtenderPriority`` of kube-scheduler; the lowest is 0."""
 
 # By the worst pair of a set, half of what placement.topology says it is worth.
-_LINKS = ((32, 1.0), (16, 0.8), (8, 0.6), (4, 0.4), (2, 0.2))
+_LINKS = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
 
 
 def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:

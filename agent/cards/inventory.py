@@ -189,7 +189,7 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
     if not isinstance(listed, list):
         raise SettingsError("links: must be a list")
     known = {card.index for card in cards}
-    links: dict[tuple[int, int], Link] = {}
+    links: dict[tuple[tuple[int, int], bool], Link] = {}
     for index, entry in enumerate(listed):
         path = f"links[{index}]"
         if not isinstance(entry, Mapping):
@@ -212,7 +212,8 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
                 "NODE or SYS"
             )
         ends = (min(pair), max(pair))
-        if ends in links:
+        which = (ends, kind.startswith("NV"))  # two cards may have both ways
+        if which in links:
             raise SettingsError(f"{path}.cards: the link of {ends[0]} and {ends[1]} stands twice")
-        links[ends] = Link(ends, kind)
-    return tuple(links[ends] for ends in sorted(links))
+        links[which] = Link(ends, kind)
+    return tuple(links[which] for which in sorted(links))

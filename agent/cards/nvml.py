@@ -170,7 +170,7 @@ class NvmlSession:
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _links(self, cards: list[Card], handles: Mapping[int, Any]) -> tuple[Link, ...]:
-        """Find the best way between each pair; a pair whose way is not known has no link."""
+        """Find the way over PCIe between each pair, and its NVLinks; not what is not known."""
         ends = {card.index: self._nvlinks(handles[card.index]) for card in cards}
         links = []
         for one, other in combinations(cards, 2):
@@ -183,9 +183,11 @@ class NvmlSession:
                 handles[one.index],
                 handles[other.index],
             )
-            kind = f"NV{lanes}" if lanes else _LEVELS.get(-1 if level is None else level)
-            if kind is not None:
-                links.append(Link((one.index, other.index), kind))
+            pair, pcie = (one.index, other.index), _LEVELS.get(-1 if level is None else level)
+            if pcie is not None:
+                links.append(Link(pair, pcie))
+            if lanes:
+                links.append(Link(pair, f"NV{lanes}"))
         return tuple(links)
 
     def _nvlinks(self, handle: Any) -> "_Ends":

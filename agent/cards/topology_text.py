@@ -67,7 +67,8 @@ def link_matrix(inventory: Inventory) -> str:
 
 def _legend(inventory: Inventory) -> str:
     """Explain the words that the matrix uses."""
-    used = {"NV#" if link.kind.startswith("NV") else link.kind for link in inventory.links}
+    shown = {link.cards: link.kind for link in inventory.links}.values()
+    used = {"NV#" if kind.startswith("NV") else kind for kind in shown}
     used |= {"X"} | ({UNKNOWN} if inventory.unlinked() else set())
     return _table([[f"  {word}", f"= {text}"] for word, text in _LEGEND if word in used])
 

@@ -7,9 +7,10 @@ def _cards(*free: tuple[int, int]) -> Free:
     return [list(each) for each in free]
 
 
-def test_a_small_measurement_answers_both_questions() -> None:
-    result = placement.run(states=20, brute=20, seeds=6)
-    speed, packing = result.tables
+def test_a_small_measurement_answers_all_questions() -> None:
+    result = placement.run(states=20, brute=20, seeds=6, machines=["4 RTX 8000"])
+    speed, packing, sets = result.tables
+    assert sets.rows == [("4 RTX 8000", 17, 0, 0, 1, 0, 0)]
     assert [row[0] for row in speed.rows] == ["ours", "every set"]
     assert [row[0] for row in packing.rows] == ["ours", "gpu-manager's rules", "first-fit"]
     goals = {goal.what: goal for goal in result.goals}

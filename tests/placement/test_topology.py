@@ -17,12 +17,13 @@ KINDS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "NV4", "NV18")
 def node(
     count: int, kinds: Mapping[tuple[int, int], str], *, numa: Sequence[int | None] = ()
 ) -> Inventory:
+    """A node; a kind such as ``PHB NV2`` is two links."""
     return Inventory(
         tuple(
             Card(f"GPU-{i}", i, i, "Test", 1 << 30, numa[i] if numa else None, "", f"/dev/{i}")
             for i in range(count)
         ),
-        tuple(Link(pair, kind) for pair, kind in sorted(kinds.items())),
+        tuple(Link(pair, kind) for pair, ways in sorted(kinds.items()) for kind in ways.split()),
     )
 
 
@@ -67,6 +68,27 @@ def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -
     assert links.quality(uuids(0, 1, 3)) > links.quality(uuids(3, 4, 5))
 
 
+def test_the_way_over_pcie_counts_beside_nvlink() -> None:
+    """On a DGX-1 with Pascal cards all pairs of a socket have one NVLink."""
+    kinds = dict.fromkeys(combinations(range(4), 2), "PHB NV1") | {
+        (0, 2): "PIX NV1",
+        (1, 3): "PIX NV1",
+    }
+    assert pick(node(4, kinds), 2) == [0, 2]
+    assert pick(node(4, kinds), 2, 0, 2) == [1, 3]
+    nvlink_alone = dict.fromkeys(kinds, "NV1")  # as inventories were before 0.3.0
+    assert pick(node(4, nvlink_alone), 2) == [0, 1]
+
+
+def test_pairs_are_not_broken_up_for_a_set_that_crosses_the_sockets_anyway() -> None:
+    """vgpu-manager's case: 1 and 5 are taken, four are asked for."""
+    kinds = {
+        (a, b): "PIX" if a // 2 == b // 2 else "PXB" if a // 4 == b // 4 else "SYS"
+        for a, b in combinations(range(8), 2)
+    }
+    assert pick(node(8, kinds), 4, 1, 5) == [0, 2, 3, 4]
+
+
 def test_a_single_card_breaks_up_no_pair_while_there_is_one_alone() -> None:
     assert pick(SIX, 1, 2) == [3]
     assert pick(SIX, 1, 0) == [1]
@@ -93,7 +115,7 @@ def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
     kinds = dict.fromkeys(combinations(range(6), 2), "PHB")
     kinds |= {(0, 1): "NV4", (1, 2): "SYS"}  # a ring over 0, 1 and 2 runs at the speed of SYS
     assert pick(node(6, kinds), 3, 3, 4) == [0, 1, 5]
-    assert Links(node(6, kinds)).quality(uuids(0, 1, 2))[0] == 2
+    assert Links(node(6, kinds)).quality(uuids(0, 1, 2))[0] == 20
 
 
 def test_cards_that_must_be_taken_are_in_the_set() -> None:

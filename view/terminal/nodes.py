@@ -174,7 +174,8 @@ def _amounts(cores_held: int, cores: int, blocks_held: int, blocks: int) -> tupl
 def _links(nodes: Sequence[NodeReport]) -> list[Line]:
     lines = []
     for node in nodes:
-        pairs = [f"{link.cards[0]}-{link.cards[1]} {link.kind}" for link in node.links]
+        kinds = {link.cards: link.kind for link in node.links}  # of two ways NVLink comes last
+        pairs = [f"{one}-{other} {kind}" for (one, other), kind in kinds.items()]
         if pairs:
             lines.append(line(f"{node.name}: links {', '.join(pairs)}", DIM))
     return lines

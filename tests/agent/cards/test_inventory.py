@@ -153,7 +153,7 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
             for kind, shown in ((None, "null"), ("X", '"X"'), ("NV", '"NV"'), (4, "4"))
         ),
         (
-            _linked([{"cards": [0, 1], "kind": "SYS"}, {"cards": [1, 0], "kind": "NV4"}]),
+            _linked([{"cards": [0, 1], "kind": "NV2"}, {"cards": [1, 0], "kind": "NV4"}]),
             "links[1].cards: the link of 0 and 1 stands twice",
         ),
     ],

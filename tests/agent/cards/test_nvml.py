@@ -175,9 +175,10 @@ def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node)
     node.nvlink(1, range(4), "gpu 0 1 0")
     node.nvlink(0, range(4, 6), "gpu 0 9 0")  # to a card that is not served
     node.nvlink(0, range(6, 8), "gpu 0 2 0", state="inactive")
-    assert session.discover().inventory.links == (Link((0, 1), "NV4"),)
+    both = (Link((0, 1), "PHB"), Link((0, 1), "NV4"))
+    assert session.discover().inventory.links == both
     node.fail("nvmlDeviceGetNvLinkState", LOST, card=0)  # one end that knows them is enough
-    assert session.discover().inventory.links == (Link((0, 1), "NV4"),)
+    assert session.discover().inventory.links == both
     node.fail("nvmlDeviceGetNvLinkRemotePciInfo_v2", UNKNOWN)  # nor does the other know its end
     assert session.discover().inventory.links == (Link((0, 1), "PHB"),)
 
@@ -214,7 +215,7 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
     with NvmlSource(tmp_path / "sys").open() as session:
         found = session.discover()
         probes = [session.probe(uuid(card)) for card in range(2)]
-    assert found.inventory.links == (Link((0, 1), "NV8"),)
+    assert found.inventory.links == (Link((0, 1), "PHB"), Link((0, 1), "NV8"))
     assert [card.numa for card in found.inventory.cards] == [None, None]
     assert probes == [Probe(0, None, pending=False), Probe(0, None, pending=True)]
     assert library.stub_sessions() == 0

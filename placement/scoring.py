@@ -6,6 +6,7 @@ single one is taken where it breaks up least.
 """
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
 from contract.resource import Resource
@@ -22,15 +23,19 @@ class Policy(StrEnum):
     SPREAD = "spread"
 
 
-def rank_for_share(
+def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     need: Need,
     fitting: Sequence[CardState],
     states: Iterable[CardState],
     *,
     links: Links,
     policy: Policy,
+    own: AbstractSet[str] = frozenset(),
 ) -> list[CardState]:
     """Sort cards for a share, the one that it is placed on first.
+
+    *own* are the cards that other containers of its pod are on: of equal cards, spread prefers
+    another.
 
     What counts is what would be left of a card, of cores and of memory, as parts of what it
     has. Binpack looks at the larger of the two: on a card with no cores left, memory is of no
@@ -45,7 +50,7 @@ def rank_for_share(
             for each in _RESOURCES
         ]
         if policy is Policy.SPREAD:
-            return (-min(left), -sum(left), state.index)
+            return (-min(left), -sum(left), state.uuid in own, state.index)
         away = links.taken_away(state.uuid, free) if state.whole else 0
         return (state.whole, max(left), sum(left), away, state.index)
 

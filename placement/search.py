@@ -7,6 +7,7 @@ plan found is also the one that placing them one by one prefers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -311,11 +312,17 @@ class _Search:
             yield chosen
         if step.strict and step.chosen:
             return
-        kinds = {each.uuid: self._kind(each, state) for each in fitting}
+        own = self._own(state) if self._policy is Policy.SPREAD else frozenset()
+        kinds = {each.uuid: self._kind(each, state, own) for each in fitting}
         if step.need.demand.is_share:
             seen: set[object] = set()
             for each in rank_for_share(
-                step.need, fitting, states, links=self._links, policy=self._policy
+                step.need,
+                fitting,
+                states,
+                links=self._links,
+                policy=self._policy,
+                own=own,
             ):
                 if kinds[each.uuid] not in seen:
                     seen.add(kinds[each.uuid])
@@ -331,11 +338,16 @@ class _Search:
             if sorted(kinds[each] for each in cards) != tried:
                 yield tuple(each for each in kinds if each in cards)
 
-    def _kind(self, card: CardState, state: _State) -> tuple[int | str, ...]:
+    def _kind(self, card: CardState, state: _State, own: AbstractSet[str]) -> tuple[int | str, ...]:
         """Return what is equal for cards that can be exchanged for each other."""
         places = state[self._place[card.uuid]]
         name = card.uuid if card.uuid in self._named else ""
-        return (*places, *map(card.free.__getitem__, _SLOT), name)
+        return (*places, *map(card.free.__getitem__, _SLOT), card.uuid in own, name)
+
+    def _own(self, state: _State) -> AbstractSet[str]:
+        """Return the cards that the pod's containers have been placed on."""
+        found = zip(state, self._start, self._capacities, strict=True)
+        return {capacity.card.uuid for now, then, capacity in found if now != then}
 
     def _take(
         self, step: Step, state: _State, cards: tuple[str, ...]

@@ -104,6 +104,12 @@ def test_the_first_is_put_elsewhere_when_a_later_one_would_find_no_place() -> No
     assert planned(pod((30, 2), (50, 2)), capacities) == {"c0": [1], "c1": [0]}
 
 
+def test_shares_of_one_pod_that_are_spread_are_on_different_cards_if_these_are_as_good() -> None:
+    capacities = [room(0), room(1, 50, 5), room(2, 20, 2)]
+    spread = planned(pod((50, 5), (50, 5)), capacities, policy=Policy.SPREAD)
+    assert spread == {"c0": [0], "c1": [1]}
+
+
 def test_shares_leave_room_for_the_whole_cards_after_them() -> None:
     capacities = [room(0, 70, 3), room(1), room(2)]
     assert planned(pod((20, 3), (50, 3), (100, 0)), capacities) == {"c0": [0], "c1": [1], "c2": [2]}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, Demand
 from contract.resource import Resource
@@ -76,36 +77,72 @@ def whole_cards(states: Iterable[CardState]) -> frozenset[str]:
     return frozenset(state.uuid for state in states if state.whole and not state.unhealthy)
 
 
+class Lack(NamedTuple):
+    """Why a card does not fit.
+
+    Attributes:
+        reason: such as ``of 60 cores free``, or ``unhealthy (Xid 79)``.
+        free: how much is free where that is too little; ``None`` for other reasons.
+    """
+
+    reason: str
+    free: int | None = None
+
+    def __str__(self) -> str:
+        """Write it for one card."""
+        return self.reason if self.free is None else f"{self.free} {self.reason}"
+
+
 def why_not(
     need: Need, state: CardState, *, fixed: Sequence[str] = (), must: Sequence[str] = ()
-) -> str:
-    """Return why a card does not fit; empty when it does."""
+) -> Lack | None:
+    """Return why a card does not fit; ``None`` when it does."""
     if state.unhealthy:
-        return f"unhealthy ({state.unhealthy})"
+        return Lack(f"unhealthy ({state.unhealthy})")
     if state.excluded:
-        return f"excluded by {state.excluded}"
+        return Lack(f"excluded by {state.excluded}")
     if fixed and state.uuid not in fixed:
-        return "the container's other resource is on another card"
+        return Lack("the container's other resource is on another card")
     if must and need.demand.is_share and state.uuid not in must:
-        return "the kubelet hands on places of another card"
+        return Lack("the kubelet hands on places of another card")
     wanted = need.per_card
     for resource, unit in ((Resource.CORE, "cores"), (Resource.MEMORY, "memory blocks")):
         if state.free[resource] < wanted[resource]:
-            return f"{state.free[resource]} of {wanted[resource]} {unit} free"
-    return ""
+            return Lack(f"of {wanted[resource]} {unit} free", state.free[resource])
+    return None
 
 
 def explain(
     need: Need, states: Iterable[CardState], *, fixed: Sequence[str] = (), must: Sequence[str] = ()
 ) -> str:
-    """Report that no card fits, and for each of those in question why not."""
+    """Report that no card fits, and why: cards of one reason together, one alone by its UUID."""
     demand, bound = need.demand, {*fixed, *must}
     by_index = sorted(states, key=lambda state: state.index)
-    reasons = {each.uuid: why_not(need, each, fixed=fixed, must=must) for each in by_index}
-    fitting = sum(not reason for reason in reasons.values())
+    lacks = [why_not(need, state, fixed=fixed, must=must) or _FITS for state in by_index]
+    groups: dict[str, list[tuple[str, Lack]]] = {}
+    for state, lack in zip(by_index, lacks, strict=True):
+        if not bound or state.uuid in bound:
+            groups.setdefault(lack.reason, []).append((state.uuid, lack))
     asked = f"{demand.cores} cores and {demand.memory} memory blocks"
-    told = [state for state in by_index if not bound or state.uuid in bound]
-    each = "; ".join(f"{state.uuid}: {reasons[state.uuid] or 'fits'}" for state in told)
+    fitting = lacks.count(_FITS)
+    found = f"{fitting} of {demand.cards} cards found"
     if bound and fitting >= demand.cards:
-        return f"no card fits {asked}: places of {len(bound)} cards must be taken; {each}"
-    return f"no card fits {asked}: {fitting} of {demand.cards} cards found; {each}"
+        found = f"places of {len(bound)} cards must be taken"
+    largest = max((state.places[Resource.MEMORY] for state in by_index), default=0)
+    told = [f"no card fits {asked}: {found}", *map(_tell, groups.values())]
+    if not demand.is_share and 0 < largest < demand.most_memory:
+        told.append(f"no card has more than {largest} blocks, and whole cards have all of theirs")
+    return "; ".join(told)
+
+
+_FITS = Lack("fits")
+
+
+def _tell(cards: Sequence[tuple[str, Lack]]) -> str:
+    """Write why some cards do not fit, all for one reason."""
+    uuid, lack = cards[0]
+    if len(cards) == 1:
+        return f"{uuid}: {lack}"
+    free = {each.free for _, each in cards if each.free is not None}
+    most = lack._replace(free=max(free, default=None))
+    return f"{len(cards)} cards: {'at most ' * (len(free) > 1)}{most}"

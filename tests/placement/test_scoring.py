@@ -115,10 +115,26 @@ def test_a_refusal_where_a_card_is_bound_speaks_of_that_card() -> None:
     )
 
 
+def test_cards_that_lack_the_same_are_told_of_together() -> None:
+    """A node may have sixteen, and an Event has room for 1,024 characters."""
+    states = [_state(each, cores=40 - each) for each in range(6)]
+    states += [_state(6, excluded="nouse-gpu-type"), _state(7, memory=3)]
+    assert _refusal(_need(50, 4), states) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; 6 cards: at most 40 of 50 "
+        "cores free; GPU-6: excluded by nouse-gpu-type; GPU-7: 3 of 4 memory blocks free"
+    )
+
+
+@pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
+def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> None:
+    states = [_state(each, unhealthy="Xid 79") for each in range(4)]
+    last = "; no card has more than 10 blocks, and whole cards have all of theirs"
+    assert _refusal(_need(400, memory), states).endswith(last) == told
+
+
 def test_a_share_that_would_be_split_is_refused() -> None:
     assert _refusal(_need(50, 4), [_state(0), _state(1)], must=["GPU-0", "GPU-1"]) == (
-        "no card fits 50 cores and 4 memory blocks: places of 2 cards must be taken; "
-        "GPU-0: fits; GPU-1: fits"
+        "no card fits 50 cores and 4 memory blocks: places of 2 cards must be taken; 2 cards: fits"
     )
 
 

@@ -272,7 +272,7 @@ def test_a_refusal_names_the_container_that_cannot_be_placed() -> None:
     assert refusal(pod((60, 2), (60, 2), (50, 2)), [room(0), room(1)]) == (
         "no card fits 50 cores and 2 memory blocks of container c2, with c0, c1 placed: "
         "0 of 1 cards found; "
-        "GPU-0: 40 of 50 cores free; GPU-1: 40 of 50 cores free"
+        "2 cards: 40 of 50 cores free"
     )
 
 

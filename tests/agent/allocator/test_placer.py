@@ -160,7 +160,7 @@ NOWHERE = {"record": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
         "it cannot follow its cores": (MEMORY, NOWHERE, "GPU-2: 0 of 4 memory blocks"),
         "by the record, whatever is withheld": (
             *(CORE, _withheld(LITTLE_MEMORY, 0)),
-            "; ".join(f"GPU-{card}: 2 of 4 memory blocks" for card in range(3)),
+            "3 cards: 2 of 4 memory blocks",
         ),
     },
 )

@@ -69,7 +69,7 @@ def by_list(service: InService, record: Record) -> tuple[InService, list[Correct
     for each in service.answers:
         if not each.allocated:
             continue
-        for pod, one in _listed(record.open):
+        for pod, one in _listed(record.listed_unsettled):
             has = one.held.get(each.resource) == each.ids
             if service.is_pod(pod.id, pod.uid) and one.name == each.container:
                 if not has and not _is_guess(each):

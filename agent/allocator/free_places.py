@@ -37,7 +37,7 @@ def reserved(record: Record, table: DeviceTable) -> Mapping[Resource, Mapping[st
     to be on the same card.
     """
     found = {each: Counter[str]() for each in Resource}
-    for pod in record.others:
+    for pod in record.unsettled:
         container = None if pod.listed is not None or pod.over else pod.next
         if container is None or not container.demand.is_share:
             continue

@@ -120,7 +120,7 @@ class NodeState:
             told: the UIDs of the pods of a name, as they came, by the watch.
         """
         before = len(self._confirmed)
-        for each in self.record.open:
+        for each in self.record.listed_unsettled:
             new = self.turn.is_new(each, self.record)
             if each.id.key in names and new:
                 uids = map(kubelet_uid, self.pods.of_name(each.id.key))
@@ -156,7 +156,7 @@ class NodeState:
         elif written is not self.written or listed is not self.listed:
             self._settled = settle(
                 self._record.settled,
-                self._record.open,
+                self._record.listed_unsettled,
                 written=written or Checkpoint(),
                 listed=listed,
                 services=self._services,
@@ -184,7 +184,7 @@ class NodeState:
         """Return whether an answer was another pod's; of its own, the container alone was wrong."""
         lost = [each for each in was.answers if each not in now.answers]
         lost = [each for each in lost if not any(each.is_for_same(one) for one in now.answers)]
-        mine = [each for each in self.record.open if was.is_pod(each.id, each.uid)]
+        mine = [each for each in self.record.listed_unsettled if was.is_pod(each.id, each.uid)]
         return any(
             not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost
         )
@@ -244,9 +244,9 @@ class NodeState:
         """Keep which pods were listed, and whose places were offered (R2)."""
         settled = self.record.settled.by_uid.keys()
         self._seen |= settled
-        self._met |= settled | {each.uid for each in self.record.open if each.sure}
+        self._met |= settled | {each.uid for each in self.record.listed_unsettled if each.sure}
         self._freed -= settled
-        for each in self.record.others:
+        for each in self.record.unsettled:
             if each.listed is not None and each.uid:
                 self._seen.add(each.uid)
                 if not each.over:
@@ -256,7 +256,7 @@ class NodeState:
             elif each.over and offered:
                 self._freed.add(each.uid)
         if self.record.listing:  # a name that has gone may come back as another pod's
-            self._confirmed &= settled | {each.uid for each in self.record.open}
+            self._confirmed &= settled | {each.uid for each in self.record.listed_unsettled}
 
     def take_turn(self, turn: Turn) -> None:
         """Apply whose turn it is now."""

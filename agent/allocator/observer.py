@@ -179,13 +179,13 @@ def _to_read(state: NodeState, read: AbstractSet[Key]) -> list[Key]:
     turn, record = state.turn, state.record
     come = [
         each
-        for each in record.open
+        for each in record.listed_unsettled
         if (each.lacks or (each.view is not None and each.view.terminal))
         and turn.is_new(each, record)
     ]
     unknown = [
         each
-        for each in record.open
+        for each in record.listed_unsettled
         if (each.view is None and turn.is_asker(each))
         or (each.over and not each.shows and not (each.view is not None and each.view.terminal))
     ]

@@ -37,36 +37,36 @@ class Record:
     """Who holds what, at one moment.
 
     Attributes:
-        others: the pods that are not settled: of these one may be asking.
+        unsettled: the pods that are not settled: of these one may be asking.
         listing: whether ``List`` could be had.
         settled: the settled pods.
     """
 
-    others: tuple[RecordedPod, ...] = ()
+    unsettled: tuple[RecordedPod, ...] = ()
     listing: bool = False
     settled: Settled = field(default_factory=Settled)
 
     @property
     def pods(self) -> tuple[RecordedPod, ...]:
         """Every pod that is listed or that something is written of."""
-        return self.settled.pods + self.others
+        return self.settled.pods + self.unsettled
 
     @cached_property
-    def open(self) -> Sequence[RecordedPod]:
+    def listed_unsettled(self) -> Sequence[RecordedPod]:
         """The pods that ``List`` shows and that are not settled."""
-        return [each for each in self.others if each.listed is not None]
+        return [each for each in self.unsettled if each.listed is not None]
 
     @cached_property
     def shapes(self) -> Mapping[Shape, int]:
         """How often ``List`` shows each shape."""
         found = dict(self.settled.shapes)
-        for each in self.open:
+        for each in self.listed_unsettled:
             found[each.shape] = found.get(each.shape, 0) + 1
         return found
 
     @cached_property
     def _by_id(self) -> Mapping[PodId, RecordedPod]:
-        return {each.id: each for each in self.others}
+        return {each.id: each for each in self.unsettled}
 
     def pod(self, pod: PodId) -> RecordedPod | None:
         """Return what is known of a pod."""
@@ -74,12 +74,12 @@ class Record:
 
     def lists(self, key: Key) -> bool:
         """Return whether ``List`` shows a pod of this name."""
-        return key in self.settled.keys or any(each.id.key == key for each in self.open)
+        return key in self.settled.keys or any(each.id.key == key for each in self.listed_unsettled)
 
     def of_uid(self, uid: str) -> RecordedPod | None:
         """Return what is known of a pod by the kubelet's UID."""
         found = self.settled.by_uid.get(uid)
-        return found or next((each for each in self.others if each.uid == uid), None)
+        return found or next((each for each in self.unsettled if each.uid == uid), None)
 
     def containers(self, pod: PodId) -> Containers:
         """Return what the containers of a pod hold."""
@@ -107,7 +107,7 @@ class Record:
 
     @cached_property
     def _held(self) -> Mapping[Resource, frozenset[str]]:
-        more = all_places(self.others)
+        more = all_places(self.unsettled)
         return {one: self.settled.held[one] | more[one] for one in Resource}
 
     def held(self, resource: Resource) -> frozenset[str]:
@@ -120,7 +120,7 @@ class Record:
         What ordinary init containers of its own pod have left over is within reach (K7).
         """
         taken = set(self.settled.held[resource] & ids)
-        for each in self.others:
+        for each in self.unsettled:
             has = each.places(resource)
             if each.id == ref.pod:
                 has -= self.reusable(each.id, resource)
@@ -138,7 +138,7 @@ class Record:
 
     def doubtful(self, resource: Resource) -> frozenset[str]:
         """Return what pods hold that are not listed: they may be over, and nobody has told."""
-        unlisted = (each for each in self.others if self.listing and each.listed is None)
+        unlisted = (each for each in self.unsettled if self.listing and each.listed is None)
         return all_places(unlisted)[resource]
 
     def withheld(self, asked: Resource, offered: AbstractSet[str]) -> frozenset[str]:
@@ -153,7 +153,7 @@ class Record:
             offered: what is offered of it.
         """
         counted: set[str] = set()
-        for each in self.others:
+        for each in self.unsettled:
             containers = each.outdated.values()
             freed = any(one.get(asked, _NOTHING) & offered for one in containers)
             for one in containers:

@@ -92,7 +92,7 @@ class Turn:
         me = found.kubelet_id if found is not None else asker
         if not record.listing:  # a pod that is guessed without List may not be listed yet
             return replace(self, asker=me, guessed=True, before=None)
-        others = [each for each in record.open if each.id != asker]
+        others = [each for each in record.listed_unsettled if each.id != asker]
         return Turn(
             me,
             record.shapes,
@@ -109,7 +109,9 @@ class Turn:
         if not record.listing:
             return self
         rejected = (
-            each.kubelet_id for each in record.open if each.lacks or each.kubelet_id in self.passed
+            each.kubelet_id
+            for each in record.listed_unsettled
+            if each.lacks or each.kubelet_id in self.passed
         )
         return replace(self, listed=record.shapes, guessed=True, passed=frozenset(rejected))
 
@@ -153,7 +155,7 @@ class Turn:
         if pod.shows or grown <= 0:
             return False
         # Of several that show nothing it is the newest: the others were there before.
-        alike = (each for each in record.open if each.shape == pod.shape)
+        alike = (each for each in record.listed_unsettled if each.shape == pod.shape)
         known = [each for each in alike if not each.shows and each.view is not None]
         known.sort(key=lambda each: (each.sure, each.position), reverse=True)
         return pod.view is None or pod in known[:grown]
@@ -185,7 +187,7 @@ def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -
             candidates.sort(key=lambda one: _order(one[0], record, turn), reverse=record.listing)
             # A pod counted as listed before may be a new one of the same name.
             certain = tier in found_tiers.certain and all(
-                waiting(ask, pod) is None for pod in found_tiers.others
+                waiting(ask, pod) is None for pod in found_tiers.unpassed
             )
             sole = certain and len(found) == 1 and bool(known) and known[0][0].sure
             evidence = Evidence.WITNESS if sole else Evidence.ORDER
@@ -203,12 +205,12 @@ class Tiers:
     Attributes:
         in_order: the likeliest first; from the third on they are a last resort.
         certain: those of them of which a sole candidate is certain.
-        others: listed pods that are neither newcomers nor the last asker, and not passed.
+        unpassed: listed pods that are neither newcomers nor the last asker, and not passed.
     """
 
     in_order: Sequence[Sequence[RecordedPod]]
     certain: Sequence[Sequence[RecordedPod]] = ()
-    others: Sequence[RecordedPod] = ()
+    unpassed: Sequence[RecordedPod] = ()
 
 
 def tiers(record: Record, turn: Turn) -> Tiers:
@@ -217,22 +219,22 @@ def tiers(record: Record, turn: Turn) -> Tiers:
     Without ``List`` newcomers cannot be told from others.
     """
     if not record.listing:
-        return Tiers([[each for each in record.others if each.may_ask]])
+        return Tiers([[each for each in record.unsettled if each.may_ask]])
     new, last, rest = list[RecordedPod](), list[RecordedPod](), list[RecordedPod]()
-    for each in record.open:
+    for each in record.listed_unsettled:
         if each.may_ask and turn.is_new(each, record):
             new.append(each)
         elif each.may_ask:
             is_last = turn.is_asker(each) and each.kubelet_id not in turn.passed
             (last if is_last else rest).append(each)
     untried = [each for each in new if each.kubelet_id not in turn.tried] or new
-    others = [each for each in rest if each.kubelet_id not in turn.passed | turn.tried]
+    unpassed = [each for each in rest if each.kubelet_id not in turn.passed | turn.tried]
     certain = [] if any(each.kubelet_id in turn.tried for each in new) else [untried]
     # The last asker is certain if no newcomer lacks anything, and it was no guess or is shown.
     confirmed = not turn.guessed or all(each.shows for each in last)
     if confirmed and not any(each.lacks for each in new):
         certain.append(last)
-    return Tiers([untried, last, others, rest], certain, others)
+    return Tiers([untried, last, unpassed, rest], certain, unpassed)
 
 
 def _order(pod: RecordedPod, record: Record, turn: Turn) -> tuple[object, ...]:
@@ -299,7 +301,7 @@ def _nothing_fits(ask: Ask, record: Record) -> str:
     """Return what was asked and what was waiting."""
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"
-        for pod in (record.open if record.listing else record.others)
+        for pod in (record.listed_unsettled if record.listing else record.unsettled)
         if pod.may_ask and (each := pod.next) is not None
     )
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""

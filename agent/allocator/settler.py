@@ -115,7 +115,7 @@ class Settler:
         record, resource, named = self.state.record, call.resource, frozenset(call.named)
         kept = set(record.settled.held[resource] & named)
         owners: list[PodId] = []
-        for each in record.others:
+        for each in record.unsettled:
             mine = each.places(resource) & named
             if mine:
                 owners.append(each.id)

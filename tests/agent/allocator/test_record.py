@@ -358,7 +358,7 @@ def _view_of(name: str, *, terminal: bool) -> PodView:
 def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
     record = Record()
     for look in looks:
-        settled = settle(record.settled, record.open, **look)
+        settled = settle(record.settled, record.listed_unsettled, **look)
         rest = [each for each in look["listed"] if id(each) not in settled.by_entry]
         record = read_record(**look | {"listed": rest}, seen=Seen(), settled=settled)
         afresh = read_record(**look, seen=Seen())
@@ -381,6 +381,6 @@ def test_a_pod_of_which_nothing_changes_is_settled() -> None:
         "pods": pods_of(VIEWS["p"]),
     }
     record = read_record(**look, seen=Seen())
-    settled = settle(record.settled, record.open, **look)
+    settled = settle(record.settled, record.listed_unsettled, **look)
     assert settled.pods == record.pods
     assert settle(settled, (), **look) is settled

@@ -12,6 +12,7 @@ from common.logs import configure
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from webhook.admission.options import DefaultMemory, Options
+from webhook.admission.privileged import Privileged
 from webhook.errors import SettingsError
 from webhook.server.master import serve
 from webhook.settings import Files, Settings
@@ -98,6 +99,14 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
     help="RuntimeClass for GPU pods that name none; empty changes nothing.",
 )
 @click.option(
+    "--privileged",
+    type=click.Choice([each.value for each in Privileged]),
+    default=Privileged.WARN.value,
+    envvar="GPU_TURNSTILE_WEBHOOK_PRIVILEGED",
+    show_envvar=True,
+    help="Warn of GPU pods with a privileged container, which sees every card, or deny them.",
+)
+@click.option(
     "--drain-delay",
     type=click.FloatRange(0, 15),
     default=2.0,
@@ -119,10 +128,17 @@ def cli(  # noqa: PLR0913 - one argument a flag
     default_memory: str,
     scheduler_name: str,
     runtime_class: str,
+    privileged: str,
     drain_delay: float,
 ) -> None:
     """Serve the gpu-turnstile admission webhook over HTTPS."""
-    options = Options(largest_card, DefaultMemory(default_memory), scheduler_name, runtime_class)
+    options = Options(
+        largest_card,
+        DefaultMemory(default_memory),
+        scheduler_name,
+        runtime_class,
+        Privileged(privileged),
+    )
     if options.default_memory is DefaultMemory.PROPORTIONAL and not largest_card:
         raise SettingsError(
             "--default-memory proportional: needs --largest-card: the memory blocks of the card "

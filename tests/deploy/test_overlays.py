@@ -120,6 +120,7 @@ EXPECTED = {
     "overlays/use": Overlay(frozenset({"/run/containerd"}), host_pid=True),
     "overlays/vcuda": Overlay(frozenset(_VCUDA), host_pid=True),
     "overlays/view": Overlay(),
+    "overlays/void": Overlay(),
 }
 
 

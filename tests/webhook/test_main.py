@@ -4,6 +4,7 @@ import pytest
 
 from webhook import __main__ as command
 from webhook.admission.options import DefaultMemory, Options
+from webhook.admission.privileged import Privileged
 from webhook.settings import Files, Settings
 
 
@@ -29,6 +30,7 @@ VALUES = {
     "default-memory": "proportional",
     "scheduler-name": "gpu-turnstile-scheduler",
     "runtime-class": "nvidia",
+    "privileged": "deny",
     "drain-delay": "0.5",
 }
 
@@ -62,7 +64,7 @@ def test_every_flag_is_an_environment_variable(
     assert (settings.workers, settings.connections) == (3, 50)
     assert settings.drain_delay == 0.5
     assert settings.options == Options(
-        96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia"
+        96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia", Privileged.DENY
     )
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out

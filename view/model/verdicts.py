@@ -126,8 +126,8 @@ def _why_not(need: Need, state: CardState) -> str:
     Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
     """
     first = why_not(need_of(need.demand), state)
-    if not first or state.unhealthy or state.excluded:
-        return first
+    if first is None or state.unhealthy or state.excluded:
+        return str(first or "")
     wanted = ((Resource.CORE, need.cores, "core"), (Resource.MEMORY, need.blocks, "block"))
     lacks = [
         f"{count_of(state.free[resource], unit)} free, {count} needed"

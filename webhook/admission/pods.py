@@ -80,7 +80,7 @@ def decide_pod(
         GPUs, the patch that removes annotations of GPU pods; empty when there are none.
     """
     adjusted = adjust_memory(pod, names=names, options=options)
-    found = read_pod(adjusted.pod, names)
+    found = read_pod(adjusted.pod, names, privileged=options.privileged)
     if found is None:
         return _drop_ours(pod, names=names, stamp=stamp)
     demand, errors, others = found

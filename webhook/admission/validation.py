@@ -9,6 +9,7 @@ from contract.names import Names
 from contract.spelling import find_misspelt
 from contract.wishes import read_wishes
 from webhook.admission.annotations import annotations_of
+from webhook.admission.privileged import Privileged, check_privileged
 
 
 class ReadPod(NamedTuple):
@@ -17,7 +18,7 @@ class ReadPod(NamedTuple):
     Attributes:
         demand: the requests that can be read.
         errors: everything that is wrong.
-        warnings: about resources that are not ours.
+        warnings: about resources that are not ours and privileged containers.
     """
 
     demand: PodDemand
@@ -25,13 +26,20 @@ class ReadPod(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def read_pod(pod: Mapping[str, Any], names: Names, *, path: str = "") -> ReadPod | None:
+def read_pod(
+    pod: Mapping[str, Any],
+    names: Names,
+    *,
+    path: str = "",
+    privileged: Privileged = Privileged.WARN,
+) -> ReadPod | None:
     """Read a pod, or the template of one: both have ``metadata`` and ``spec``.
 
     Args:
         pod: as decoded JSON, possibly hostile.
         names: the resource names to read.
         path: prefix of ``metadata`` and ``spec`` in paths.
+        privileged: the operator's choice.
 
     Returns:
         ``None`` when it requests no GPU.
@@ -41,7 +49,8 @@ def read_pod(pod: Mapping[str, Any], names: Names, *, path: str = "") -> ReadPod
     if not demand and not wrong:
         return ReadPod(demand, misspelt, warnings) if misspelt or warnings else None
     about = (*_check_metadata(pod.get("metadata"), path), *_check_wishes(pod, names, path))
-    return ReadPod(demand, (*about, *wrong, *misspelt), warnings)
+    denied, warned = check_privileged(pod.get("spec"), privileged, path=f"{path}spec")
+    return ReadPod(demand, (*about, *wrong, *misspelt, *denied), (*warnings, *warned))
 
 
 def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:

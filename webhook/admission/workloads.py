@@ -79,11 +79,11 @@ def decide_workload(
     path = "".join(f"{each}." for each in steps)
     template = _template(new, steps)
     adjusted = adjust_memory(template, names=names, options=options)
-    found = read_pod(adjusted.pod, names, path=path)
+    found = read_pod(adjusted.pod, names, path=path, privileged=options.privileged)
     if found is None:
         return Verdict()
     demand, errors, others = found
-    if set(errors) - set(_errors(old, steps, names, path)):
+    if set(errors) - set(_errors(old, steps, names, path, options)):
         return Verdict(errors=errors)
     before = (*(f"as before, its pods are refused: {each}" for each in errors), *others)
     if not demand:
@@ -117,7 +117,12 @@ def _template(workload: Mapping[str, Any] | None, steps: tuple[str, ...]) -> Map
 
 
 def _errors(
-    old: Mapping[str, Any] | None, steps: tuple[str, ...], names: Names, path: str
+    old: Mapping[str, Any] | None,
+    steps: tuple[str, ...],
+    names: Names,
+    path: str,
+    options: Options,
 ) -> tuple[FieldError, ...]:
-    found = read_pod(_template(old, steps), names, path=path)
+    template = _template(old, steps)
+    found = read_pod(template, names, path=path, privileged=options.privileged)
     return () if found is None else found.errors

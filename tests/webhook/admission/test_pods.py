@@ -22,6 +22,7 @@ from tests.webhook.admission.building import (
 )
 from webhook.admission.options import Options
 from webhook.admission.pods import decide_pod, mutate_pod
+from webhook.admission.privileged import Privileged
 from webhook.admission.reviews import Target
 from webhook.admission.verdicts import Verdict
 
@@ -96,6 +97,37 @@ def test_resources_whose_names_are_nearly_ours_are_refused_or_warned_of(pod: Jso
         f'{LIMITS}[tencent.com/vcuda-mem]: Invalid value: "8": no node has such a resource: '
         f"write {MEMORY}"
     )
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers"])
+def test_a_privileged_container_of_a_gpu_pod_is_warned_of_or_denied(pod: Json, field: str) -> None:
+    """It sees every card, also where another container asks for the GPU."""
+    plain = {"name": "helper", "securityContext": {"privileged": True}}
+    pod["spec"].setdefault(field, []).append(plain)
+    verdict = _decide(pod)
+    assert verdict.allowed
+    assert verdict.warnings == ("container helper: privileged, it sees every card of its node",)
+    denied = decide_pod(
+        pod, names=NAMES, stamp=no_stamp, options=Options(privileged=Privileged.DENY)
+    )
+    at = len(pod["spec"][field]) - 1
+    assert [str(each) for each in denied.errors] == [
+        (
+            f"spec.{field}[{at}].securityContext.privileged: Invalid value: true: a privileged "
+            "container sees every card of its node, and this cluster allows none beside GPUs: "
+            "leave it out"
+        )
+    ]
+    pod["spec"]["containers"][0].pop("resources")
+    for treatment in Privileged:
+        options = Options(privileged=treatment)
+        assert decide_pod(pod, names=NAMES, stamp=no_stamp, options=options) == Verdict()
+
+
+@pytest.mark.parametrize("context", [None, [], "x", {}, {"privileged": "true"}])
+def test_what_is_not_privileged_is_not_warned_of(pod: Json, context: object) -> None:
+    pod["spec"]["containers"][0]["securityContext"] = context
+    assert _decide(pod).warnings == ()
 
 
 @pytest.mark.parametrize(

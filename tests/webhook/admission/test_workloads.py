@@ -9,6 +9,7 @@ from contract.names import Names
 from tests.examples import share
 from tests.webhook.admission.building import Json, review_of
 from webhook.admission.options import DEFAULTS, DefaultMemory, Options
+from webhook.admission.privileged import Privileged
 from webhook.admission.reviews import Review, Target
 from webhook.admission.verdicts import Verdict
 from webhook.admission.workloads import validate_workload
@@ -119,6 +120,14 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
             f"{annotations}[tencent.com/gpu-assigned]: overwritten, gpu-turnstile writes it",
         )
     )
+
+
+def test_an_older_workload_with_a_privileged_container_can_still_be_updated() -> None:
+    template = _template(core="100")
+    template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    new, options = _workload(TEMPLATE, template), Options(privileged=Privileged.DENY)
+    assert not _validate(_review(new), options).allowed
+    assert _validate(_review(new, new), options).allowed
 
 
 def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() -> None:

@@ -1,0 +1,57 @@
+"""Privileged containers of GPU pods: such a container sees every card of its node."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from contract.demand import walk_containers
+from contract.errors import Fault, FieldError
+from webhook.admission.verdicts import cut
+
+_LONGEST_NAME = 40
+
+
+class Privileged(StrEnum):
+    """The treatment of GPU pods with a privileged container."""
+
+    WARN = "warn"
+    DENY = "deny"
+
+
+def check_privileged(
+    spec: object, treatment: Privileged, *, path: str
+) -> tuple[tuple[FieldError, ...], tuple[str, ...]]:
+    """Return an error or a warning for each privileged container of a GPU pod.
+
+    The device plugin names the devices of one card, and the runtime gives a privileged container
+    all that the host has. That holds for every container of the pod, whichever asks for the GPU.
+
+    Args:
+        spec: a pod spec as decoded JSON, possibly hostile.
+        treatment: the operator's choice.
+        path: the spec's place in its object, for the paths of errors.
+    """
+    found = tuple(_privileged(spec))
+    if treatment is Privileged.WARN:
+        return (), tuple(
+            f"container {cut(name, _LONGEST_NAME)}: privileged, it sees every card of its node"
+            for _, name in found
+        )
+    return tuple(
+        FieldError(
+            f"{path}.{where}.securityContext.privileged",
+            Fault.INVALID,
+            "a privileged container sees every card of its node, and this cluster allows none "
+            "beside GPUs: leave it out",
+            "privileged",
+            "true",
+        )
+        for where, _ in found
+    ), ()
+
+
+def _privileged(spec: object) -> Iterator[tuple[str, str]]:
+    """Yield the place in the spec and the name of each privileged container."""
+    for field, index, container in walk_containers(spec):
+        context, name = container.get("securityContext"), container.get("name")
+        if isinstance(context, dict) and context.get("privileged") is True:
+            yield f"{field}[{index}]", name if isinstance(name, str) else ""

@@ -33,8 +33,9 @@ from agent.settings import (
     EnforcementMode,
     MetricsNames,
     Settings,
-    parse_application_xids,
     parse_driver_dir,
+    parse_fatal_xids,
+    parse_ignored_xids,
     parse_memory_block,
     parse_period,
 )
@@ -123,12 +124,20 @@ class _OneLineGroup(click.Group):
     help="How long an unhealthy card must be without a fault before it may come back.",
 )
 @option(
-    "--application-xids",
+    "--ignore-xids",
     default="",
     show_default="none",
-    callback=read_by(parse_application_xids),
-    help="Further Xids that are an application's fault and not the card's, comma-separated, "
-    "besides " + ", ".join(str(xid) for xid in sorted(APPLICATION_XIDS)) + ".",
+    callback=read_by(parse_ignored_xids),
+    help="Further Xids that leave a card healthy, comma-separated, besides those of applications, "
+    + ", ".join(str(xid) for xid in sorted(APPLICATION_XIDS))
+    + "; or all.",
+)
+@option(
+    "--fatal-xids",
+    default="",
+    show_default="none",
+    callback=read_by(parse_fatal_xids),
+    help="Xids that make a card unhealthy even if they are ignored, comma-separated.",
 )
 @option(
     "--memory-block",

@@ -62,6 +62,8 @@ class Settings:
         memory_block: bytes one ``vcuda-memory`` stands for.
         driver_dir: the host's path in it is ``AUTO`` where the agent lays the files out.
         recovery_quiet: seconds without a fault before an unhealthy card may come back.
+        ignore_xids: the Xids that leave a card healthy; ``None`` for all.
+        fatal_xids: Xids that make a card unhealthy, ignored or not.
         use_period: seconds between two measurements.
 
     Raises:
@@ -81,7 +83,8 @@ class Settings:
     http_host: str
     http_port: int
     recovery_quiet: float = 300.0
-    application_xids: frozenset[int] = APPLICATION_XIDS
+    ignore_xids: frozenset[int] | None = APPLICATION_XIDS
+    fatal_xids: frozenset[int] = frozenset()
     strict_predicate: bool = False
     numa: bool = False
     enforcement: EnforcementMode = EnforcementMode.NONE
@@ -196,20 +199,33 @@ def parse_period(flag: str, text: str) -> float:
     return float(hours * 3600 + minutes * 60 + seconds)
 
 
-def parse_application_xids(text: str) -> frozenset[int]:
-    """Read further Xids that are an application's fault, comma-separated.
+def parse_ignored_xids(text: str) -> frozenset[int] | None:
+    """Read further Xids that leave a card healthy, comma-separated, or ``all``.
 
     Returns:
-        Them, and those that always are.
+        Them, and those that are an application's fault; ``None`` for all.
 
     Raises:
         SettingsError: an entry is no number.
     """
+    return None if text.strip() == "all" else APPLICATION_XIDS | _read_xids("ignore-xids", text)
+
+
+def parse_fatal_xids(text: str) -> frozenset[int]:
+    """Read Xids that make a card unhealthy, ignored or not, comma-separated.
+
+    Raises:
+        SettingsError: an entry is no number.
+    """
+    return _read_xids("fatal-xids", text)
+
+
+def _read_xids(flag: str, text: str) -> frozenset[int]:
     entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
     for entry in entries:
         if not _XID.match(entry):
             raise SettingsError(
-                f"application-xids: Invalid value: {quote(entry)}: must be Xid numbers, "
-                "comma-separated, such as 63,94"
+                f"{flag}: Invalid value: {quote(entry)}: must be Xid numbers, comma-separated, "
+                "such as 63,94"
             )
-    return APPLICATION_XIDS | {int(entry) for entry in entries}
+    return frozenset(int(entry) for entry in entries)

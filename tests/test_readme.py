@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from agent.cards.inventory import parse_inventory
+from agent.cards.xids import APPLICATION_XIDS, RESET_XIDS, describe
 from contract.demand import read_pod_demand
 from contract.names import Names
 from contract.wishes import read_wishes
@@ -38,7 +39,8 @@ def _said(limits: dict[str, Any], requests: dict[str, Any]) -> list[tuple[str, s
         pytest.param({NAMES.memory: "8"}, {}, id="memory without cores"),
         pytest.param({NAMES.core: "many", NAMES.memory: "1"}, {}, id="text"),
         pytest.param({NAMES.core: "1500m", NAMES.memory: "1"}, {}, id="fraction"),
-        pytest.param({NAMES.core: "0", NAMES.memory: "1"}, {}, id="zero"),
+        pytest.param({NAMES.core: "-1", NAMES.memory: "1"}, {}, id="negative"),
+        pytest.param({NAMES.core: "50", NAMES.memory: "8Gi"}, {}, id="bytes"),
         pytest.param({NAMES.core: str(2**31), NAMES.memory: "1"}, {}, id="too large"),
         pytest.param({NAMES.core: "100"}, {NAMES.core: "200"}, id="requests differ"),
         pytest.param({}, {NAMES.core: "100"}, id="requests without limits"),
@@ -69,6 +71,16 @@ _CONTRADICTION = {NAMES.use_gpu_type: "a100", NAMES.nouse_gpu_type: "a100"}
 def test_every_refusal_of_a_wish_is_in_the_table(wishes: dict[str, object]) -> None:
     _, (error,) = read_wishes(wishes, NAMES)
     _check_row(error.rule, str(error).removeprefix(f"{error.path}: "))
+
+
+def test_the_table_of_xids_is_the_agents() -> None:
+    table = REFERENCE.partition("### Xids")[2].partition("##")[0]
+    told = re.findall(r"(?m)^\| (\d+) \| (.*?) \| (\w+)", table)
+    assert {int(xid) for xid, _, what in told if what == "ignored"} == APPLICATION_XIDS
+    until_a_reset = {int(xid) for xid in re.findall(r"(?m)^\| (\d+) .* until a reset", table)}
+    assert until_a_reset == RESET_XIDS
+    for xid, name, _ in told:
+        assert describe(int(xid)) == f"Xid {xid} ({name})"
 
 
 def test_the_table_has_every_rule_and_no_other() -> None:

@@ -131,7 +131,7 @@ class Agent:
         )
         self._watch = CardWatch(
             self._source,
-            rules=Rules(settings.recovery_quiet, settings.application_xids),
+            rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
             observer=CardNews(
                 node=settings.node_name,
                 health_feed=self._health_feed,

@@ -82,15 +82,19 @@ class Rules:
 
     Attributes:
         quiet: seconds without a fault before an unhealthy card may come back.
-        application_xids: the Xids that are not the card's fault.
+        ignored_xids: the Xids that leave a card healthy; ``None`` for all.
+        fatal_xids: the Xids that make it unhealthy, ignored or not.
     """
 
     quiet: float = 300.0
-    application_xids: Collection[int] = APPLICATION_XIDS
+    ignored_xids: Collection[int] | None = APPLICATION_XIDS
+    fatal_xids: Collection[int] = ()
 
     def counts(self, fault: Fault) -> bool:
-        """Whether a fault is the card's."""
-        return fault.xid is None or fault.xid not in self.application_xids
+        """Whether a fault makes a card unhealthy."""
+        if fault.xid is None or fault.xid in self.fatal_xids:
+            return True
+        return self.ignored_xids is not None and fault.xid not in self.ignored_xids
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 28
+    assert len(flags) == 29
     for flag in flags:
         assert re.search(rf"{flag} .*?\[env var: {variable_of(flag)}[;,\]]", text), flag
 
@@ -80,7 +80,8 @@ BAD = {
     "--cards": ("{tmp}/none.yaml", "cards: cannot read {tmp}/none.yaml: "),
     "--memory-block": ("lots", 'memory-block: Invalid value: "lots": must be a whole number of '),
     "--recovery-quiet": ("soon", 'recovery-quiet: Invalid value: "soon": must be a time such as '),
-    "--application-xids": ("63,all", 'application-xids: Invalid value: "all": must be Xid numb'),
+    "--ignore-xids": ("63,all", 'ignore-xids: Invalid value: "all": must be Xid numb'),
+    "--fatal-xids": ("all", 'fatal-xids: Invalid value: "all": must be Xid numb'),
     "--domain": ("Not A Domain", 'domain: Invalid value: "Not A Domain": must be a lower-case D'),
     "--kubeconfig": ("{tmp}/none", "kubeconfig: cannot use {tmp}/none: "),
     "--node-name": ("", "node-name: Required value: the node's name"),
@@ -136,7 +137,8 @@ def test_every_flag_may_come_from_the_environment(
     flags |= {
         "--domain": "example.com",
         "--recovery-quiet": "1h30m",
-        "--application-xids": "63, 94",
+        "--ignore-xids": "63, 94",
+        "--fatal-xids": "13",
     }
     env = {variable_of(flag): value for flag, value in flags.items()}
     env["NODE_NAME"] = env.pop("GPU_TURNSTILE_NODE_NAME")  # the usual name in a manifest will do
@@ -146,7 +148,8 @@ def test_every_flag_may_come_from_the_environment(
     assert made[0] == made[1]
     assert (made[1].node_name, made[1].names.core) == ("n1", "example.com/vcuda-core")
     assert (made[1].cards, made[1].recovery_quiet) == (None, 5400)
-    assert made[1].application_xids == {13, 31, 43, 45, 63, 68, 94, 109}
+    assert made[1].ignore_xids == frozenset({13, 31, 43, 45, 63, 68, 94, 109})
+    assert made[1].fatal_xids == {13}
 
 
 # --- cards ----------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles
 from agent.settings import (
-    parse_application_xids,
     parse_driver_dir,
+    parse_fatal_xids,
+    parse_ignored_xids,
     parse_memory_block,
     parse_period,
 )
@@ -70,11 +71,13 @@ GOOD: dict[Parse, dict[str, object]] = {
         "1024Ki": 1 << 20,
     },
     period: {"0s": 0, "90s": 90, "5m": 300, "2h": 7200, "1h30m": 5400, "1h0m1s": 3601},
-    parse_application_xids: {
+    parse_ignored_xids: {
         "": APPLICATION_XIDS,
         " ": APPLICATION_XIDS,
         "63, 94,13": APPLICATION_XIDS | {63, 94},
+        "all": None,
     },
+    parse_fatal_xids: {"": frozenset(), "13,45": {13, 45}},
     parse_driver_dir: {
         "": None,
         "/opt/nvidia": DriverFiles("/opt/nvidia", HERE),
@@ -90,7 +93,7 @@ def test_settings_are_read(parse: Parse) -> None:
 
 
 def test_without_a_word_a_card_may_come_back_after_five_minutes() -> None:
-    assert (SETTINGS.recovery_quiet, SETTINGS.application_xids) == (300, APPLICATION_XIDS)
+    assert (SETTINGS.recovery_quiet, SETTINGS.ignore_xids) == (300, APPLICATION_XIDS)
 
 
 BAD: dict[Parse, tuple[str, str, dict[str, str]]] = {  # the flag, the rule, what is shown of each
@@ -105,10 +108,15 @@ BAD: dict[Parse, tuple[str, str, dict[str, str]]] = {  # the flag, the rule, wha
         {each: each for each in ("", "5", "m", "-5m", "5 m", "5M", "1d", "1.5h", "30m1h")}
         | {each: each for each in ("5m\n", "\u0665m", "100000s")},
     ),
-    parse_application_xids: (
-        "application-xids",
+    parse_ignored_xids: (
+        "ignore-xids",
         "must be Xid numbers, comma-separated, such as 63,94",
-        {"all": "all", "63,": "", "63;94": "63;94", "-1": "-1", "1.5": "1.5"},
+        {"all,63": "all", "63,": "", "63;94": "63;94", "-1": "-1", "1.5": "1.5"},
+    ),
+    parse_fatal_xids: (
+        "fatal-xids",
+        "must be Xid numbers, comma-separated, such as 63,94",
+        {"all": "all", "63,": ""},
     ),
     parse_driver_dir: (
         "driver-dir",

@@ -83,10 +83,15 @@ def test_why_a_card_is_unhealthy_is_told(
     assert (health.reason, health.healthy) == (reason, not reason)
 
 
-def test_which_errors_are_an_applications_is_a_setting() -> None:
-    rules = Rules(application_xids={94})
+def test_which_xids_make_a_card_unhealthy_is_a_setting() -> None:
+    rules = Rules(ignored_xids={94}, fatal_xids={31})
     assert story((1, CONTAINED), rules=rules).healthy
     assert not story((1, xid_fault(13)), rules=rules).healthy
+    assert not story((1, xid_fault(31)), rules=rules).healthy
+    none = Rules(ignored_xids=None, fatal_xids={31})
+    assert story((1, FELL_OFF), rules=none).healthy
+    assert not story((1, LOST), rules=none).healthy, "it is no Xid"
+    assert not story((1, xid_fault(31)), rules=none).healthy
 
 
 # --- recovery -------------------------------------------------------------------------

@@ -153,8 +153,8 @@ def _as_integer(quantity: Fraction) -> IntType:
     return IntType(quantity.numerator)
 
 
-def _sign(quantity: Fraction) -> IntType:
-    return IntType((quantity > 0) - (quantity < 0))
+def _compare(one: Fraction, other: Fraction) -> IntType:
+    return IntType((one > other) - (one < other))
 
 
 def _is_sorted(values: list[Any]) -> BoolType:
@@ -169,7 +169,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "isInteger": _is_integer,
     "asInteger": _as_integer,
-    "sign": _sign,
+    "compareTo": _compare,
     "isSorted": _is_sorted,
     "join": _join,
 }

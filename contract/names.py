@@ -104,6 +104,11 @@ class Names:
         return f"{self.domain}/nouse-gpu-uuid"
 
     @cached_property
+    def gpu_link(self) -> str:
+        """Pod annotation: what several whole cards must have in common, nvlink or numa."""
+        return f"{self.domain}/gpu-link"
+
+    @cached_property
     def gpu_policy(self) -> str:
         """Pod annotation, by its author: which card a share prefers."""
         return f"{self.domain}/gpu-policy"
@@ -127,6 +132,7 @@ class Names:
                 self.nouse_gpu_type,
                 self.use_gpu_uuid,
                 self.nouse_gpu_uuid,
+                self.gpu_link,
                 self.gpu_policy,
                 self.gpu_node_policy,
                 self.core_limit,

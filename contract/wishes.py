@@ -4,6 +4,7 @@
 ``nouse-gpu-uuid``: cards. Lists are comma-separated; what is empty is no wish.
 ``gpu-policy``: which card a share prefers.
 ``gpu-node-policy``: which node the scheduler extender prefers.
+``gpu-link``: what several whole cards of a container must have in common.
 ``vcuda-core-limit``: how far a share may go beyond its cores while others leave them idle.
 """
 
@@ -18,6 +19,9 @@ from contract.names import Names
 
 POLICIES = ("binpack", "spread")
 """The values of ``gpu-policy`` and ``gpu-node-policy``."""
+
+LINKS = ("nvlink", "numa")
+"""The values of ``gpu-link``: NVLinks connect the cards, or they are of one NUMA node."""
 
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
@@ -39,6 +43,7 @@ class Wishes:
         core_limit: hundredths of a card, 1 to 100, that a share may use in all while others
             leave them idle; ``None`` holds it to what it asked for.
         node_policy: which node the scheduler prefers, one of :data:`POLICIES`.
+        link: what several whole cards must have in common, one of :data:`LINKS`.
     """
 
     use_types: tuple[str, ...] = ()
@@ -48,6 +53,7 @@ class Wishes:
     policy: str = ""
     core_limit: int | None = None
     node_policy: str = ""
+    link: str = ""
 
     @property
     def rules_out_cards(self) -> bool:
@@ -107,14 +113,17 @@ def read_wishes(
         if used and out:
             rule = f"rules out everything that {key.replace('/nouse-', '/use-')} asks for"
             errors.append(_refuse(path, key, annotations[key], rule, "wishes-contradict"))
-    policies = []
-    for key in (names.gpu_policy, names.gpu_node_policy):
-        policy = annotations.get(key, "")
-        if policy not in ("", *POLICIES):
-            rule = "must be " + " or ".join(POLICIES)
-            errors.append(_refuse(path, key, policy, rule, "not-a-policy"))
-            policy = ""
-        policies.append(policy)
+    words = []
+    for key, known, name in (
+        (names.gpu_policy, POLICIES, "not-a-policy"),
+        (names.gpu_node_policy, POLICIES, "not-a-policy"),
+        (names.gpu_link, LINKS, "not-a-link"),
+    ):
+        word = annotations.get(key, "")
+        if word not in ("", *known):
+            errors.append(_refuse(path, key, word, "must be " + " or ".join(known), name))
+            word = ""
+        words.append(word)
     core_limit: int | None = None
     if annotations.get(names.core_limit, "") != "":
         core_limit = _read_core_limit(annotations[names.core_limit])
@@ -122,8 +131,10 @@ def read_wishes(
             rule = f"must be a whole number, 1 to {CORES_PER_CARD} (more is read as that)"
             value = annotations[names.core_limit]
             errors.append(_refuse(path, names.core_limit, value, rule, "not-a-core-limit"))
-    by_policy, by_node = policies
-    wishes = Wishes(use_types, nouse_types, use_uuids, nouse_uuids, by_policy, core_limit, by_node)
+    policy, node_policy, link = words
+    wishes = Wishes(
+        use_types, nouse_types, use_uuids, nouse_uuids, policy, core_limit, node_policy, link
+    )
     return wishes, tuple(errors)
 
 

@@ -113,9 +113,17 @@ def why_not(
 
 
 def explain(
-    need: Need, states: Iterable[CardState], *, fixed: Sequence[str] = (), must: Sequence[str] = ()
+    need: Need,
+    states: Iterable[CardState],
+    *,
+    fixed: Sequence[str] = (),
+    must: Sequence[str] = (),
+    link: str = "",
 ) -> str:
-    """Report that no card fits, and why: cards of one reason together, one alone by its UUID."""
+    """Report that no card fits, and why: cards of one reason together, one alone by its UUID.
+
+    *link* is what the cards must have in common: where enough fit, that is what they lack.
+    """
     demand, bound = need.demand, {*fixed, *must}
     by_index = sorted(states, key=lambda state: state.index)
     lacks = [why_not(need, state, fixed=fixed, must=must) or _FITS for state in by_index]
@@ -126,7 +134,9 @@ def explain(
     asked = f"{demand.cores} cores and {demand.memory} memory blocks"
     fitting = lacks.count(_FITS)
     found = f"{fitting} of {demand.cards} cards found"
-    if bound and fitting >= demand.cards:
+    if link and fitting >= demand.cards > 1:
+        found = f"no {demand.cards} of the {fitting} that do are {HOW[link]} (gpu-link: {link})"
+    elif bound and fitting >= demand.cards:
         found = f"places of {len(bound)} cards must be taken"
     largest = max((state.places[Resource.MEMORY] for state in by_index), default=0)
     told = [f"no card fits {asked}: {found}", *map(_tell, groups.values())]
@@ -134,6 +144,9 @@ def explain(
         told.append(f"no card has more than {largest} blocks, and whole cards have all of theirs")
     return "; ".join(told)
 
+
+HOW = {"nvlink": "connected by NVLink", "numa": "of one NUMA node"}
+"""What cards have in common that hold together, by the value of ``gpu-link``."""
 
 _FITS = Lack("fits")
 

@@ -57,19 +57,24 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     return sorted(fitting, key=key)
 
 
-def best_whole(
+def best_whole(  # noqa: PLR0913 -- what cards are compared by
     need: Need,
     fitting: Sequence[CardState],
     states: Iterable[CardState],
     *,
     links: Links,
     must: Iterable[str] = (),
+    link: str = "",
 ) -> tuple[str, ...]:
-    """Choose whole cards: the best-connected; among equals those with the least memory."""
+    """Choose whole cards: the best-connected; among equals those with the least memory.
+
+    Sets that hold together by *link* come before all others.
+    """
     return links.best(
         need.demand.cards,
         [state.uuid for state in fitting],
         free=whole_cards(states),
         must=frozenset(must),
         cost={state.uuid: state.places[Resource.MEMORY] for state in fitting},
+        link=link,
     )

@@ -51,6 +51,7 @@ class Step:
         offer: places by card that the kubelet offers for it, of one resource.
         chosen: cards that a scheduler chose for it, to be taken if they fit.
         strict: whether only those will do.
+        link: what its cards must have in common, one of :data:`contract.wishes.LINKS`.
     """
 
     container: ContainerDemand
@@ -61,6 +62,7 @@ class Step:
     offer: tuple[Resource, Mapping[str, int]] | None = None
     chosen: tuple[str, ...] = ()
     strict: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class _Search:
     ) -> str:
         """Return why one container cannot be placed."""
         if not (step.strict and step.chosen):
-            return explain(step.need, states, fixed=step.fixed, must=bound)
+            return explain(step.need, states, fixed=step.fixed, must=bound, link=step.link)
         free = replace(step, chosen=(), strict=False)
         other = ", ".join(next(self._ways(free, state, states, bound), ())) or "no other"
         return (
@@ -298,6 +300,13 @@ class _Search:
         self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
     ) -> Iterator[tuple[str, ...]]:
         """Return the ways to place one container, the best first, one of each kind."""
+        found = self._sets(step, state, states, bound)
+        return (each for each in found if self._links.hold_together(each, step.link))
+
+    def _sets(
+        self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
+    ) -> Iterator[tuple[str, ...]]:
+        """Return these, whatever their cards have in common."""
         size = step.need.demand.cards
         fixed = step.fixed
         if len(fixed) < size:  # less memory than cards: the other cards are still to be chosen
@@ -328,7 +337,11 @@ class _Search:
                     seen.add(kinds[each.uuid])
                     yield (each.uuid,)
             return
-        best = best_whole(step.need, fitting, states, links=self._links, must=needed)
+        best = best_whole(
+            step.need, fitting, states, links=self._links, must=needed, link=step.link
+        )
+        if not self._links.hold_together(best, step.link):
+            return  # no set does
         yield best
         tried = sorted(kinds[each] for each in best)
         others = sorted((each for each in kinds if each not in needed), key=kinds.__getitem__)

@@ -6,7 +6,7 @@ Among equals that one is taken which takes the least connection away from the ca
 free, so that the next container finds a good set as well.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations, islice
 
@@ -39,11 +39,17 @@ class Links:
             else:
                 pcie[link.cards] = _WORTH[link.kind]
         self._worth: dict[str, dict[str, int]] = {each: {} for each in uuid.values()}
+        self._joined: dict[str, set[tuple[str, str]]] = {"nvlink": set(), "numa": set()}
         for low, high in combinations(sorted(numa), 2):
             near = numa[low] is not None and numa[low] == numa[high]
             way = pcie.get((low, high), _WORTH["NODE" if near else "SYS"])
             worth = 2 * (way + nvlinks.get((low, high), 0)) + near
             self._worth[uuid[low]][uuid[high]] = self._worth[uuid[high]][uuid[low]] = worth
+            pairs = {(uuid[low], uuid[high]), (uuid[high], uuid[low])}
+            if (low, high) in nvlinks:
+                self._joined["nvlink"] |= pairs
+            if near:
+                self._joined["numa"] |= pairs
 
     def worth(self, one: str, other: str) -> int:
         """Return the worth of a pair; cards that are not known have none."""
@@ -54,12 +60,33 @@ class Links:
         pairs = [self.worth(one, other) for one, other in combinations(cards, 2)]
         return min(pairs, default=0), sum(pairs)
 
+    def hold_together(self, cards: Sequence[str], link: str) -> bool:
+        """Return whether cards have in common what a wish for *link* demands.
+
+        For ``nvlink`` each is connected to each by NVLinks, if only by way of others of the set, as
+        in a DGX-1. What is not known of a link or a NUMA node is not there.
+
+        Args:
+            cards: their UUIDs.
+            link: one of :data:`contract.wishes.LINKS`; empty demands nothing.
+        """
+        if not link or len(cards) < 2:
+            return True
+        joined, left = self._joined[link], set(cards[1:])
+        reached = [cards[0]]
+        while reached and left:
+            one = reached.pop()
+            near = {each for each in left if (one, each) in joined}
+            left -= near
+            reached += near
+        return not left
+
     def taken_away(self, card: str, free: AbstractSet[str]) -> int:
         """Return how much connection the cards in *free* lose together when *card* is taken."""
         known = self._worth.get(card, {})
         return sum(known.get(other, 0) for other in free if other != card)
 
-    def best(
+    def best(  # noqa: PLR0913 -- what sets are compared by
         self,
         size: int,
         cards: Sequence[str],
@@ -67,6 +94,7 @@ class Links:
         free: AbstractSet[str],
         must: AbstractSet[str] = frozenset(),
         cost: Mapping[str, int] | None = None,
+        link: str = "",
     ) -> tuple[str, ...]:
         """Choose the best-connected set.
 
@@ -76,6 +104,7 @@ class Links:
             free: the cards that others could have; connections among them are spared.
             must: cards that are in the set in any case, at most *size*.
             cost: what decides between sets that are equal otherwise, the least first.
+            link: what :meth:`hold_together` asks; sets that do come before all others.
 
         Returns:
             The set, in the order of *cards*.
@@ -95,6 +124,7 @@ class Links:
             [[self.worth(one, other) for other in cards] for one in cards],
             [(self.taken_away(each, free), (cost or {}).get(each, 0)) for each in cards],
             frozenset(place for place, each in enumerate(cards) if each in must),
+            lambda chosen: self.hold_together([cards[place] for place in chosen], link),
         )
         return tuple(cards[place] for place in search.best())
 
@@ -108,11 +138,13 @@ class _Search:
         worth: Sequence[Sequence[int]],
         prices: Sequence[tuple[int, int]],
         must: frozenset[int],
+        hold_together: Callable[[Sequence[int]], bool],
     ) -> None:
         self._size = size
         self._worth = worth
         self._prices = prices
         self._must = sorted(must)
+        self._hold_together = hold_together
         self._others = [place for place in range(len(worth)) if place not in must]
 
     def best(self) -> tuple[int, ...]:
@@ -156,11 +188,12 @@ class _Search:
             chosen.append(min(left, key=lambda each: self._rank([*chosen, each])))
         return chosen
 
-    def _rank(self, chosen: Sequence[int]) -> tuple[int, int, int, int]:
+    def _rank(self, chosen: Sequence[int]) -> tuple[int, int, int, int, int]:
         """Make what is least for the best set."""
         pairs = [self._worth[one][other] for one, other in combinations(chosen, 2)]
         prices = [self._prices[each] for each in chosen]
         return (
+            not self._hold_together(chosen),
             -min(pairs, default=0),
             -sum(pairs),
             sum(taken for taken, _ in prices),

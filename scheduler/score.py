@@ -61,10 +61,10 @@ def _connection(need: Need, shape: Shape, view: View) -> float:
         for place in usable_cards(node, shape.wishes)
         if free[place][0] >= need.cores and free[place][1] >= need.blocks
     )
-    return _quality(node.links, need.cards, fitting)
+    return _quality(node.links, need.cards, fitting, shape.wishes.link)
 
 
 @lru_cache(maxsize=16384)
-def _quality(links: Links, size: int, cards: Sequence[str]) -> float:
-    worst, _ = links.quality(links.best(size, cards, free=frozenset(cards)))
+def _quality(links: Links, size: int, cards: Sequence[str], link: str) -> float:
+    worst, _ = links.quality(links.best(size, cards, free=frozenset(cards), link=link))
     return next((part for least, part in _LINKS if worst // 2 >= least), 0.0)

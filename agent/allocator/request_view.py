@@ -88,6 +88,7 @@ class RequestView:
             (self._resource, self._offer) if asking else None,
             self._chosen(container),
             self._request.constraints.strict,
+            self._request.constraints.wishes.link,
         )
 
     def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.wishes import Wishes
+from placement.capacity import HOW
 from placement.cluster.holdings import View, plan_pod
 from placement.cluster.nodes import Node, NodeCard
 from placement.cluster.pods import MOST_REMEMBERED, Need, Pod, Shape
@@ -61,13 +62,21 @@ def check(shape: Shape, view: View) -> Fit | Unschedulable:
     rows = usable_rows(view, shape.wishes)
     needs = shape.needs
     fit: Fit | None
-    if len(needs) == 1:
+    if _must_hold_together(shape):
+        fit = _planned(shape, node, tuple(view.free))
+    elif len(needs) == 1:
         fit = _alone(needs[0], rows)
     elif all(_alone(need, rows) for need in needs):
         fit = _together(shape, view, rows)
     else:
         fit = None
     return fit or explain(shape, node, rows)
+
+
+def _must_hold_together(shape: Shape) -> bool:
+    """Return whether it matters which cards a container gets, and not only how many."""
+    most = shape.most_cards
+    return bool(shape.wishes.link) and most is not None and most.cards > 1
 
 
 def usable_rows(view: View, wishes: Wishes) -> Sequence[tuple[int, int]]:
@@ -235,9 +244,10 @@ def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Unsche
     for need in shape.needs:
         if _alone(need, rows) is None:
             return Unschedulable(_no_room(need, kind, kinds), for_good=False)
-    return Unschedulable(
-        f"no {kind} is left for one of {len(shape.needs)} containers", for_good=False
-    )
+    reason = f"no {kind} is left for one of {len(shape.needs)} containers"
+    if _must_hold_together(shape):
+        reason = f"no {most} {kinds} {HOW[wishes.link]} are free"
+    return Unschedulable(reason, for_good=False)
 
 
 def _of_type(wishes: Wishes) -> str:

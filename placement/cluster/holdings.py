@@ -216,6 +216,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
             need_of(container.demand),
             frozenset(_asked(container)),
             fixed=names.get(container.name, ()),
+            link=wishes.link,
         )
         for container in pod.demand.containers
     ]

@@ -32,6 +32,8 @@ LISTS = ("use_gpu_type", "nouse_gpu_type", "use_gpu_uuid", "nouse_gpu_uuid")
         ({"nouse_gpu_uuid": "GPU-1"}, Wishes(nouse_uuids=("GPU-1",))),
         ({"gpu_policy": "spread"}, Wishes(policy="spread")),
         ({"gpu_policy": "binpack"}, Wishes(policy="binpack")),
+        ({"gpu_link": "nvlink"}, Wishes(link="nvlink")),
+        ({"gpu_link": "numa"}, Wishes(link="numa")),
         ({"vcuda_core_limit": "1"}, Wishes(core_limit=1)),
         ({"vcuda_core_limit": "080"}, Wishes(core_limit=80)),
         ({"vcuda_core_limit": "100"}, Wishes(core_limit=100)),
@@ -82,6 +84,11 @@ OUT = "rules out everything that"
             NO_WISHES,
         ),
         ({"gpu_policy": None}, "gpu-policy]: Invalid value: null: must be binpack", NO_WISHES),
+        (
+            {"gpu_link": "strict"},
+            'gpu-link]: Invalid value: "strict": must be nvlink or numa',
+            NO_WISHES,
+        ),
         *(
             (
                 {"vcuda_core_limit": value},

@@ -132,6 +132,23 @@ def test_whole_cards_are_the_best_connected() -> None:
     assert planned(pod((100, 0), (200, 0)), capacities, links=links) == {"c0": [0], "c1": [1, 3]}
 
 
+def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
+    links = Links(Inventory(tuple(map(card, range(4))), (Link((0, 1), "PIX"), Link((2, 3), "NV4"))))
+    (step,) = pod((200, 0))
+    rooms = [room(each) for each in range(4)]
+    strict = replace(step, link="nvlink")
+    assert planned([strict], rooms, links=links) == {"c0": [2, 3]}
+    assert refusal([strict], rooms[:3], links=links) == (
+        "no card fits 200 cores and 0 memory blocks: no 2 of the 3 that do are connected by NVLink "
+        "(gpu-link: nvlink); 3 cards: fits"
+    )
+    chosen = replace(strict, chosen=("GPU-0", "GPU-1"))
+    assert planned([chosen], rooms, links=links) == {"c0": [2, 3]}
+    assert "gpu-link" not in refusal([strict], rooms[:1], links=links)
+    share = replace(pod((50, 2))[0], link="nvlink")
+    assert planned([share], rooms[:1], links=links) == {"c0": [0]}
+
+
 def test_a_plan_says_what_is_taken_afresh() -> None:
     found = make_plan(pod((50, 4, INIT), (60, 3)), [room(0)], links=LINKS, policy=Policy.BINPACK)
     assert found == {

@@ -144,6 +144,62 @@ def test_all_there_are_is_no_choice() -> None:
     assert pick(SIX, 7) == list(range(6))
 
 
+# Two bridged pairs and a triangle that one card joins to them, by sockets of four cards.
+BRIDGED = node(
+    8,
+    dict.fromkeys(combinations(range(8), 2), "SYS")
+    | {(0, 1): "NODE NV4", (2, 3): "NODE NV4", (4, 5): "NODE NV1", (5, 6): "NODE NV1"},
+    numa=[0, 0, 0, 0, 1, 1, 1, None],
+)
+
+
+@pytest.mark.parametrize(
+    ("link", "cards", "expected"),
+    [
+        ("", (0, 7), True),
+        ("nvlink", (0, 1), True),
+        ("nvlink", (0, 2), False),
+        ("nvlink", (0, 1, 2, 3), False),
+        ("nvlink", (4, 5, 6), True),  # by way of 5
+        ("nvlink", (4, 6), False),
+        ("numa", (0, 1, 2, 3), True),
+        ("numa", (3, 4), False),
+        ("numa", (6, 7), False),  # where 7 is nobody knows
+        ("numa", (7,), True),
+    ],
+)
+def test_cards_hold_together_by_nvlinks_or_by_their_numa_node(
+    link: str, cards: tuple[int, ...], expected: bool
+) -> None:
+    assert Links(BRIDGED).hold_together(uuids(*cards), link) == expected
+
+
+@pytest.mark.parametrize(
+    ("link", "size", "expected"),
+    [("nvlink", 2, [0, 1]), ("nvlink", 3, [4, 5, 6]), ("numa", 3, [0, 1, 2]), ("", 3, [0, 1, 2])],
+)
+def test_sets_that_hold_together_come_before_better_ones(
+    link: str, size: int, expected: list[int]
+) -> None:
+    names = uuids(*range(8))
+    found = Links(BRIDGED).best(size, names, free=set(names), link=link)
+    assert found == uuids(*expected)
+
+
+@given(st.data())
+def test_a_set_that_holds_together_is_found_if_and_only_if_there_is_one(
+    data: st.DataObject,
+) -> None:
+    ways = st.sampled_from(["SYS", "NODE", "PHB NV1", "PIX NV2"])
+    numa = data.draw(st.lists(st.sampled_from([0, 1, None]), min_size=6, max_size=6))
+    inventory = node(6, {pair: data.draw(ways) for pair in combinations(range(6), 2)}, numa=numa)
+    links, names = Links(inventory), uuids(*range(6))
+    size, link = data.draw(st.integers(2, 6)), data.draw(st.sampled_from(["nvlink", "numa"]))
+    best = links.best(size, names, free=set(names), link=link)
+    every = combinations(names, size)
+    assert links.hold_together(best, link) == any(links.hold_together(each, link) for each in every)
+
+
 def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() -> None:
     kinds = dict.fromkeys(combinations(range(9, 13), 2), "PIX")
     inventory = node(20, kinds)

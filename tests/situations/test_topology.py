@@ -4,6 +4,7 @@ import pytest
 
 from simulator.kubelet.topology import TopologyPolicy
 from tests.situations.build import (
+    NAMES,
     Json,
     a_node,
     a_pod,
@@ -54,6 +55,20 @@ def test_whole_cards_stay_on_one_numa_node_where_it_is_told() -> None:
     with a_node(cards=4, numa=True, kubelet={"topology": "restricted"}) as node:
         node.admit([a_pod("p", gpu("c0", 200, 4)), a_pod("q", gpu("c0", 200, 4))])
         assert_right(node, "uid-p", "uid-q")
+        assert_sound(node)
+
+
+def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words() -> None:
+    """On a node whose kubelet is not told of NUMA nodes; each has two of the four cards."""
+    wish = {NAMES.gpu_link: "numa"}
+    with a_node(cards=4) as node:
+        node.admit([a_pod("share", gpu("c0", 30, 4))])
+        node.admit([a_pod("three", gpu("c0", 300), annotations=wish, at=1)])
+        why = "no 3 of the 3 that do are of one NUMA node (gpu-link: numa)"
+        assert why in said_to(node, "uid-three")
+        node.admit([a_pod("pair", gpu("c0", 200), annotations=wish, at=2)])
+        assert_right(node, "uid-share", "uid-pair")
+        assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
         assert_sound(node)
 
 

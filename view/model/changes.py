@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, find_misfits
 from contract.names import Names
+from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.cluster.pods import Pod
@@ -30,6 +31,7 @@ _WISHES = {
     "nouse-gpu-type": "nouse_types",
     "use-gpu-uuid": "use_uuids",
     "nouse-gpu-uuid": "nouse_uuids",
+    "gpu-link": "link",
 }
 
 
@@ -195,8 +197,8 @@ class _Search:
                 yield _Ranked(change, _LOSS_OF_A_WISH * len(keys))
 
     def _without(self, keys: Sequence[str]) -> Pod:
-        gone: dict[str, tuple[str, ...]] = {_WISHES[key]: () for key in keys}
-        return replace(self._pod, wishes=replace(self._pod.wishes, **gone))  # type: ignore[arg-type]  # fields that are lists
+        gone = {_WISHES[key]: getattr(NO_WISHES, _WISHES[key]) for key in keys}
+        return replace(self._pod, wishes=replace(self._pod.wishes, **gone))
 
     def other_nodes(self) -> Iterator[_Ranked]:
         """Yield what the manifest says of nodes, where others would do."""

@@ -91,6 +91,20 @@ def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
     assert found == Unschedulable(reason, for_good)
 
 
+def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
+    node = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"})
+    pair = a_pod("a", (200, 4), annotations=wish(gpu_link="nvlink"))
+    plain = a_pod("b", (200, 4))
+    split = View(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
+    assert check(plain.shape, split) == Fit()
+    assert check(pair.shape, split) == Unschedulable(
+        "no 2 cards connected by NVLink are free", for_good=False
+    )
+    assert check(pair.shape, View(node, [(50, 32), (50, 32), (100, 32), (100, 32)])) == Fit()
+    one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
+    assert check(one.shape, split) == Fit()
+
+
 @pytest.mark.parametrize(
     ("sick", "cores", "reason"),
     [([0, 1], 30, "no healthy card"), ([1], 200, "fewer than 2 healthy cards")],

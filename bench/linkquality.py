@@ -67,7 +67,7 @@ def compare(machines: Iterable[str] = tuple(MACHINES)) -> tuple[Table, Sequence[
     """Compare ours with NVIDIA's policy on *machines*."""
     rows, worse = [], 0
     for name in machines:
-        machine = _Machine(MACHINES[name])
+        machine = Machine(MACHINES[name])
         one = [(machine.ours(free, size), machine.nvidias(free, size)) for free, size in machine]
         sums = [(machine.worth(ours), machine.worth(theirs)) for ours, theirs in one]
         twice = [
@@ -99,13 +99,13 @@ def _tell(sums: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
     )
 
 
-class _Machine:
+class Machine:
     """A machine, and who would choose which of its cards."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.cards = tuple(sorted({card for pair in kinds for card in pair}))
         half = len(self.cards) // 2
-        self._links = Links(
+        self.links = Links(
             Inventory(
                 tuple(Card(str(i), i, i, "", 1, i // half, "", "") for i in self.cards),
                 tuple(Link(pair, kind) for pair in kinds for kind in kinds[pair].split()),
@@ -130,7 +130,7 @@ class _Machine:
     def ours(self, free: Set, size: int) -> Set:
         """Choose as the agent does."""
         names = [str(each) for each in free]
-        return tuple(map(int, self._links.best(size, names, free=frozenset(names))))
+        return tuple(map(int, self.links.best(size, names, free=frozenset(names))))
 
     def nvidias(self, free: Set, size: int) -> Set:
         """Choose as ``bestEffortPolicy`` does: the best set of the best division of all cards."""

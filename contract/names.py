@@ -140,6 +140,11 @@ class Names:
         )
 
     @cached_property
+    def gpu_cordoned(self) -> str:
+        """Node annotation, by an admin: cards that get no new containers (``contract.cordon``)."""
+        return f"{self.domain}/gpu-cordoned"
+
+    @cached_property
     def gpu_cards(self) -> str:
         """Node annotation: the card inventory, JSON."""
         return f"{self.domain}/gpu-cards"

@@ -41,6 +41,7 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.cordon import CordonReader
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.pods import PodCache
@@ -141,6 +142,12 @@ class Agent:
             ),
             pace=pace,
         )
+        self._cordons = CordonReader(
+            api=self._api,
+            node=settings.node_name,
+            names=settings.names,
+            on_change=self._cordon,
+        )
         self._report = CardReport(
             settings,
             metrics=self._metrics,
@@ -158,6 +165,7 @@ class Agent:
             self._thread("serve", self._serve),
             self._thread("events", self._events.run),
             self._thread("inventory", self._inventory.run),
+            self._thread("cordon", lambda: self._cordons.run(self._stop)),
         ]
         if (meter := self._report.meter) is not None:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
@@ -366,6 +374,12 @@ class Agent:
             return False
         free = session.allocator.free(Resource.CORE)
         return all(each == CORES_PER_CARD for each in free.values())
+
+    def _cordon(self, uuids: frozenset[str]) -> None:
+        """Keep new containers from cards that an admin has cordoned; running ones stay."""
+        self._watch.cordon(uuids)
+        self._health_feed.cordon(uuids)
+        self._inventory.poke()
 
     def _driver(self) -> str:
         found = self._watch.status.discovery

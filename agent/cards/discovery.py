@@ -28,6 +28,7 @@ from agent.cards.inventory import Discovery
 from agent.cards.source import Session, Source, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
+from contract.cordon import REASON
 from placement.cards import Card, Inventory
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class CardWatch:
         self._cards: dict[str, Card] = {}
         self._answered = False  # whether this session has probed every card
         self._deaf = False  # whether a card did not answer its last probe
+        self._cordoned: frozenset[str] = frozenset()
         self._looked = now().at
 
     @property
@@ -146,7 +148,12 @@ class CardWatch:
     def unhealthy(self, uuid: str) -> str:
         """Return why new containers may not get a card; empty while they may."""
         health = self._status.health.get(uuid)
-        return "not known" if health is None else health.reason
+        reason = "not known" if health is None else health.reason
+        return reason or (REASON if uuid in self._cordoned else "")
+
+    def cordon(self, uuids: frozenset[str]) -> None:
+        """Keep new containers from these cards, and from no others that are healthy."""
+        self._cordoned = uuids
 
     def run(self, stop: threading.Event) -> None:
         """Watch until *stop* is set."""

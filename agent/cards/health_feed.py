@@ -15,7 +15,7 @@ class HealthSnapshot:
     version: int = 0
     """Counts the changes."""
     unhealthy: frozenset[str] = frozenset()
-    """UUIDs of the cards whose places are not to be given out."""
+    """UUIDs of the cards whose places are not to be given out: ill, or cordoned."""
 
 
 class HealthFeed:
@@ -24,6 +24,8 @@ class HealthFeed:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._snapshot = HealthSnapshot()
+        self._ill: frozenset[str] = frozenset()
+        self._cordoned: frozenset[str] = frozenset()
 
     @property
     def showing(self) -> HealthSnapshot:
@@ -33,11 +35,20 @@ class HealthFeed:
     def turn(self, uuid: str, *, healthy: bool) -> None:
         """Write a card's health down; the same again is no change."""
         with self._changed:
-            before = self._snapshot
-            unhealthy = before.unhealthy - {uuid} if healthy else before.unhealthy | {uuid}
-            if unhealthy != before.unhealthy:
-                self._snapshot = HealthSnapshot(before.version + 1, unhealthy)
-                self._changed.notify_all()
+            self._ill = self._ill - {uuid} if healthy else self._ill | {uuid}
+            self._show()
+
+    def cordon(self, uuids: frozenset[str]) -> None:
+        """Write down which cards are cordoned, and no others."""
+        with self._changed:
+            self._cordoned = uuids
+            self._show()
+
+    def _show(self) -> None:
+        before, unhealthy = self._snapshot, self._ill | self._cordoned
+        if unhealthy != before.unhealthy:
+            self._snapshot = HealthSnapshot(before.version + 1, unhealthy)
+            self._changed.notify_all()
 
     def wake(self) -> None:
         """Wake all waiters, so that each checks whether to leave."""

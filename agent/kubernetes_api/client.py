@@ -79,6 +79,17 @@ class Api:
             "PATCH", object_path("pods", namespace, name), patch, timeout=_PATCH_SECONDS
         )
 
+    def get_node(self, name: str) -> Json:
+        """Get a node, from the API server's cache.
+
+        Raises:
+            Rejected: there is no such node, or it may not be read.
+            Gone: never in practice.
+            Unavailable: no usable answer in time.
+        """
+        path, query = f"/api/v1/nodes/{quoted(name)}", {"resourceVersion": "0"}
+        return self._client.call("GET", path, timeout=_PATCH_SECONDS, query=query)
+
     def patch_node(self, name: str, patch: Json) -> None:
         """Apply a merge patch to a node.
 

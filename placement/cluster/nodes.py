@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
 from typing import Any
 
+from contract.cordon import read_cordon
 from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
 from contract.inventory import NodeCards, NodeLink, decode_inventory
@@ -86,7 +88,8 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
     text = (metadata.get("annotations") or {}).get(names.gpu_cards)
     node = Node(name)
     if text is not None:
-        node = _with_inventory(name, text, away=_is_away(obj, names))
+        cordoned = read_cordon(metadata.get("annotations") or {}, names)
+        node = _with_inventory(name, text, cordoned, away=_is_away(obj, names))
     return before if before is not None and before == node else node
 
 
@@ -104,7 +107,7 @@ def _is_away(obj: Mapping[str, Any], names: Names) -> bool:
     return known and not parse_quantity(allocatable.get(names.core, "0"))
 
 
-def _with_inventory(name: str, text: object, *, away: bool) -> Node:
+def _with_inventory(name: str, text: object, cordoned: AbstractSet[str], *, away: bool) -> Node:
     if not isinstance(text, str):
         return Node(name, problem=Problem.UNREADABLE)
     try:
@@ -123,7 +126,7 @@ def _with_inventory(name: str, text: object, *, away: bool) -> Node:
             card.index,
             intern(card.model),
             card.memory // found.memory_block,
-            not card.reason,
+            not card.reason and card.uuid not in cordoned,
         )
         for card in sorted(found.cards, key=lambda card: card.index)
     )

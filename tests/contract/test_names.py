@@ -32,7 +32,7 @@ def test_one_setting_changes_the_domain_everywhere() -> None:
         for name in dir(Names)
         if not name.startswith("_") and isinstance(getattr(names, name), str) and name != "domain"
     ]
-    assert len(every) == 19
+    assert len(every) == 20
     assert names.wishes < set(every)
     assert all(each.startswith("gpu.example.org/") for each in every)
     assert names.predicate_gpu_idx(3) == "gpu.example.org/predicate-gpu-idx-3"

@@ -192,7 +192,8 @@ def _pod_annotations(names: Names) -> set[str]:
             found.add(value)
         elif isinstance(value, frozenset):
             found |= value
-    return found - {names.core, names.memory, names.gpu_cards, names.gpu_model}
+    on_nodes = {names.gpu_cards, names.gpu_cordoned, names.gpu_model}
+    return found - on_nodes - {names.core, names.memory}
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda each: each["metadata"]["name"])

@@ -136,6 +136,7 @@ class AgentLife:
 
     def _the_inventory_is_written(self) -> None:
         self._await("patch", "nodes")
+        self._await("get", "nodes")  # which cards are cordoned
 
     def _a_watch_from_forgotten_history_begins_with_a_list(self) -> None:
         lists = self._asked("list", "pods")

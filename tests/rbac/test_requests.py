@@ -21,7 +21,7 @@ LIVES = {
 ASKED = {
     "agent": {
         *(f"{verb} pods" for verb in ("list", "watch", "get", "patch")),
-        *("patch nodes", "create events", "patch events"),
+        *("get nodes", "patch nodes", "create events", "patch events"),
     },
     "certs": {
         *(f"{verb} secrets" for verb in ("get", "create", "update")),

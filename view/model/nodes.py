@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from contract.cordon import REASON, read_cordon
 from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
 from contract.inventory import NodeCards, decode_inventory
@@ -69,13 +70,14 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     placed = parse_node(obj, names)
     inventory = _inventory(obj, names) if placed.cards else NodeCards(0)
     listed = sorted(inventory.cards, key=lambda card: card.index)
+    cordoned = read_cordon(obj["metadata"].get("annotations") or {}, names)
     return NodeFacts(
         placed,
         tuple(
             CardFacts(
                 card.memory,
                 card.numa,
-                card.reason,
+                card.reason or (REASON if card.uuid in cordoned else ""),
                 min(card.free_cores, CORES_PER_CARD),
                 min(card.free_blocks, card.memory // inventory.memory_block),
             )

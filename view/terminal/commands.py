@@ -22,6 +22,7 @@ from view.cluster.live import LiveCluster
 from view.model.reports import ClusterReport, PodReport, Stage
 from view.model.usage import ContainerUse, NodeUse
 from view.terminal.completion import complete_namespace, complete_node, complete_pod
+from view.terminal.cordoning import change_cordon
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.fitting import show_fits
@@ -137,7 +138,7 @@ def cli(session: Session) -> None:
     """Show GPUs: which are free, who holds what, and why a pod waits.
 
     Without a command: all nodes and their cards, and below them all pods that wait or were
-    refused, with the reason. Nothing is ever changed.
+    refused, with the reason. Nothing is ever changed but by cordon and uncordon.
 
     \b
     A pod does not start?
@@ -312,6 +313,37 @@ def fit(session: Session, filename: Sequence[Any]) -> None:
         raise
     session.show(show_fits(reports, wide=session.wide), lambda: {"fits": reports})
     sys.exit(0 if all(each.fits for each in reports) else 1)
+
+
+@cli.command()
+@click.argument("node", shell_complete=complete_node)
+@click.argument("cards", nargs=-1, required=True, metavar="CARD...")
+@options(_WHERE)
+def cordon(session: Session, node: str, cards: tuple[str, ...]) -> None:
+    """Keep new containers from cards of a node; running ones stay.
+
+    CARD is an index or a UUID. You need the right to get and patch nodes.
+    """
+    _cordon(session, node, cards, cordon=True)
+
+
+@cli.command()
+@click.argument("node", shell_complete=complete_node)
+@click.argument("cards", nargs=-1, required=True, metavar="CARD...")
+@options(_WHERE)
+def uncordon(session: Session, node: str, cards: tuple[str, ...]) -> None:
+    """Let new containers have cards of a node again.
+
+    CARD is an index or a UUID. You need the right to get and patch nodes.
+    """
+    _cordon(session, node, cards, cordon=False)
+
+
+def _cordon(session: Session, node: str, cards: Sequence[str], *, cordon: bool) -> None:
+    client = session.connection.client
+    with in_words():
+        for text in change_cordon(client, session.names, node, cards, cordon=cordon):
+            click.echo(text)
 
 
 @cli.command()

@@ -154,6 +154,35 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         assert f"gpu_turnstile_agent_{line}\n" in metrics
 
 
+def test_a_cordoned_card_gets_no_new_container(
+    settings: Settings,
+    server: ApiServer,
+    admin: ApiClient,
+    kubelet: FakeKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.kubernetes_api.cordon._PERIOD", 0.1)
+    node, cordon = f"/api/v1/nodes/{settings.node_name}", {NAMES.gpu_cordoned: "GPU-0"}
+    metadata = {"name": settings.node_name, "annotations": cordon}
+    server.apply(
+        {"apiVersion": "v1", "kind": "Node", "metadata": metadata}, make_manifest("a", (30, 8))
+    )
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "registered")
+
+        def told() -> str:
+            annotations = admin.get(node)["metadata"].get("annotations") or {}
+            return str(annotations.get(NAMES.gpu_cards))
+
+        eventually(lambda: '"reason":"cordoned"' in told(), "the node shows it")
+        kubelet.uids["a"] = admin.get(f"{PODS}/a")["metadata"]["uid"]
+        kubelet.serve("a", 30, 8)
+        eventually(lambda: annotated(admin, "a"), "the allocation is written")
+        assert annotated(admin, "a")["c0"].cards == ("GPU-1",)
+        admin.patch(node, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
+        eventually(lambda: "cordoned" not in told(), "it may be had again")
+
+
 def test_it_registers_once_the_nodes_pods_are_known(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
 ) -> None:

@@ -43,3 +43,14 @@ def test_who_is_woken_may_leave_and_else_goes_on_waiting() -> None:
         leaving.set()
         health_feed.wake()
         assert waiting.result(20) is None
+
+
+def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_neither() -> None:
+    health_feed = HealthFeed()
+    health_feed.turn("GPU-0", healthy=False)
+    health_feed.cordon(frozenset({"GPU-0", "GPU-1"}))
+    assert health_feed.showing == HealthSnapshot(2, frozenset({"GPU-0", "GPU-1"}))
+    health_feed.turn("GPU-0", healthy=True)
+    assert health_feed.showing.version == 2
+    health_feed.cordon(frozenset({"GPU-1"}))
+    assert health_feed.showing.unhealthy == {"GPU-1"}

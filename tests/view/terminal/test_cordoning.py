@@ -1,0 +1,102 @@
+"""``kubectl gpu cordon`` and ``uncordon`` against a simulated API server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.apiserver.client import Client
+from common.apiserver.errors import Rejected
+from contract.names import Names
+from simulator.api.server import ApiServer, kubeconfig_for
+from tests.placement.cluster.builders import make_node
+from tests.view.terminal.test_commands import Result
+from view.terminal.cordoning import change_cordon
+
+NAMES = Names()
+NODE = "/api/v1/nodes/n1"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of a server of one's own, whose node has two cards."""
+    with ApiServer() as api:
+        api.apply(
+            make_node("n1", 2), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}
+        )
+        path = tmp_path / "config"
+        path.write_text(kubeconfig_for(api.url))
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        yield Client(path, user_agent="test")
+
+
+def _cordoned(client: Client) -> str | None:
+    annotations = client.call("GET", NODE, timeout=10)["metadata"]["annotations"]
+    found: str | None = annotations.get(NAMES.gpu_cordoned)
+    return found
+
+
+def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
+    own: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Result(["cordon", "n1", "1"], capsys).out == "node/n1 card 1 (GPU-n1-1) cordoned\n"
+    assert _cordoned(own) == "GPU-n1-1"
+    assert Result(["cordon", "n1", "GPU-n1-0", "1"], capsys).out == (
+        "node/n1 card 0 (GPU-n1-0) cordoned\nnode/n1 card 1 (GPU-n1-1) already cordoned\n"
+    )
+    assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
+    shown = Result(["nodes", "n1"], capsys).out
+    assert shown.count("cordoned") == 2
+    assert Result(["uncordon", "n1", "0", "1"], capsys).code == 0
+    assert _cordoned(own) is None
+    assert Result(["uncordon", "n1", "0"], capsys).out == (
+        "node/n1 card 0 (GPU-n1-0) already uncordoned\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("cordon n9 0", 'Error from server (NotFound): nodes "n9" not found\n'),
+        ("cordon n2 0", "node n2: no agent has written which cards it has\n"),
+        ("cordon n1 7", "node n1: no card '7'; its cards: 0 (GPU-n1-0), 1 (GPU-n1-1)\n"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    own: Client, capsys: pytest.CaptureFixture[str], arguments: str, error: str
+) -> None:
+    result = Result(arguments.split(), capsys)
+    assert (result.code, result.err) == (1, error)
+
+
+def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
+    class Interrupted:
+        """Somebody else cordons a card between reading and writing."""
+
+        def __init__(self) -> None:
+            self.first = True
+
+        def call(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
+            if method == "PATCH" and self.first:
+                self.first = False
+                change_cordon(own, NAMES, "n1", ["0"], cordon=True)
+            return own.call(method, path, body, **more)
+
+    client: Any = Interrupted()
+    change_cordon(client, NAMES, "n1", ["1"], cordon=True)
+    assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
+
+
+def test_a_refusal_of_the_server_is_told(own: Client) -> None:
+    class Forbidden:
+        """Somebody who may read and not write."""
+
+        def call(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
+            if method == "PATCH":
+                raise Rejected(403, "nodes is forbidden")
+            return own.call(method, path, body, **more)
+
+    client: Any = Forbidden()
+    with pytest.raises(Rejected, match="forbidden"):
+        change_cordon(client, NAMES, "n1", ["1"], cordon=True)

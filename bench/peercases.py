@@ -6,14 +6,16 @@ Cards are digits: ``"045"`` are the cards 0, 4 and 5; an empty text is a refusal
 - gpu-manager: ``pkg/algorithm/nvidia/{fragment,link,share}_test.go``,
   ``pkg/services/allocator/nvidia/allocator_test.go``.
 - gpu-admission: ``pkg/predicate/gpu_predicate_test.go``.
+- HAMi: ``pkg/device/nvidia/device_test.go``, ``TestDevices_Fit``; MiB are read as blocks.
 
 Not translated: what tests the inside of an algorithm (iterators, trees, sorting), requests for no
-or fewer than no cards, recovery of a checkpoint, and what deletes refused pods.
+or fewer than no cards, recovery of a checkpoint, what deletes refused pods, shares of several cards
+in one container, percentages, and other makers' devices.
 """
 
 from typing import NamedTuple
 
-NVIDIA, MANAGER, ADMISSION = "go-gpuallocator", "gpu-manager", "gpu-admission"
+NVIDIA, MANAGER, ADMISSION, HAMI = "go-gpuallocator", "gpu-manager", "gpu-admission", "HAMi"
 
 
 class Choice(NamedTuple):
@@ -67,6 +69,29 @@ class Pods(NamedTuple):
     blocks: int
     pods: tuple[str, ...]
     expected: tuple[str, ...]
+
+
+class Fitting(NamedTuple):
+    """A container on one node.
+
+    Attributes:
+        peer: whose test.
+        policy: what it tests.
+        cards: free cores and blocks of each, and all its blocks, ``50/64/128``; ``ill`` for one
+            that may not be given out.
+        wish: an annotation and its value, ``use-gpu-uuid=n0-0``; empty for none.
+        asked: ``cores/blocks``.
+        fits: whether the peer places it.
+        purpose: where our docs say why we decide otherwise.
+    """
+
+    peer: str
+    policy: str
+    cards: tuple[str, ...]
+    wish: str
+    asked: str
+    fits: bool
+    purpose: str = ""
 
 
 _ALL = "01234567"
@@ -157,4 +182,21 @@ PODS = (
     ),
     Pods(MANAGER, "six cards", *(1, 6, 4), ("600/3 0/0",), ("0:012345,",)),
     Pods(MANAGER, "share", *(1, 6, 1024), ("50/0", "60/0"), ("0:0", "0:1")),
+)
+
+FITTINGS = tuple(
+    Fitting(HAMI, "fit", *rest)
+    for rest in (
+        (("100/128/128", "100/128/128"), "", "50/64", True),
+        (("100/128/128",), "", "50/512", False),
+        (("0/1024/1024",), "", "50/512", False),
+        (("100/1280/1280",), "use-gpu-uuid=other", "50/512", False),
+        (("100/1280/1280",), "nouse-gpu-uuid=n0-0", "50/512", False),
+        (("100/1280/1280",), "", "120/512", True, "migrate.md#resources"),
+        (("80/1280/1280",), "", "100/512", False),
+        (("0/1280/1280",), "", "1/512", False),
+        (("90/1280/1280",), "", "200/512", False),
+        (("100/1280/1280", "100/1280/1280"), "", "300/512", False),
+        (("ill",), "", "20/128", False),
+    )
 )

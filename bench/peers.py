@@ -13,7 +13,7 @@ from typing import Any
 import jsonpatch
 
 from bench.linkquality import MACHINES, Kinds, Machine
-from bench.peercases import CHOICES, PODS, ROWS, Choice, Pods
+from bench.peercases import CHOICES, FITTINGS, PODS, ROWS, Choice, Fitting, Pods
 from bench.result import Goal, Result, Table
 from contract.demand import CORES_PER_CARD
 from contract.names import Names
@@ -40,6 +40,7 @@ class Outcome(StrEnum):
     SAME = "same"
     TIE = "another, as good"
     BETTER = "better"
+    PURPOSE = "on purpose"
     WORSE = "worse"
 
 
@@ -88,6 +89,8 @@ def outcomes() -> Iterator[tuple[str, str, Outcome, str]]:
     for pods in PODS:
         for outcome, text in _serve(pods):
             yield pods.peer, pods.policy, outcome, text
+    for fitting in FITTINGS:
+        yield fitting.peer, fitting.policy, _fit(fitting), str(fitting)
 
 
 def _one_by_one(machines: Mapping[str, Machine]) -> Iterator[Choice]:
@@ -146,6 +149,22 @@ def _serve(case: Pods) -> Iterator[tuple[Outcome, str]]:
         )
 
 
+def _fit(case: Fitting) -> Outcome:
+    """Place one container on a node."""
+    free, cards = [], []
+    for at, text in enumerate(case.cards):
+        cores, blocks, total = (0, 0, 0) if text == "ill" else map(int, text.split("/"))
+        free.append((cores, blocks))
+        cards.append(NodeCard(f"n0-{at}", at, "", total, healthy=text != "ill"))
+    node = Node("n0", tuple(cards), Links(Inventory(())), Problem.NONE)
+    fits = _best(_pod(case.asked, max(card.blocks for card in cards), case.wish), [node], [free])
+    if bool(fits) == case.fits:
+        return Outcome.SAME
+    if case.purpose:
+        return Outcome.PURPOSE
+    return Outcome.BETTER if fits else Outcome.WORSE
+
+
 def _node(name: str, cards: int, blocks: int) -> Node:
     listed = tuple(NodeCard(f"{name}-{at}", at, "", blocks, healthy=True) for at in range(cards))
     return Node(name, listed, Links(Inventory(())), Problem.NONE)
@@ -162,7 +181,7 @@ def _free(
     return [(cores, memory) for cores, memory in left]
 
 
-def _pod(text: str, largest: int) -> Pod | None:
+def _pod(text: str, largest: int, wish: str = "") -> Pod | None:
     """Make the pod as its author wrote it, and let the webhook decide; ``None`` if it refuses."""
     containers = [
         {
@@ -173,7 +192,10 @@ def _pod(text: str, largest: int) -> Pod | None:
         }
         for at, each in enumerate(text.split())
     ]
-    pod: Any = {"metadata": {"name": "p"}, "spec": {"containers": containers}}
+    key, _, value = wish.partition("=")
+    notes = {f"{_NAMES.domain}/{key}": value} if key else {}
+    metadata = {"name": "p", "annotations": notes}
+    pod: Any = {"metadata": metadata, "spec": {"containers": containers}}
     verdict = decide_pod(
         pod,
         names=_NAMES,

@@ -10,7 +10,9 @@ from bench.peers import Outcome
 def test_no_case_of_the_peers_tests_is_decided_worse() -> None:
     result = peers.run()
     (table,) = result.tables
-    assert {row[0] for row in table.rows} == {"go-gpuallocator", "gpu-manager", "gpu-admission"}
+    assert {row[0] for row in table.rows} == {
+        *("go-gpuallocator", "gpu-manager", "gpu-admission", "HAMi")
+    }
     for _, _, cases, *outcomes in table.rows:
         assert sum(map(int, outcomes)) == cases
     assert result.goals[0].met, table.notes
@@ -33,6 +35,7 @@ def test_sets_are_compared_by_what_they_are_worth(
     monkeypatch.setattr(peers, "CHOICES", (case,))
     monkeypatch.setattr(peers, "ROWS", ())
     monkeypatch.setattr(peers, "PODS", ())
+    monkeypatch.setattr(peers, "FITTINGS", ())
     assert [each for _, _, each, _ in peers.outcomes()] == [outcome]
 
 
@@ -44,4 +47,5 @@ def test_a_pod_that_the_peer_serves_and_ours_does_not_is_worse(
     monkeypatch.setattr(peers, "CHOICES", ())
     monkeypatch.setattr(peers, "ROWS", ())
     monkeypatch.setattr(peers, "PODS", (case,))
+    monkeypatch.setattr(peers, "FITTINGS", ())
     assert [each.value for _, _, each, _ in peers.outcomes()] == ["same", *["worse"] * 4]

@@ -53,6 +53,10 @@ class Cluster:
     def node(self, name: str) -> Json:
         return self._call(self._core.read_node, name)
 
+    def annotate_node(self, name: str, key: str, value: str | None) -> None:
+        """Set an annotation of a node, or remove it."""
+        self._call(self._core.patch_node, name, {"metadata": {"annotations": {key: value}}})
+
     def topology_policy(self, node: str) -> str:
         """Ask the node's kubelet for its Topology Manager policy."""
         found = self._call(self._core.connect_get_node_proxy_with_path, node, "configz")

@@ -7,6 +7,7 @@ import pytest
 from agent.allocator.model.tickets import Ticket
 from contract.demand import Demand
 from contract.resource import Resource
+from tests.e2e.ground import wait
 from tests.e2e.manifests import BLOCKS, CARDS
 from tests.e2e.stage import Stage
 
@@ -142,3 +143,36 @@ def test_a_node_emptied_at_once_is_filled_again_at_once(stage: Stage) -> None:
 
 def _places(ids: frozenset[str], card: str) -> int:
     return sum(Ticket.parse(each).card == card for each in ids)
+
+
+def test_a_limit_of_0_asks_for_nothing(stage: Stage) -> None:
+    """The kubelet makes no call for it."""
+    make = stage.make
+    zeros = make.container("zeros", 0, 0)
+    pods = stage.run(
+        make.pod("nothing", [zeros]), make.pod("some", [zeros, make.container("main", 5, 4)])
+    )
+    assert {each["status"]["phase"] for each in pods.values()} == {"Running"}
+    (seen,) = stage.audit("limits of 0", {"some": pods["some"]})
+    assert (seen.container.name, seen.container.demand) == ("main", Demand(5, 4))
+
+
+def test_a_cordoned_card_gets_no_new_container_and_those_that_have_it_stay(stage: Stage) -> None:
+    key, cluster = stage.names.gpu_cordoned, stage.cluster
+    before = stage.run(stage.make.single("holder", 5, 4))
+    (holder,) = stage.audit("before the cordon", before)
+    assert holder.visible is not None
+    cluster.annotate_node(stage.node, key, holder.visible[0])
+    try:
+        wait("its places are gone", lambda: stage.offered() == (CARDS - 1) * 100)
+        after = stage.run(stage.make.single("next", 5, 4))
+        (following,) = stage.audit("a pod after the cordon", after)
+        assert following.visible != holder.visible
+        stage.restart_kubelet()
+        wait("the kubelet is back", lambda: stage.offered() == (CARDS - 1) * 100)
+        there = cluster.pods()["holder"]["status"]
+        assert there["phase"] == "Running"
+        assert [each["restartCount"] for each in there["containerStatuses"]] == [0]
+    finally:
+        cluster.annotate_node(stage.node, key, None)
+    wait("its places are back", lambda: stage.offered() == CARDS * 100)

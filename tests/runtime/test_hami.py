@@ -63,13 +63,7 @@ def test_equal_pods_and_a_container_started_again_have_shared_files_of_their_own
     assert both[1].sh(f"cat {SHARED}") == "1\n"
 
 
-def test_whole_cards_have_a_memory_limit_where_they_ask_for_one(node: GpuNode) -> None:
-    capped, free = node.run("a", 100, 16), node.run("b", 100, 0)
-    assert limits(capped) == {
-        "CUDA_DEVICE_MEMORY_LIMIT": "4096m",
-        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED,
-    }
-    assert capped.sh(f"cat {PRELOAD}") == f"{LIBRARY}\n"
-    assert limits(free) == {}
-    assert PRELOAD not in free.mounts()
+def test_whole_cards_have_no_limit_whatever_memory_is_asked_for(node: GpuNode) -> None:
+    for inside in (node.run("a", 100, 16), node.run("b", 100, 0)):
+        assert limits(inside) == {}
+        assert PRELOAD not in inside.mounts()

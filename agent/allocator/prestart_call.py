@@ -16,6 +16,7 @@ from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
 from agent.errors import GrantError, Refusal
+from placement.topology import Links
 from contract.allocation import Evidence
 from contract.resource import Resource
 
@@ -153,7 +154,7 @@ class PreStartCall:
             self._check_wishes(resource, ids, view)
 
     def _check_wishes(self, resource: Resource, ids: frozenset[str], view: PodView) -> None:
-        """Veto a container whose cards its pod's author has ruled out.
+        """Veto a container whose cards are not what its pod's author wishes.
 
         They were not known when the card was chosen: neither watch nor API had shown the pod.
 
@@ -161,7 +162,10 @@ class PreStartCall:
             GrantError: naming the cards and the annotations.
         """
         ruled_out = []
-        for card in translate(resource, self.table.read(resource, ids)).cards:
+        cards, link = translate(resource, self.table.read(resource, ids)).cards, view.wishes.link
+        if not Links(self.table.inventory).hold_together(cards, link):
+            ruled_out.append(f"{', '.join(cards)} by gpu-link ({link})")
+        for card in cards:
             found = self.table.inventory.card(card)
             key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
             if key:

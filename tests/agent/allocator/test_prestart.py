@@ -247,6 +247,16 @@ def test_a_card_that_the_pods_author_has_ruled_out_is_vetoed_if_that_was_not_kno
     )
 
 
+def test_cards_that_should_hold_together_and_do_not_are_vetoed_too(node: Node) -> None:
+    pod = make_pod("a", asks(200, 0))
+    node.pods.away = True
+    node.admit(pod)
+    node.pods.away = False
+    pod = replace(pod, wishes=Wishes(link="nvlink"))
+    node.bind(pod)
+    assert "rule out: GPU-0, GPU-1 by gpu-link (nvlink); the pod was not" in veto(node, pod)
+
+
 def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish(
     node: Node,
 ) -> None:

@@ -16,9 +16,9 @@ from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
 from agent.errors import GrantError, Refusal
-from placement.topology import Links
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.topology import Links
 
 # How often the checkpoint is read until it has these places, and the pause between in seconds: it
 # may be one container old (K33). The kubelet gives a start 30 s (K10).

@@ -22,6 +22,7 @@ from bench import (
 )
 from bench.caller import PluginFailed
 from bench.fuzz import FuzzFailed
+from bench.peers import run as peers
 from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
@@ -34,6 +35,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     attribution.NAME: attribution.run,
     nodepath.NAME: nodepath.run,
     placement.NAME: placement.run,
+    peers.NAME: peers.run,
     scheduler.NAME: scheduler.run,
     footprint.NAME: footprint.run,
     overview.NAME: overview.run,

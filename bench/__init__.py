@@ -2,9 +2,9 @@
 
 Here belong the questions (``attribution``, ``nodepath``, ``placement``, ``soak``, ``footprint``,
 ``webhook``), what they are measured on, and the rules of other projects that ours is compared
-with. A question's ``run`` measures and gives a :class:`bench.result.Result`; only ``report``
-prints, only ``__main__`` writes files. ``rules``, ``recording``, ``bursts`` and ``reviews`` are
-pure.
+with; ``peers`` has the cases of their tests. A question's ``run`` measures and gives a
+:class:`bench.result.Result`; only ``report`` prints, only ``__main__`` writes files. ``rules``,
+``recording``, ``bursts``, ``reviews`` and ``peers`` are pure.
 
 Nothing outside ``bench`` and its tests may import this package.
 """

@@ -13,7 +13,6 @@ from bench import (
     footprint,
     nodepath,
     overview,
-    peers,
     placement,
     proxy,
     scheduler,
@@ -23,6 +22,7 @@ from bench import (
 )
 from bench.caller import PluginFailed
 from bench.fuzz import FuzzFailed
+from bench.peers import run as peers
 from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine

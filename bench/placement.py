@@ -3,17 +3,19 @@
 Three questions. A decision among many cards in random states (sixteen, linked as nodes are, or ten,
 linked anyhow), next to looking at every set of cards. And a node of eight cards that random pods
 come to until the first is refused; what is refused then is checked against trying everything.
-And how well sets are connected, beside NVIDIA's policy (:mod:`bench.linkquality`).
+And how well sets are connected, beside NVIDIA's policy (:mod:`bench.peers.quality`).
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 from random import Random
 from statistics import mean, median
 
-from bench.linkquality import MACHINES, compare
+from bench.peers import quality
+from bench.peers.machines import Machine
 from bench.result import Goal, Result, Table
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource
@@ -43,7 +45,7 @@ def run(
     states: int = 1000,
     brute: int = 200,
     seeds: int = 200,
-    machines: Sequence[str] = tuple(MACHINES),
+    machines: Sequence[Machine] = quality.MACHINES,
 ) -> Result:
     """Measure.
 
@@ -55,8 +57,11 @@ def run(
     """
     speed, goals = _speed(states, brute)
     packing, more = _packing(seeds)
-    links, quality = compare(machines)
-    return Result(NAME, (speed, packing, links), (*goals, *more, *quality))
+    sets, in_a_row = quality.tables(machines)
+    known = {each.name for each in machines if len(each.pcie) == comb(each.count, 2)}
+    below = sum(int(row[2]) for row in sets.rows if row[0] in known)
+    linked = Goal("sets below NVIDIA's in sum, where all levels are known", 0, below)
+    return Result(NAME, (speed, packing, sets, in_a_row), (*goals, *more, linked))
 
 
 # --- how fast -------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 from bench import placement
+from bench.peers.machines import RTX8000
 from bench.placement import Free, admit_first_fit, admit_gpu_manager, can_be_placed
 from contract.demand import Demand
 
@@ -8,9 +9,9 @@ def _cards(*free: tuple[int, int]) -> Free:
 
 
 def test_a_small_measurement_answers_all_questions() -> None:
-    result = placement.run(states=20, brute=20, seeds=6, machines=["4 RTX 8000"])
-    speed, packing, sets = result.tables
-    assert sets.rows == [("4 RTX 8000", 17, 0, 0, 1, 0, 0)]
+    result = placement.run(states=20, brute=20, seeds=6, machines=[RTX8000])
+    speed, packing, *links = result.tables
+    assert [row[0] for table in links for row in table.rows] == [RTX8000.name] * 2
     assert [row[0] for row in speed.rows] == ["ours", "every set"]
     assert [row[0] for row in packing.rows] == ["ours", "gpu-manager's rules", "first-fit"]
     goals = {goal.what: goal for goal in result.goals}

@@ -1,0 +1,411 @@
+"""What a case asks our code, and what it answers. Answers are short texts, as expectations are.
+
+Containers are written ``cores/blocks``: ``50/8``, ``200/`` (no memory), ``/8``, ``-`` (no GPU).
+``init:`` or ``side:`` before makes an init container or a sidecar, ``!`` behind a privileged one.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, TypeAlias
+
+from bench.peers.machines import Machine, plain
+from contract.demand import CORES_PER_CARD
+from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.names import Names
+from contract.resource import Resource, count_of
+from contract.stamps import OrderStamp
+from contract.wishes import read_wishes
+from placement.capacity import CardState, need_of
+from placement.cluster.fit import Unschedulable, check
+from placement.cluster.holdings import View, taken_on
+from placement.cluster.nodes import Node, parse_node
+from placement.cluster.pods import Pod, has_ended, parse_pod
+from placement.errors import NoPlacement
+from placement.scoring import Policy
+from placement.search import Capacity, Step, make_plan
+from placement.topology import Links
+from scheduler.decisions import Decisions
+from scheduler.state import State
+from webhook.admission.defaults import adjust_memory
+from webhook.admission.options import Options
+from webhook.admission.reviewer import Reviewer
+
+NAMES = Names()
+FITS, REFUSED = "fits", "refused"
+ALLOWED, DENIED = "allowed", "denied"
+COUNTS = "counts "
+
+_CONTAINER = re.compile(r"(?:(init|side):)?(?:-|(\d*)/([\w.]*))(!?)\Z")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Ours: the answer, and the rules or words that explain it."""
+
+    value: str
+    why: tuple[str, ...] = ()
+
+
+# --- pods and nodes as the API has them ------------------------------------------------
+
+
+def pod_object(
+    containers: Sequence[str], annotations: Mapping[str, str] | None = None, **spec: str
+) -> dict[str, Any]:
+    """Write a pod as JSON; container ``n`` of the listed is named ``cn``."""
+    lists: dict[str, list[dict[str, Any]]] = {"initContainers": [], "containers": []}
+    for number, text in enumerate(containers):
+        found = _CONTAINER.match(text)
+        if not found:
+            raise ValueError(f"not a container: {text}")
+        kind, cores, blocks, privileged = found.groups()
+        counts = {NAMES.core: cores, NAMES.memory: blocks}
+        container: dict[str, Any] = {
+            "name": f"c{number}",
+            "resources": {"limits": {name: count for name, count in counts.items() if count}},
+        }
+        if kind == "side":
+            container["restartPolicy"] = "Always"
+        if privileged:
+            container["securityContext"] = {"privileged": True}
+        lists["initContainers" if kind else "containers"].append(container)
+    return {
+        "metadata": {
+            "name": "pod",
+            "namespace": "team",
+            "uid": "u1",
+            "annotations": {
+                f"{NAMES.domain}/{key}": text for key, text in (annotations or {}).items()
+            },
+        },
+        "spec": {**{field: listed for field, listed in lists.items() if listed}, **spec},
+    }
+
+
+def read_pod(containers: Sequence[str], annotations: Mapping[str, str], largest: int) -> Pod | None:
+    """Read a pod as the webhook leaves it, where the largest card has so many blocks."""
+    written = pod_object(containers, annotations)
+    return parse_pod(adjust_memory(written, names=NAMES, options=Options(largest)).pod, NAMES)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node: its machine, and of every card what is free and what there is.
+
+    Attributes:
+        machine: the links.
+        free: cores and blocks of each card.
+        blocks: that each card has in all.
+        models: of each card, where it matters.
+        uuids: of each card, where it matters.
+        unhealthy: cards that are.
+    """
+
+    machine: Machine
+    free: tuple[tuple[int, int], ...]
+    blocks: tuple[int, ...]
+    models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    unhealthy: frozenset[int] = frozenset()
+
+    def object(self) -> dict[str, Any]:
+        """Write the node as JSON, as the agent annotates it."""
+        cards = tuple(
+            NodeCard(
+                self.uuids[index] if self.uuids else f"GPU-{index}",
+                index,
+                self.models[index] if self.models else "GPU",
+                self.blocks[index] * _BLOCK,
+                self.machine.numa(index),
+                "test" if index in self.unhealthy else "",
+                *self.free[index],
+            )
+            for index in range(self.machine.count)
+        )
+        text = encode_inventory(NodeCards(_BLOCK, cards, self.machine.links()))
+        return {"metadata": {"name": "node", "annotations": {NAMES.gpu_cards: text}}}
+
+
+def whole(machine: Machine, *, busy: Sequence[int] = (), blocks: int = 64) -> Box:
+    """Return a node of which some cards are taken whole."""
+    free = tuple(
+        (0, 0) if card in busy else (CORES_PER_CARD, blocks) for card in range(machine.count)
+    )
+    return Box(machine, free, (blocks,) * machine.count)
+
+
+def used(*cards: tuple[int, int, int], **more: Any) -> Box:
+    """Return a node by what is used: cores, blocks, and all blocks, of each card."""
+    free = tuple((CORES_PER_CARD - cores, blocks - taken) for cores, taken, blocks in cards)
+    return Box(plain(len(cards)), free, tuple(card[2] for card in cards), **more)
+
+
+# --- the questions ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placing:
+    """On which cards are the containers of a pod placed?
+
+    Answered with the cards of each GPU container (``0,3 | 1``), or with ``refused``; where the
+    peer's test tells less, with less: ``fits``, or ``counts 2,2``, how many containers a card has.
+
+    Attributes:
+        box: the node.
+        pod: the containers.
+        wishes: annotations, without the domain.
+        policy: where the author has no wish.
+        must: cards that the kubelet insists on.
+        chosen: cards that a scheduler chose, by container.
+    """
+
+    box: Box
+    pod: tuple[str, ...]
+    wishes: Mapping[str, str] = field(default_factory=dict)
+    policy: str = "binpack"
+    must: tuple[int, ...] = ()
+    chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def answer(self, wants: str) -> Answer:
+        """Place the pod as the agent does; the scheduler's view has to agree."""
+        node = parse_node(self.box.object(), NAMES)
+        pod = read_pod(self.pod, self.wishes, max(self.box.blocks, default=0))
+        if pod is None:
+            return Answer(FITS)
+        try:
+            found = self._plan(pod, node)
+        except NoPlacement as error:
+            found, why = {}, str(error)
+        else:
+            why = ""
+        if not self.must:
+            fit = check(pod.shape, View(node, self.box.free))
+            if bool(found) == isinstance(fit, Unschedulable):
+                return Answer("the extender decides otherwise", (str(fit),))
+        if not found:
+            return Answer(REFUSED, (why,))
+        if wants in (FITS, REFUSED):
+            return Answer(FITS)
+        if wants.startswith(COUNTS):
+            everything = [card for cards in found.values() for card in cards]
+            counts = sorted((everything.count(card) for card in {*everything}), reverse=True)
+            return Answer(COUNTS + ",".join(map(str, counts)))
+        return Answer(" | ".join(",".join(map(str, cards)) for cards in found.values()))
+
+    def _plan(self, pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
+        policy = Policy(pod.wishes.policy or self.policy)
+        capacities = [
+            Capacity(
+                CardState(
+                    str(card.index),
+                    card.index,
+                    dict(zip(Resource, free, strict=True)),
+                    {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
+                    "" if card.healthy else "unhealthy",
+                    pod.wishes.excludes(model=card.model, uuid=card.uuid),
+                )
+            )
+            for card, free in zip(node.cards, self.box.free, strict=True)
+        ]
+        steps = [
+            Step(
+                each,
+                need_of(each.demand),
+                frozenset(kind for kind in Resource if count_of(each.demand, kind)),
+                must=tuple(map(str, self.must)),
+                chosen=tuple(map(str, self.chosen.get(each.name, ()))),
+            )
+            for each in pod.demand.containers
+        ]
+        if node.links is None:
+            raise NoPlacement("no cards")
+        plan = make_plan(steps, capacities, links=node.links, policy=policy)
+        return {name: tuple(sorted(map(int, each.cards))) for name, each in (plan or {}).items()}
+
+    @property
+    def goes_by(self) -> str:
+        """The policy of shares, by the author's wish or without."""
+        return self.wishes.get("gpu-policy", self.policy)
+
+    def rate(self, text: str) -> tuple[float, ...]:
+        """Rate an answer.
+
+        Whole cards by their links, as NVIDIA counts: of the sets, of their worst pair, and of the
+        sets with what stays whole. Shares by what is used of their cards, as HAMi does, and by how
+        many cards they take.
+        """
+        if not text[:1].isdigit():
+            return ()
+        sets = [tuple(map(int, part.split(","))) for part in text.split("|")]
+        taken = {card for cards in sets for card in cards}
+        if all(part.partition("/")[0].endswith("00") for part in self.pod if part != "-"):
+            rest = [
+                card
+                for card, (cores, _) in enumerate(self.box.free)
+                if cores == CORES_PER_CARD and card not in taken
+            ]
+            score = self.box.machine.score
+            own = sum(map(score, sets))
+            worst = min((score(pair) for each in sets for pair in combinations(each, 2)), default=0)
+            return own, worst, own + score(rest)
+        cards = list(zip(self.box.free, self.box.blocks, strict=True))
+        use = sum(
+            2 - cards[card][0][0] / CORES_PER_CARD - cards[card][0][1] / cards[card][1]
+            for each in sets
+            for card in each
+        )
+        return (use, -len(taken)) if self.goes_by == "binpack" else (-use, len(taken))
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Is a pod admitted?
+
+    Attributes:
+        pod: the containers.
+        wishes: annotations, without the domain.
+        node: the node that its author names.
+    """
+
+    pod: tuple[str, ...]
+    wishes: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+
+    def answer(self, _wants: str) -> Answer:
+        """Send a review to the webhook's own decision; rules and warnings are told."""
+        spec = {"nodeName": self.node} if self.node else {}
+        request = {
+            "uid": "1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE",
+            "object": pod_object(self.pod, self.wishes, **spec),
+        }
+        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        text = json.dumps(body).encode()
+        verdict = (
+            Reviewer(names=NAMES, stamp=lambda: OrderStamp(1, "a", 0))
+            .review("/mutate/pods", "application/json", "", lambda: text)
+            .verdict
+        )
+        return Answer(ALLOWED if verdict.allowed else DENIED, (*verdict.rules, *verdict.warnings))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """May a card be used, by the wishes of a pod's author?"""
+
+    wishes: Mapping[str, str]
+    model: str = "GPU"
+    uuid: str = "GPU-0"
+
+    def answer(self, _wants: str) -> Answer:
+        """Answer ``yes``, ``no``, or ``refused`` with the webhook's rules."""
+        annotations = {f"{NAMES.domain}/{key}": text for key, text in self.wishes.items()}
+        wishes, errors = read_wishes(annotations, NAMES)
+        if errors:
+            return Answer(REFUSED, tuple(error.rule for error in errors))
+        return Answer("no" if wishes.excludes(model=self.model, uuid=self.uuid) else "yes")
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """How much does a pod hold, cores and blocks: in all, or on each card?
+
+    Attributes:
+        pod: the containers.
+        cards: of each GPU container; without them the pod is asked about as a whole.
+    """
+
+    pod: tuple[str, ...]
+    cards: tuple[tuple[int, ...], ...] = ()
+
+    def answer(self, _wants: str) -> Answer:
+        """Answer ``110/5000``, or ``0:50/1000 1:100/2000`` by card."""
+        pod = parse_pod(pod_object(self.pod), NAMES)
+        if pod is None:
+            return Answer("0/0")
+        if not self.cards:
+            return Answer("{}/{}".format(*pod.shape.asked))
+        names = [each.name for each in pod.demand.containers]
+        taken = taken_on(pod.demand, dict(zip(names, self.cards, strict=True)))
+        return Answer(" ".join(f"{card}:{cores}/{blocks}" for card, cores, blocks in taken))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Does a pod in a phase hold cards?"""
+
+    phase: str
+
+    def answer(self, _wants: str) -> Answer:
+        """Answer ``yes`` or ``no``, as the extender counts."""
+        return Answer("no" if has_ended({"status": {"phase": self.phase}}) else "yes")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of several nodes does a pod prefer?
+
+    Answered with all nodes of the highest score (``0,2``), or with ``refused``.
+
+    Attributes:
+        boxes: the nodes.
+        pod: the containers.
+        wishes: annotations, without the domain.
+        inventories: what stands on a node in place of its inventory; empty for none.
+    """
+
+    boxes: tuple[Box, ...]
+    pod: tuple[str, ...]
+    wishes: Mapping[str, str] = field(default_factory=dict)
+    inventories: Mapping[int, str] = field(default_factory=dict)
+
+    def answer(self, wants: str) -> Answer:
+        """Decide about each node as filter and prioritize do."""
+        largest = max((blocks for box in self.boxes for blocks in box.blocks), default=0)
+        pod = read_pod(self.pod, self.wishes, largest)
+        if pod is None:
+            return Answer(",".join(map(str, range(len(self.boxes)))))
+        decisions = Decisions(State(NAMES), NAMES)
+        scores, why = {}, []
+        for number, box in enumerate(self.boxes):
+            obj = box.object()
+            if number in self.inventories:
+                obj["metadata"]["annotations"] = {NAMES.gpu_cards: self.inventories[number]}
+                if not self.inventories[number]:
+                    del obj["metadata"]["annotations"]
+            node = parse_node(obj, NAMES)
+            view = View(node, box.free[: len(node.cards)])
+            verdict = decisions.judge(pod.shape, view)
+            if verdict.score is not None:
+                scores[number] = verdict.score
+            elif verdict.refusal:
+                why.append(verdict.refusal.reason)
+        best = [str(each) for each, score in scores.items() if score == max(scores.values())]
+        if wants == FITS and best:
+            return Answer(FITS)
+        return Answer(",".join(best) or REFUSED, tuple(why))
+
+
+Question: TypeAlias = Placing | Admission | Wish | Footprint | Counted | Choice
+
+
+@lru_cache(maxsize=64)
+def _links(machine: Machine) -> Links:
+    links = parse_node(whole(machine).object(), NAMES).links
+    if links is None:
+        raise ValueError(f"{machine.name}: no cards")
+    return links
+
+
+@lru_cache(maxsize=65536)
+def choose_whole(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
+    """Choose whole cards with our own code."""
+    names = tuple(map(str, free))
+    return tuple(map(int, _links(machine).best(size, names, free=frozenset(names))))

@@ -1,6 +1,7 @@
 """Whether a pod fits: tables with the exact words, and the agent as the oracle."""
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
 from agent.errors import PlacementError
 from contract.resource import Resource
+from contract.wishes import LINKS
 from placement.cards import Card, Inventory
 from placement.cluster.fit import Fit, Unschedulable, check
 from placement.cluster.holdings import View, plan_pod
@@ -103,6 +105,28 @@ def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
     assert check(pair.shape, View(node, [(50, 32), (50, 32), (100, 32), (100, 32)])) == Fit()
     one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
     assert check(one.shape, split) == Fit()
+
+
+@patient
+@given(st.data())
+def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
+    data: st.DataObject,
+) -> None:
+    """By the extender, and by the plan that the agent makes."""
+    ways = st.sampled_from(["SYS", "NODE", "PIX", "NV1"])
+    node = a_node("n1", 5, links={pair: data.draw(ways) for pair in combinations(range(5), 2)})
+    free = [(data.draw(st.sampled_from([40, 100])), 32) for _ in node.cards]
+    size, link = data.draw(st.integers(2, 4)), data.draw(st.sampled_from(LINKS))
+    pod = a_pod("a", (100 * size, 4), annotations=wish(gpu_link=link))
+    assert node.links is not None
+    whole = [str(place) for place, (cores, _) in enumerate(free) if cores == 100]
+    possible = any(node.links.hold_together(each, link) for each in combinations(whole, size))
+    assert isinstance(check(pod.shape, View(node, free)), Fit) == possible
+    try:
+        planned = plan_pod(pod, node, free, Policy.BINPACK)
+    except NoPlacement:
+        planned = None
+    assert (planned is not None) == possible
 
 
 @pytest.mark.parametrize(

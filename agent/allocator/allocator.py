@@ -24,10 +24,10 @@ from agent.allocator.model.ports import (
 )
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
-from agent.allocator.observer import Observer
+from agent.allocator.observer import Observer, Pause, pause_asleep
 from agent.allocator.placer import Placer
 from agent.allocator.preferred_call import PreferredCall
-from agent.allocator.prestart_call import Pause, PreStartCall, pause_asleep
+from agent.allocator.prestart_call import PreStartCall
 from agent.allocator.record import Record
 from agent.allocator.saved_state import Store
 from agent.allocator.settler import Settler

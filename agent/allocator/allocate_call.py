@@ -5,15 +5,9 @@ from dataclasses import dataclass
 
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
+from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.answer import Answer
-from agent.allocator.model.grant import (
-    Grant,
-    check_free,
-    check_request,
-    check_together,
-    grant_of,
-    translate,
-)
+from agent.allocator.model.grant import Grant, check_free, check_request, check_together, translate
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState

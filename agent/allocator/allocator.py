@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from agent.allocator.allocate_call import AllocateCall
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
+from agent.allocator.free_places import free_places
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
@@ -24,10 +25,10 @@ from agent.allocator.model.ports import (
 )
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
-from agent.allocator.observer import Observer, Pause, pause_asleep
+from agent.allocator.observer import Observer
 from agent.allocator.placer import Placer
 from agent.allocator.preferred_call import PreferredCall
-from agent.allocator.prestart_call import PreStartCall
+from agent.allocator.prestart_call import Pause, PreStartCall, pause_asleep
 from agent.allocator.record import Record
 from agent.allocator.saved_state import Store
 from agent.allocator.settler import Settler
@@ -188,7 +189,7 @@ class Allocator:
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self.state as state:
-            return self.table.free(resource, state.record.held(resource))
+            return free_places(state.record, self.table, resource)
 
     def record(self) -> Record:
         """Return who holds what at this moment."""

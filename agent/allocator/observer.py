@@ -4,8 +4,6 @@ All are asked without the lock; what they answer is applied under it. The checkp
 ``List`` is asked: then what ``List`` lacks of it has been freed (R2).
 """
 
-import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -14,6 +12,7 @@ from agent.allocator.model.pod_view import Key
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.model.ports import CheckpointSource, DecisionLog, PodSource, RecordSource
 from agent.allocator.node_state import NodeState
+from agent.allocator.pod_reader import PodReader
 from agent.allocator.pods import kubelet_uid
 from agent.allocator.record import Offered
 from agent.errors import Unavailable
@@ -24,17 +23,8 @@ _LOOKS_UNTIL_ASKED_AGAIN = 3
 _LOOKS_AT_WATCH = 50
 _WATCH_PAUSE_S = 0.01
 
-_READ_PAUSES_S = (0.05, 0.2)
-# After so many failures in a row the API server is away, and another try is a waste of time.
-_AWAY_AFTER = 4
-
 LIST_WITHIN = 1.0
-"""Seconds a call waits for ``List``, and then for the API."""
-
-Pause = Callable[[float], object]
-"""Waits so many seconds."""
-
-pause_asleep: Pause = threading.Event().wait  # which nobody sets
+"""Seconds a call waits for ``List``."""
 
 
 class Observer:
@@ -49,7 +39,7 @@ class Observer:
         checkpoint: CheckpointSource,
         kubelet: Callable[[], str],
         decision_log: DecisionLog,
-        pause: Pause,
+        pause: Callable[[float], object],
     ) -> None:
         """Look for *state*.
 
@@ -69,7 +59,7 @@ class Observer:
         self._checkpoint = checkpoint
         self._kubelet = kubelet
         self._decision_log = decision_log
-        self._failures = 0  # of the API server, in a row
+        self._reader = PodReader(pods)
         self._answers_at_look = 0
         self._quiet_looks = 0
 
@@ -115,7 +105,7 @@ class Observer:
         self._see(written, listed, offered, settled=True)
         if listed is None:
             return
-        deadline = time.monotonic() + LIST_WITHIN
+        deadline = self._reader.deadline(LIST_WITHIN)
         read: set[Key] = set()
         for _ in range(_MOST_ROUNDS):
             with self._state as state:
@@ -124,9 +114,9 @@ class Observer:
                 return
             read.update(names)
             if len(names) > _MOST_FETCHES:  # nobody is known: one answer for all
-                if not self._list_pods():
+                if not self._reader.refresh(within=LIST_WITHIN):
                     return
-            elif not all(self._read_pod(each, deadline) for each in names):
+            elif not self._reader.read(names, deadline=deadline):
                 return  # List alone is enough to go on; the watch catches up later
             self._wait_for_watch(names, shown)
             self._see(written, listed, offered, settled=True, confirmed=(names, shown))
@@ -142,38 +132,9 @@ class Observer:
                 return
             self._pause(_WATCH_PAUSE_S)
 
-    def _read_pod(self, key: Key, deadline: float) -> bool:
-        """Ask for the pod of a name, and ask again; return whether an answer came in time."""
-        pauses = _READ_PAUSES_S if self._failures < _AWAY_AFTER else _READ_PAUSES_S[:1]
-        for pause in (*pauses, None):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                # So that an answer that never comes leaves time for another try.
-                self._pods.fetch(*key, within=left if pause is None else left / 2)
-            except Unavailable:
-                self._failures += 1
-                if pause is not None:
-                    self._pause(min(pause, max(deadline - time.monotonic(), 0)))
-            else:
-                self._failures = 0
-                return True
-        return False
-
-    def _list_pods(self) -> bool:
-        """List the pods of the node from the API once; return whether that could be had."""
-        try:
-            self._pods.refresh(within=LIST_WITHIN)
-        except Unavailable:
-            self._failures += 1
-            return False
-        self._failures = 0
-        return True
-
     def look_again(self, offered: Offered) -> None:
         """List the pods of the node, before a call is refused that no container can be making."""
-        self._list_pods()
+        self._reader.refresh(within=LIST_WITHIN)
         with self._state as state:
             state.doubt_guesses()
         self._see(self.written(), self._list(), offered, settled=True)

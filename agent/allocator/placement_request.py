@@ -1,21 +1,17 @@
-"""A request for placement: one call of the kubelet, and what it finds of its node's cards. Pure."""
+"""A request for placement: one call of the kubelet, and all that its answer depends on."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import DeviceTable, Ticket, per_card
-from agent.allocator.record import Record
-from contract.demand import ContainerDemand, ContainerKind, PodDemand
-from contract.resource import Resource, count_of
+from agent.allocator.model.tickets import Ticket
+from contract.demand import ContainerDemand, PodDemand
+from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes
-from placement.capacity import CardState, Need, need_of, why_not
 from placement.scoring import Policy
-from placement.search import Capacity, Plan, Step
+from placement.search import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,186 +91,3 @@ class PlacementRequest:
     assumptions: Assumptions = NO_ASSUMPTIONS
     constraints: Constraints = UNCONSTRAINED
     certain: bool = True
-
-
-class RequestView:
-    """What one request finds of its node's cards, by the record."""
-
-    def __init__(
-        self,
-        request: PlacementRequest,
-        *,
-        table: DeviceTable,
-        record: Record,
-        unhealthy: Callable[[str], str],
-    ) -> None:
-        """Read *record* for *request*.
-
-        Args:
-            request: the container to place.
-            table: the node's device IDs.
-            record: who holds what.
-            unhealthy: why a card, by UUID, may not be given out; empty when it may.
-        """
-        self._request = request
-        self._pod = request.ref.pod
-        self._resource = request.resource
-        self._table = table
-        self._record = record
-        self.offered = request.available - record.taken(
-            request.ref, request.resource, request.available
-        )
-        self._offer = table.count(request.resource, self.offered)
-        wishes = request.constraints.wishes
-        self._barred = {
-            card.uuid: (unhealthy(card.uuid), wishes.excludes(model=card.model, uuid=card.uuid))
-            for card in table.inventory.cards
-        }
-
-    def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
-        """Return what a container asks for and does not hold."""
-        ref = ContainerRef(self._pod, container.name)
-        return frozenset(
-            each
-            for each in Resource
-            if count_of(container.demand, each) and self._record.holding(ref, each) is None
-        )
-
-    def step(self, container: ContainerDemand) -> Step:
-        """Return what is to be found for a container; the one that is asking always asks."""
-        asking = container.name == self._request.ref.container
-        lacking = self.lacking(container) | (frozenset({self._resource}) if asking else frozenset())
-        need = need_of(container.demand)
-        held = {
-            each: holding
-            for each in Resource
-            if each not in lacking
-            and (holding := self._record.holding(ContainerRef(self._pod, container.name), each))
-        }
-        # Given out already: it need not fit again, and the rest must follow it.
-        need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
-        fixed = self._table.in_order(
-            ticket.card
-            for each, holding in held.items()
-            for ticket in self._table.read(each, holding)
-        )
-        planned = (self._request.plan or {}).get(container.name) if asking else None
-        if planned is not None and fixed and set(fixed) <= set(planned.cards):
-            fixed = planned.cards
-        return Step(
-            container,
-            need,
-            lacking,
-            fixed,
-            self._table.in_order(ticket.card for ticket in self._request.must) if asking else (),
-            (self._resource, self._offer) if asking else None,
-            self._chosen(container),
-            self._request.constraints.strict,
-            self._request.constraints.wishes.link,
-        )
-
-    def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
-        """Return the cards that a scheduler chose; one that is not there by its number."""
-        if container.kind is not ContainerKind.MAIN:
-            return ()
-        by_index = {card.index: card.uuid for card in self._table.inventory.cards}
-        indices = self._request.constraints.chosen.get(container.index, ())
-        return tuple(by_index.get(each, f"card {each}") for each in indices)
-
-    def planned(self, step: Step) -> Plan | None:
-        """Return the plan, if it has cards for the container and the kubelet offers that."""
-        plan = self._request.plan
-        planned = plan.get(step.container.name) if plan else None
-        if plan is None or planned is None:
-            return None
-        ref, other = ContainerRef(self._pod, step.container.name), self._resource.other
-        if self._record.holding(ref, self._resource) is not None:
-            return None  # a kubelet that died serves it again: what was planned is over
-        cards, bound = planned.cards, {*step.fixed, *step.must}
-        if other in step.lacking:
-            bound |= left_over(self._record, self._table, self._pod, other).keys()
-        need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
-        states = {state.uuid: state for state in self._states({})}
-        # Of a pod whose spec nobody knows, an earlier call may have shown less.
-        fits = len(cards) == step.need.demand.cards
-        fits = fits and all(card in states and not why_not(need, states[card]) for card in cards)
-        return plan if fits and bound <= {*cards} else None
-
-    def capacities(self, assumptions: Assumptions, *, alone: bool) -> list[Capacity]:
-        """Return the cards as the pod finds them.
-
-        Args:
-            assumptions: what may be occupied, though the record has it free.
-            alone: only the container that is asking is to be placed: of the resource that it
-                asks for, what the kubelet offers is all that counts.
-        """
-        free: dict[Resource, Mapping[str, int]] = {}
-        left: dict[Resource, Mapping[str, int]] = {}
-        must = per_card(self._request.must)
-        for each in Resource:
-            kept = assumptions.reserved.get(each, {})
-            if each is self._resource:  # the kubelet has said what there is, and what it hands on
-                handed_on = {} if alone else must
-                free[each] = {
-                    card: max(n - handed_on.get(card, 0) - kept.get(card, 0), 0)
-                    for card, n in self._offer.items()
-                }
-                left[each] = must
-            else:
-                missing = assumptions.withheld.get(each, {})
-                more = assumptions.doubtful.get(each, {})
-                found = self._table.free(each, self._record.held(each))
-                free[each] = {
-                    card: max(n - missing.get(card, 0) - kept.get(card, 0) + more.get(card, 0), 0)
-                    for card, n in found.items()
-                }
-                left[each] = left_over(self._record, self._table, self._pod, each)
-        return [
-            Capacity(
-                state,
-                {each: left[each][state.uuid] for each in Resource if left[each].get(state.uuid)},
-            )
-            for state in self._states(free)
-        ]
-
-    def _states(self, free: Mapping[Resource, Mapping[str, int]]) -> list[CardState]:
-        """Return the cards with what is *free*, or offered where that is not told."""
-        return [
-            CardState(
-                card.uuid,
-                card.index,
-                {each: free.get(each, self._offer).get(card.uuid, 0) for each in Resource},
-                {each: self._table.places(each, card) for each in Resource},
-                *self._barred[card.uuid],
-            )
-            for card in self._table.inventory.cards
-        ]
-
-
-def reserved(record: Record, table: DeviceTable) -> Counts:
-    """Count the places of each card that pods need to which a restarted kubelet is yet to come.
-
-    What their ordinary init containers have left over the next one must take (K7, K11), so it has
-    to be on the same card.
-    """
-    found = {each: Counter[str]() for each in Resource}
-    for pod in record.unsettled:
-        container = None if pod.listed is not None or pod.over else pod.next
-        if container is None or not container.demand.is_share:
-            continue
-        left = {each: left_over(record, table, pod.id, each) for each in Resource}
-        for card in {card for counts in left.values() for card in counts}:
-            for each in Resource:
-                more = count_of(container.demand, each) - left[each].get(card, 0)
-                found[each][card] += max(more, 0)
-    return found
-
-
-def left_over(
-    record: Record, table: DeviceTable, pod: PodId, resource: Resource
-) -> Mapping[str, int]:
-    """Count the places of each card that the pod's ordinary init containers have left over.
-
-    The kubelet makes the next container take them (fact K7), asked for or not.
-    """
-    return table.count(resource, record.reusable(pod, resource))

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from agent.allocator.model.tickets import DeviceTable, Ticket
-from agent.allocator.placement_request import PlacementRequest, RequestView
+from agent.allocator.placement_request import PlacementRequest
 from agent.allocator.record import Record
+from agent.allocator.request_view import RequestView
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of

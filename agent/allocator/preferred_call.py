@@ -3,15 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.allocator.free_places import reserved
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
-from agent.allocator.placement_request import (
-    Assumptions,
-    Constraints,
-    PlacementRequest,
-    reserved,
-)
+from agent.allocator.placement_request import Assumptions, Constraints, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.resolver import Resolution
 from agent.allocator.settler import Call, Settler

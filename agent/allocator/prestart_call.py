@@ -1,18 +1,20 @@
 """``PreStartContainer``: prove that the container about to start is the one that was meant."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
+from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers
-from agent.allocator.model.grant import check_request, check_together, grant_of, translate
+from agent.allocator.model.grant import check_request, check_together, translate
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
-from agent.allocator.observer import Observer, Pause
+from agent.allocator.observer import Observer
 from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -22,6 +24,12 @@ from placement.topology import Links
 # may be one container old (K33). The kubelet gives a start 30 s (K10).
 _LOOKS = 20
 _PAUSE_S = 0.05
+_ASLEEP = threading.Event()  # nobody sets it: waiting for it is a pause
+
+Pause = Callable[[float], object]
+"""Waits so many seconds."""
+
+pause_asleep: Pause = _ASLEEP.wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class PreStartCall:
     coordinator: EnforcementCoordinator
     publisher: AllocationPublisher
     decision_log: DecisionLog
-    pause: Pause
+    pause: Pause = pause_asleep
 
     def answer(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Return if the container that holds these places may start.

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.grant import Grant, grant_of
+from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import GrantError

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.tickets import DeviceTable, Ticket, per_card
+from agent.allocator.model.tickets import Ticket, per_card
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD, Demand
 from contract.resource import Resource
@@ -57,15 +57,6 @@ def translate(resource: Resource, tickets: Sequence[Ticket]) -> Grant:
     if resource is Resource.CORE:
         _check_cores(grant)
     return grant
-
-
-def grant_of(table: DeviceTable, resource: Resource, held: frozenset[str] | None) -> Grant | None:
-    """Translate what a container holds of *resource*; ``None`` when it holds none.
-
-    Raises:
-        GrantError: what it holds makes no sense.
-    """
-    return None if held is None else translate(resource, table.read(resource, held))
 
 
 def _check_cores(grant: Grant) -> None:

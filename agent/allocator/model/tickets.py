@@ -125,14 +125,6 @@ class DeviceTable:
         cards = self._by_card[resource].items()
         return {card: count for card, mine in cards if (count := len(mine & device_ids))}
 
-    def free(self, resource: Resource, held: AbstractSet[str]) -> dict[str, int]:
-        """Count the places of every card that are not *held*."""
-        used = self.count(resource, held)
-        return {
-            card.uuid: self.places(resource, card) - used.get(card.uuid, 0)
-            for card in self.inventory.cards
-        }
-
     def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Ticket]:
         """Look device IDs up.
 

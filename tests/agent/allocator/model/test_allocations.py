@@ -1,8 +1,8 @@
 import pytest
 
-from agent.allocator.allocation_publisher import allocations_of, is_news
+from agent.allocator.model.allocations import allocations_of, grant_of, is_news
 from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.grant import Grant, Share, grant_of
+from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodView
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource

@@ -1,7 +1,7 @@
 """A Flask application as gunicorn's ``asgi`` worker calls it: the adapter of all our servers.
 
-A body is read whole before the application is called, so that a slow client costs a coroutine and
-no thread. What the application returns is sent as it is, or piece by piece where it is iterated
+A body is read whole before the application is called: a slow client costs a coroutine, no thread.
+What the application returns is sent as it is, or piece by piece where it is iterated
 asynchronously: then the response may be started as late as with the first piece.
 """
 
@@ -9,6 +9,7 @@ import asyncio
 import io
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from common.serving.client import CLIENT, Client
@@ -16,14 +17,15 @@ from common.serving.environ import make_environ
 from common.serving.metrics import Observer
 
 _WRITE_SECONDS = 20.0
-_SHORT = 2**14  # what the buffer of a connection takes without waiting
+_SHORT = 2**14  # bytes that the buffer of a connection takes without waiting
 
 
+@dataclass(eq=False)
 class Adapter:
     """An ASGI application that calls a WSGI one (PEP 3333).
 
-    Args:
-        application: what it calls. Of a body of more than *largest* bytes it gets nothing but the
+    Attributes:
+        application: what it calls; of a body of more than *largest* bytes with nothing but the
             ``CONTENT_LENGTH``, which it refuses.
         observer: counts requests.
         largest: bytes of a body.
@@ -33,21 +35,15 @@ class Adapter:
         quick: paths that are called on the event loop all the same.
     """
 
-    def __init__(  # noqa: PLR0913 -- what differs between the servers, by keyword
-        self,
-        application: Callable[[dict[str, Any], Any], Any],
-        observer: Observer,
-        *,
-        largest: int,
-        all_bodies: int = 2**26,
-        keeps: Callable[[], bool] = lambda: True,
-        threads: Executor | None = None,
-        quick: Collection[str] = (),
-    ) -> None:
-        self._application, self._observer, self._keeps = application, observer, keeps
-        self._largest, self._all_bodies = largest, all_bodies
-        self._threads, self._quick = threads, quick
-        self._arriving: dict[Client, int] = {}  # bytes of bodies
+    application: Callable[[dict[str, Any], Any], Any]
+    observer: Observer
+    _: KW_ONLY
+    largest: int
+    all_bodies: int = 2**26
+    keeps: Callable[[], bool] = lambda: True
+    threads: Executor | None = None
+    quick: Collection[str] = ()
+    _arriving: dict[Client, int] = field(default_factory=dict, init=False)  # bytes of bodies
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer one request; WebSockets and lifespan events are not served."""
@@ -55,45 +51,45 @@ class Adapter:
             return
         client = CLIENT.get()
         client.begin()
-        self._observer.in_flight(1)
+        self.observer.in_flight(1)
         try:
             environ = make_environ(scope, verified=client.verified)
             body, size = await self._read(receive, client, environ)
             environ |= {"CONTENT_LENGTH": str(size), "wsgi.input": io.BytesIO(body)}
-            if self._threads is None or scope["path"] in self._quick:
+            if self.threads is None or scope["path"] in self.quick:
                 head, answer = self._call(environ)
             else:
-                loop = asyncio.get_running_loop()
-                head, answer = await loop.run_in_executor(self._threads, self._call, environ)
-            keep = size <= self._largest and self._keeps()
-            await self._send(send, head, answer, keep=keep)
+                run = asyncio.get_running_loop().run_in_executor
+                head, answer = await run(self.threads, self._call, environ)
+            keep = size <= self.largest and self.keeps()
+            await _send(send, head, answer, keep=keep)
             client.answered(keep=keep)
         except TimeoutError:
             client.end("write-timeout")
         finally:
-            self._observer.in_flight(-1)
+            self.observer.in_flight(-1)
 
     async def _read(self, receive: Any, client: Client, environ: Any) -> tuple[bytes, int]:
-        """Return a body and its size; one that is too large is read for a while, and dropped.
+        """Return a body and its size; of one that is too large some is read, and dropped.
 
         Its sender may send all of it before it reads the answer.
         """
         length, size, more = int(environ.get("CONTENT_LENGTH", 0)), 0, True
-        if length > self._largest and "HTTP_EXPECT" in environ:
+        if length > self.largest and "HTTP_EXPECT" in environ:
             return b"", length
         parts: list[bytes] = []
         try:
-            while more and size <= 2 * self._largest:
+            while more and size <= 2 * self.largest:
                 event = await receive()
                 if event["type"] == "http.disconnect":
                     raise asyncio.CancelledError
                 parts.append(event["body"])
                 size, more = size + len(event["body"]), event["more_body"]
-                if size > self._largest:
+                if size > self.largest:
                     parts.clear()
                 elif more:
                     self._arriving[client] = size
-                    if sum(self._arriving.values()) > self._all_bodies:
+                    if sum(self._arriving.values()) > self.all_bodies:
                         max(self._arriving, key=self._arriving.__getitem__).end("memory")
         finally:
             self._arriving.pop(client, None)
@@ -102,7 +98,7 @@ class Adapter:
 
     def _call(self, environ: dict[str, Any]) -> tuple[list[Any], Any]:
         head: list[Any] = []  # status and headers
-        found = self._application(environ, lambda *given: head.extend(given[:2]))
+        found = self.application(environ, lambda *given: head.extend(given[:2]))
         if hasattr(found, "__aiter__"):
             return head, found
         try:
@@ -110,21 +106,22 @@ class Adapter:
         finally:
             getattr(found, "close", int)()
 
-    async def _send(self, send: Any, head: list[Any], answer: Any, *, keep: bool) -> None:
-        if isinstance(answer, bytes):
-            await send(_start(head, keep=keep))
-            await _write(send, answer, more=False)
-            return
-        try:
-            begun = False
-            async for piece in answer:
-                if not begun:
-                    await send(_start(head, keep=keep))
-                begun = True
-                await _write(send, piece, more=True)
-            await _write(send, b"", more=False)
-        finally:
-            await answer.aclose()
+
+async def _send(send: Any, head: list[Any], answer: Any, *, keep: bool) -> None:
+    if isinstance(answer, bytes):
+        await send(_start(head, keep=keep))
+        await _write(send, answer, more=False)
+        return
+    try:
+        begun = False
+        async for piece in answer:
+            if not begun:
+                await send(_start(head, keep=keep))
+            begun = True
+            await _write(send, piece, more=True)
+        await _write(send, b"", more=False)
+    finally:
+        await answer.aclose()
 
 
 def _start(head: list[Any], *, keep: bool) -> dict[str, Any]:

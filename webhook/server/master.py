@@ -10,10 +10,12 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from common.serving import master
+from common.serving.app import Application
 from common.serving.asgi import Adapter
 from common.serving.master import Serving, memory_directory
 from common.serving.tls import Certificate
@@ -41,6 +43,27 @@ def serve(settings: Settings) -> None:
     finally:
         if os.getpid() == process:  # workers come by here as well
             shutil.rmtree(shared, ignore_errors=True)
+
+
+def make_app(
+    settings: Settings, metrics: Metrics, *, is_ready: Callable[[], bool] = lambda: True
+) -> Application:
+    """Make the application of one process, with a writer of stamps of its own.
+
+    Args:
+        settings: of the operator.
+        metrics: counts.
+        is_ready: returns whether new requests are welcome.
+    """
+    writer = writer_name(socket.gethostname(), secrets.token_hex(8))
+    reviewer = Reviewer(
+        names=settings.names,
+        stamp=Stamper(clock=time.time_ns, writer=writer).next,
+        options=settings.options,
+    )
+    only_verified = settings.files.client_ca is not None
+    handler = Handler(reviewer, only_verified=only_verified, metrics=metrics)
+    return create_app(handler, is_ready=is_ready)
 
 
 class Master(master.Master):
@@ -81,18 +104,7 @@ class Master(master.Master):
 
     def load(self) -> Adapter:
         """Make the application of one worker; runs after the fork."""
-        writer = writer_name(socket.gethostname(), secrets.token_hex(8))
-        reviewer = Reviewer(
-            names=self.settings.names,
-            stamp=Stamper(clock=time.time_ns, writer=writer).next,
-            options=self.settings.options,
-        )
-        handler = Handler(
-            reviewer,
-            only_verified=self.settings.files.client_ca is not None,
-            metrics=self.metrics,
-        )
-        app = create_app(handler, is_ready=lambda: not self.draining)
+        app = make_app(self.settings, self.metrics, is_ready=lambda: not self.draining)
         return Adapter(app, self.metrics, largest=LARGEST_BODY, keeps=lambda: not self.draining)
 
     def _give_place(self, _arbiter: Any, worker: Any) -> None:

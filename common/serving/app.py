@@ -40,6 +40,7 @@ class Application(Flask):
         self._adapter = self.url_map.bind("")
         self._views: dict[str, View] = {}
         self._known: dict[tuple[str, str], View] = {}  # what needs no search
+        self._waiting: set[asyncio.Task[Answer]] = set()
         self._refuse = refuse
         self._internal = internal
 
@@ -75,8 +76,11 @@ class Application(Flask):
     async def _later(
         self, path: str, found: Coroutine[Any, Any, Answer], start_response: "StartResponse"
     ) -> AsyncIterator[bytes]:
+        task = asyncio.create_task(found)
+        self._waiting.add(task)  # asyncio itself does not keep it
+        task.add_done_callback(self._waiting.discard)
         try:
-            answer = await asyncio.shield(found)
+            answer = await asyncio.shield(task)
         except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
             answer = self._fail(path)
         start_response(answer.status_line, answer.headers)

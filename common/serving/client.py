@@ -1,12 +1,16 @@
 """The clients of a worker: how many, how long each may take for its first header, who goes first.
 
-gunicorn bounds neither the connections of its ``asgi`` worker nor the time until the first header
-has arrived. Both are added by extending what asyncio calls: the listening socket and the protocol.
+gunicorn bounds neither the connections of its ``asgi`` worker nor the time until a first header has
+arrived. Both are added by what asyncio would bring: the server, and the protocol of a connection.
 """
 
+import asyncio
 import contextlib
+import errno
 import socket
-from asyncio import BaseTransport
+import ssl
+from asyncio import BaseTransport, sslproto
+from collections.abc import Callable
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +23,12 @@ from common.serving.metrics import Observer
 # review is on its way, and not every review is sent again.
 IDLE_SECONDS = 120
 ARRIVAL_SECONDS = 15.0  # of a whole request, from its first byte on
+HANDSHAKE_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 5.0  # for a client to take its last answer, and to confirm the end
+_AT_ONCE = 16  # accepted before others have their turn
+
+# asyncio's buffer per connection, by default 256 KiB: a thousand clients would fill the pod.
+sslproto.SSLProtocol.max_size = 2**14
 
 
 def _refusal(status: HTTPStatus, text: str) -> bytes:
@@ -58,30 +68,47 @@ CLIENT: ContextVar[Client] = ContextVar("CLIENT", default=Client())  # noqa: B03
 """Whose request is being answered."""
 
 
-class Listener(socket.socket):
-    """A listening socket that holds a bounded number of connections open.
+class Listener:
+    """Accepts the connections of a worker, and holds a bounded number of them open.
 
     An honest client has its first answer within milliseconds. So the connection that has waited
     longest without any answer is closed first, and one with an answer only when no other is left,
     the longest idle first.
+
+    It stands in for asyncio's server, which bounds nothing.
     """
 
-    def bound(self, most: int, observer: Observer) -> "Listener":
-        """Hold *most* connections; those that are closed for others are told to *observer*."""
-        self._most, self._observer = most, observer
+    def __init__(
+        self,
+        listening: socket.socket,
+        make: "Callable[[Listener], Connection]",
+        observer: Observer,
+        *,
+        most: int,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Begin to accept, on the running event loop.
+
+        Args:
+            listening: closed by :meth:`close`.
+            make: makes the protocol of a connection.
+            observer: counts those that are closed for others.
+            most: connections.
+            tls: for them; ``None`` for plain TCP.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._make = make
+        self._observer = observer
+        self._most = most
+        self._options: dict[str, Any] = {"ssl": tls}
+        if tls is not None:
+            self._options["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
+            self._options["ssl_shutdown_timeout"] = _SHUTDOWN_SECONDS
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._waiting: dict[int, socket.socket] = {}  # by descriptor; longest first
         self._answered: dict[int, socket.socket] = {}
-        return self
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection, and close another one when there are too many."""
-        accepted, address = super().accept()
-        self._answered.pop(accepted.fileno(), None)  # closed, or it would not have the number
-        self._waiting.pop(accepted.fileno(), None)
-        self._waiting[accepted.fileno()] = accepted
-        if len(self._waiting) + len(self._answered) > self._most:
-            self._make_room()
-        return accepted, address
+        self._loop.add_reader(listening.fileno(), self._accept)
 
     def answered(self, number: int) -> None:
         """Note that a connection has an answer; *number* is its descriptor."""
@@ -89,12 +116,52 @@ class Listener(socket.socket):
         if found is not None:
             self._answered[number] = found
 
+    def close(self) -> None:
+        """Accept no more than what the kernel has accepted already."""
+        self._accept()
+        self._loop.remove_reader(self._listening.fileno())
+        self._listening.close()
+
+    async def wait_closed(self) -> None:
+        """Return: connections are waited for by gunicorn."""
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError as error:  # gone again, or taken by another worker
+                if error.errno in {errno.EMFILE, errno.ENFILE}:
+                    self._close_one()
+                return
+            accepted.settimeout(0)
+            number = accepted.fileno()
+            self._answered.pop(number, None)  # is closed, or its number would not be free
+            self._waiting.pop(number, None)
+            self._waiting[number] = accepted
+            if len(self._waiting) + len(self._answered) > self._most:
+                self._make_room()
+            task = self._loop.create_task(self._shake_hands(accepted))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make(self), accepted, **self._options
+            )
+        except OSError as error:
+            # asyncio's frames and this error refer to each other, and keep TLS in memory.
+            error.__traceback__ = None
+
     def _make_room(self) -> None:
         for line in (self._waiting, self._answered):
             for number in [each for each, held in line.items() if held.fileno() != each]:
                 del line[number]  # has been closed meanwhile
         if len(self._waiting) + len(self._answered) > self._most:
-            line = self._waiting if len(self._waiting) > 1 else self._answered
+            self._close_one()
+
+    def _close_one(self) -> None:
+        if line := self._waiting or self._answered:
             held = line.pop(next(iter(line)))
             self._observer.ended("no-room")
             with contextlib.suppress(OSError):
@@ -125,6 +192,7 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
         self._observer = observer
         self._known = known
         self._number = -1
+        self.transport: Any = None
         self.idle = True
         self.due: float | None = None
 
@@ -154,6 +222,9 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
         self._observer.connected(-1)
         self._number = -1  # may soon be another's
         super().connection_lost(exc)
+        # This object and its parser refer to each other until garbage is collected, and would
+        # keep some 50 KiB of TLS in memory.
+        self.transport = self.writer = self._flow_control = None
 
     def begin(self) -> None:
         """Note that the header of a request has arrived."""
@@ -180,11 +251,13 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
     def end(self, why: str) -> None:
         """End the connection now, with a word where a request has not arrived whole."""
         self._observer.ended(why)
-        if self.due is None or self.idle:
-            self.transport.abort()
-        else:
+        arriving = self.due is not None and not self.idle
+        self.due = None
+        if arriving:
             self.transport.write(_LAST_WORDS[why])
             self.close()
+        else:
+            self.transport.abort()
 
     def _allow(self, seconds: float) -> None:
         self.due = self.worker.loop.time() + seconds

@@ -5,17 +5,18 @@ What is added: a certificate that is judged before anything is served and reload
 on connections and a deadline for headers, and an end in which readiness goes first.
 """
 
-import asyncio
 import contextlib
 import gc
 import logging
 import os
 import resource
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -33,10 +34,7 @@ _log = logging.getLogger(__name__)
 DRAIN_SECONDS = 16
 """With the delay before it, within the 30 s that Kubernetes grants a pod by default."""
 
-_HANDSHAKE_SECONDS = 10.0
-_SHUTDOWN_SECONDS = 5.0  # for a client to take its last answer, and to confirm the end
 _PARTING_SECONDS = 1.5  # more than a turn of gunicorn's loop, which then accepts no more
-_BACKLOG = 1024
 _SPARE_DESCRIPTORS = 64
 # A decoded pod is hundreds of objects without a cycle among them: a search for cycles after
 # every other request, as Python does by default, finds nothing.
@@ -116,7 +114,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
             "workers": serving.workers,
             "worker_class": Worker,
             "graceful_timeout": int(serving.drain_delay) + DRAIN_SECONDS + 2,
-            "keepalive": IDLE_SECONDS,
+            "keepalive": IDLE_SECONDS + 5,  # later than we end it, and count it
             "asgi_loop": "asyncio",
             "asgi_lifespan": "off",
             "asgi_disconnect_grace_period": 0,
@@ -145,25 +143,25 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
     def run(self) -> None:
         """Serve until told to end, or until the master is gone; then drain."""
         self._connections: set[Connection] = set()
+        self._ending = threading.Thread(target=self.app.end, name="end")
         # gunicorn leaves no choice of protocol and socket.
         self.loop.create_server = self._create_server
         Handshake.on_failure = partial(self.app.metrics.ended, "tls")
         settle_garbage()
         super().run()
+        if self.app.draining:
+            self._ending.join()
 
-    async def _create_server(self, _protocol: Any, *, sock: socket.socket, **options: Any) -> Any:
-        serving, metrics = self.app.serving, self.app.metrics
-        listener = Listener(fileno=os.dup(sock.fileno()))
-        listener.bound(open_files(serving.connections), metrics)
-        if options["ssl"] is not None:
-            options["ssl_handshake_timeout"] = _HANDSHAKE_SECONDS
-            options["ssl_shutdown_timeout"] = _SHUTDOWN_SECONDS
-        return await asyncio.BaseEventLoop.create_server(
-            self.loop,
-            lambda: Connection(self, listener, metrics, self._connections),
-            sock=listener,
-            backlog=_BACKLOG,
-            **options,
+    async def _create_server(
+        self, _protocol: Any, *, sock: socket.socket, ssl: SSLContext | None, **_: Any
+    ) -> Listener:
+        metrics = self.app.metrics
+        return Listener(
+            sock.dup(),
+            lambda listener: Connection(self, listener, metrics, self._connections),
+            metrics,
+            most=open_files(self.app.serving.connections),
+            tls=ssl,
         )
 
     def notify(self) -> None:
@@ -181,7 +179,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         if not self.app.draining:
             self.app.draining = True
             # Requests are still accepted until everybody has had the time to notice.
-            self.loop.run_in_executor(None, self.app.end)
+            self._ending.start()
             self.loop.call_later(self.app.serving.drain_delay, self._drain)
 
     def _drain(self) -> None:

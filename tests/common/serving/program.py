@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.logs import configure
-from common.serving import client, master
+from common.serving import client
 from common.serving.answer import TEXT, Answer
 from common.serving.app import Application, read_body
 from common.serving.asgi import Adapter
@@ -64,8 +64,7 @@ class Program(Master):
 
 if __name__ == "__main__":
     port, cert, key, connections = sys.argv[1:]
-    client.ARRIVAL_SECONDS, client.IDLE_SECONDS = 1.0, 2
-    master._HANDSHAKE_SECONDS = 1.0
+    client.ARRIVAL_SECONDS, client.IDLE_SECONDS, client.HANDSHAKE_SECONDS = 1.0, 2, 1.0
     configure()
     serving = Serving("test", f"127.0.0.1:{port}", connections=int(connections), drain_delay=0.0)
     Program(serving, Certificate(Files(Path(cert), Path(key)))).run()

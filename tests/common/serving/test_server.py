@@ -171,6 +171,16 @@ def test_a_request_must_arrive_soon(server: Server, begun: bytes) -> None:
     assert server.count('test_connections_ended_total{reason="timeout"}') > before
 
 
+def test_who_is_ended_is_counted_once(server: Server) -> None:
+    name = 'test_connections_ended_total{reason="timeout"}'
+    before = server.count(name)
+    with server.connect() as client:
+        client.sendall(b"GET")
+        assert _rest(client).startswith(b"HTTP/1.1 408")
+        time.sleep(2.5)  # two looks at whoever is overdue; the client has not closed
+        assert server.count(name) == before + 1
+
+
 def test_bytes_that_trickle_do_not_prolong_it(server: Server) -> None:
     with server.connect() as client:
         client.settimeout(0.1)

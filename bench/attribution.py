@@ -1,7 +1,7 @@
 """Which container does an ``Allocate`` belong to: our resolver against the rules of others.
 
-The same calls through all of them: a burst recorded on a real kubelet, and bursts of the
-simulated one, where our agent also answers the calls.
+The same calls through all of them: a burst recorded on a real kubelet. How our agent answers the
+calls of a simulated one is a question of :mod:`bench.soak`.
 """
 
 from collections import Counter
@@ -14,64 +14,33 @@ from agent.allocator.pods import Pods
 from agent.allocator.record import Seen, read_record
 from agent.allocator.resolver import Ask, Turn, resolve
 from agent.errors import ResolutionError
-from bench.bursts import draw_burst
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table
-from bench.rules import (
-    Candidate,
-    Named,
-    Request,
-    Rule,
-    by_bind_time,
-    by_creation_time,
-    gpu_manager,
-    gpushare,
-    judge,
-    oldest_first,
-    volcano,
-)
+from bench.rules import Candidate, Named, Request, Rule, gpu_manager, gpushare, judge, volcano
 from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
-from simulator.node.judge import Admission, Verdict
-from simulator.node.node import Node
-from simulator.node.options import NodeOptions
+from simulator.node.judge import Verdict
 
 NAME = "attribution"
 
 _RULES: Sequence[tuple[str, Resource, Rule]] = (
-    ("gpu-manager, bind time", Resource.CORE, gpu_manager(by_bind_time)),
-    ("gpu-manager, creation time", Resource.CORE, gpu_manager(by_creation_time)),
-    ("  not refusing, bind time", Resource.CORE, oldest_first(by_bind_time)),
-    ("  not refusing, creation time", Resource.CORE, oldest_first(by_creation_time)),
-    ("gpushare, bind time", Resource.MEMORY, gpushare(by_bind_time)),
-    ("volcano, bind time", Resource.MEMORY, volcano(by_bind_time)),
+    ("gpu-manager", Resource.CORE, gpu_manager),
+    ("gpushare", Resource.MEMORY, gpushare),
+    ("volcano", Resource.MEMORY, volcano),
 )
 
 
-def run(*, pods: int = 80, seeds: Sequence[int] = (1, 2, 3)) -> Result:
+def run() -> Result:
     """Measure.
-
-    Args:
-        pods: how many pods a simulated burst has.
-        seeds: one simulated burst each.
 
     Raises:
         OSError: the recording cannot be read.
         InvalidRecording: the recording does not hold what it should.
     """
-    burst = load_burst(RECORDING, Names())
-    recorded, wrong_recorded = _recorded(burst)
-    simulated, wrong_simulated = _simulated(pods, seeds)
-    return Result(
-        NAME,
-        (recorded, simulated),
-        (
-            Goal("wrong or refused, recorded burst", 0, wrong_recorded),
-            Goal("wrong or refused, simulated bursts", 0, wrong_simulated),
-        ),
-    )
+    table, missed = _recorded(load_burst(RECORDING, Names()))
+    return Result(NAME, (table,), (Goal("wrong or refused", 0, missed),))
 
 
 def replay_resolver(
@@ -155,41 +124,6 @@ _OPEN = (
 )
 
 
-def _simulated(pods: int, seeds: Sequence[int]) -> tuple[Table, int]:
-    totals: dict[tuple[str, str], Counter[Verdict]] = {}
-    calls = 0
-    for seed in seeds:
-        manifests = draw_burst(pods, seed=seed, init_containers=False)
-        with Node(NodeOptions(seed=seed)) as node:
-            admissions = node.admit(manifests)
-            candidates = [_candidate(each) for each in node.views()]
-        requests = [_request(each) for each in admissions]
-        calls += len(requests)
-        _add(totals, ("gpu-turnstile", "both"), Counter(each.verdict for each in admissions))
-        for name, resource, rule in _RULES:
-            some = [each for each in requests if each.resource is resource]
-            _add(totals, (name, resource.value), _judged(some, rule(candidates, some)))
-    table = Table(
-        f"{len(seeds)} bursts of the simulated kubelet: {pods} pods each, {calls} Allocates",
-        ("rule", "calls", "right", "wrong", "refused"),
-        [_row(name, what, verdicts) for (name, what), verdicts in totals.items()],
-        ("Our agent answers the simulated kubelet's calls over its sockets.",),
-    )
-    ours = totals["gpu-turnstile", "both"]
-    return table, ours[Verdict.WRONG] + ours[Verdict.REFUSED]
-
-
-def _request(admission: Admission) -> Request:
-    event = admission.event
-    at_ns = int(event.unix_ms * 1e6)
-    return Request(admission.resource, len(event.ids), at_ns, admission.pod, event.container)
-
-
-def _candidate(view: PodView) -> Candidate:
-    bound_ns, _, _, created_ns, uid = view.position
-    return Candidate(str(view.id), uid, bound_ns, created_ns, view.demand.containers)
-
-
 def _others(
     pods: Sequence[Candidate], requests: Sequence[Request]
 ) -> Iterable[tuple[str, str, int, int, int]]:
@@ -200,12 +134,6 @@ def _others(
 
 def _judged(requests: Sequence[Request], named: Sequence[Named | None]) -> Counter[Verdict]:
     return Counter(judge(*each) for each in zip(requests, named, strict=True))
-
-
-def _add(
-    totals: dict[tuple[str, str], Counter[Verdict]], key: tuple[str, str], more: Counter[Verdict]
-) -> None:
-    totals.setdefault(key, Counter()).update(more)
 
 
 def _row(name: str, what: str, verdicts: Counter[Verdict]) -> tuple[str, str, int, int, int]:

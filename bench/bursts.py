@@ -1,6 +1,5 @@
 """Bursts of pods as an API server would hand them to a kubelet: drawn from a seed, pure."""
 
-from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -18,14 +17,7 @@ _BEGAN_NS = 1_736_928_000_000_000_000
 _CREATED = "2025-01-15T08:00:00Z"
 
 
-def draw_burst(
-    count: int,
-    *,
-    seed: int,
-    names: Names | None = None,
-    init_containers: bool = True,
-    prefix: str = "burst",
-) -> list[Json]:
+def draw_burst(count: int, *, seed: int) -> list[Json]:
     """Draw a burst of pods, bound, in the order in which the kubelet comes to know them.
 
     Most containers are equal in cores and many differ in memory. The stamps are in another
@@ -34,11 +26,8 @@ def draw_burst(
     Args:
         count: how many pods.
         seed: equal seeds give equal bursts.
-        names: resource and annotation names.
-        init_containers: whether some pods have ordinary init containers and sidecars.
-        prefix: begins every pod's name and UID.
     """
-    names = names or Names()
+    names = Names()
     random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
     pods = []
     for number in range(count):
@@ -46,26 +35,16 @@ def draw_burst(
             _draw(f"c{each}", random, names) for each in range(random.choice(_CONTAINERS))
         ]
         inits = []
-        kind = random.random() if init_containers else 1.0
+        kind = random.random()
         if kind < 0.15:
             inits.append(_draw("init", random, names))
         if 0.1 < kind < 0.2:
             inits.append(_draw("sidecar", random, names, restartPolicy="Always"))
         spec = {"initContainers": inits} if inits else {}
-        drawn = pod(f"{prefix}-{seed}-{number}", containers, **spec)
+        drawn = pod(f"burst-{seed}-{number}", containers, **spec)
         pods.append(_bound(drawn, _BEGAN_NS + number * 1_000_000, names))
     places = {id(each): place + random.random() * _WRITERS for place, each in enumerate(pods)}
     return sorted(pods, key=lambda each: places[id(each)])
-
-
-def total(pods: Sequence[Json], resource: str) -> int:
-    """Add up what containers, not init containers, of *pods* ask for."""
-    return sum(int(_limits(each)[resource]) for one in pods for each in one["spec"]["containers"])
-
-
-def _limits(container: Mapping[str, Any]) -> Mapping[str, str]:
-    limits: Mapping[str, str] = container["resources"]["limits"]
-    return limits
 
 
 def _draw(name: str, random: Random, names: Names, **fields: Any) -> Json:

@@ -66,21 +66,8 @@ class Named:
     container: str | None
 
 
-Stamp = Callable[[Candidate], int]
-"""By which time of a pod a rule sorts."""
-
 Rule = Callable[[Sequence[Candidate], Sequence[Request]], list[Named | None]]
 """Names somebody for every request, or ``None`` for a refusal."""
-
-
-def by_bind_time(candidate: Candidate) -> int:
-    """Sort by the stamp written at the binding."""
-    return candidate.bound_ns
-
-
-def by_creation_time(candidate: Candidate) -> int:
-    """Sort by the creation time: what is left where nobody wrote a stamp."""
-    return candidate.created_ns
 
 
 def judge(request: Request, named: Named | None) -> Verdict:
@@ -91,85 +78,42 @@ def judge(request: Request, named: Named | None) -> Verdict:
     return Verdict.RIGHT if right else Verdict.WRONG
 
 
-def gpu_manager(stamp: Stamp) -> Rule:
+def gpu_manager(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
     """Apply the rule of ``tkestack/gpu-manager``, for the core calls.
 
     Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
     ``getCandidatePods``; ``pkg/utils/util.go``, ``GetPredicateTimeOfPod``. Pending pods of
-    the node, not yet assigned, sorted by ``predicate-time`` (else the creation time); the
+    the node, not yet assigned, sorted by ``predicate-time``; the
     first container with as many cores that was not served yet. A pod of which only some
     containers were served comes before all others: its first container left has to ask for
     as many cores, or the call is refused.
     """
-
-    def name(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
-        served: set[tuple[str, str]] = set()
-        unfinished: Candidate | None = None
-        answers: list[Named | None] = []
-        for request in requests:
-            line = [unfinished] if unfinished else _in_line(candidates, request, stamp)
-            found: tuple[Candidate, ContainerDemand] | None = None
-            for pod in line:
-                left = [each for each in pod.main if (pod.uid, each.name) not in served]
-                if unfinished is not None:
-                    left = left[:1]
-                fits = [
-                    each for each in left if count_of(each.demand, Resource.CORE) == request.size
-                ]
-                if fits:
-                    found = pod, fits[0]
-                    break
-            if found is None:
-                answers.append(None)
-                continue
-            pod, container = found
-            served.add((pod.uid, container.name))
-            missing = any((pod.uid, each.name) not in served for each in pod.main)
-            unfinished = pod if missing else None
-            answers.append(Named(pod.pod, container.name))
-        return answers
-
-    return name
+    served: set[tuple[str, str]] = set()
+    unfinished: Candidate | None = None
+    answers: list[Named | None] = []
+    for request in requests:
+        line = [unfinished] if unfinished else _in_line(candidates, request)
+        found: tuple[Candidate, ContainerDemand] | None = None
+        for pod in line:
+            left = [each for each in pod.main if (pod.uid, each.name) not in served]
+            if unfinished is not None:
+                left = left[:1]
+            fits = [each for each in left if count_of(each.demand, Resource.CORE) == request.size]
+            if fits:
+                found = pod, fits[0]
+                break
+        if found is None:
+            answers.append(None)
+            continue
+        pod, container = found
+        served.add((pod.uid, container.name))
+        missing = any((pod.uid, each.name) not in served for each in pod.main)
+        unfinished = pod if missing else None
+        answers.append(Named(pod.pod, container.name))
+    return answers
 
 
-def oldest_first(stamp: Stamp) -> Rule:
-    """gpu-manager's order without its refusals: a begun pod is preferred, not insisted on.
-
-    The kindest reading of "oldest first": where the begun pod does not fit, the next in line
-    that does is named.
-    """
-
-    def name(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
-        served: set[tuple[str, str]] = set()
-        begun: set[str] = set()
-        answers: list[Named | None] = []
-        for request in requests:
-            line = _in_line(candidates, request, stamp)
-            line.sort(key=lambda pod: pod.uid not in begun)
-            found = next(
-                (
-                    (pod, each)
-                    for pod in line
-                    for each in pod.main
-                    if (pod.uid, each.name) not in served
-                    and count_of(each.demand, request.resource) == request.size
-                ),
-                None,
-            )
-            if found is None:
-                answers.append(None)
-                continue
-            pod, container = found
-            served.add((pod.uid, container.name))
-            missing = any((pod.uid, each.name) not in served for each in pod.main)
-            (begun.add if missing else begun.discard)(pod.uid)
-            answers.append(Named(pod.pod, container.name))
-        return answers
-
-    return name
-
-
-def gpushare(stamp: Stamp) -> Rule:
+def gpushare(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
     """Apply the rule of ``AliyunContainerService/gpushare-device-plugin``, for memory calls.
 
     Source: ``pkg/gpu/nvidia/allocate.go``, ``Allocate``. Pending pods that its scheduler
@@ -184,10 +128,10 @@ def gpushare(stamp: Stamp) -> Rule:
         total = sum(count_of(each.demand, request.resource) for each in candidate.main)
         return total == request.size
 
-    return _pod_at_once(stamp, fits)
+    return _pod_at_once(candidates, requests, fits)
 
 
-def volcano(stamp: Stamp) -> Rule:
+def volcano(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
     """Apply the rule of ``volcano-sh/devices`` (GPU sharing), for the memory calls.
 
     Source: ``pkg/plugin/nvidia/server.go``, ``Allocate``. Pending pods that are not assigned
@@ -200,31 +144,29 @@ def volcano(stamp: Stamp) -> Rule:
             count_of(each.demand, request.resource) == request.size for each in candidate.main
         )
 
-    return _pod_at_once(stamp, fits)
+    return _pod_at_once(candidates, requests, fits)
 
 
-def _pod_at_once(stamp: Stamp, fits: Callable[[Candidate, Request], bool]) -> Rule:
+def _pod_at_once(
+    candidates: Sequence[Candidate],
+    requests: Sequence[Request],
+    fits: Callable[[Candidate, Request], bool],
+) -> list[Named | None]:
     """Choose whole pods: the first in order that fits, once."""
-
-    def name(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
-        assigned: set[str] = set()
-        answers: list[Named | None] = []
-        for request in requests:
-            line = _in_line(candidates, request, stamp)
-            found = next(
-                (pod for pod in line if pod.uid not in assigned and fits(pod, request)), None
-            )
-            if found is None:
-                answers.append(None)
-            else:
-                assigned.add(found.uid)
-                answers.append(Named(found.pod, None))
-        return answers
-
-    return name
+    assigned: set[str] = set()
+    answers: list[Named | None] = []
+    for request in requests:
+        line = _in_line(candidates, request)
+        found = next((pod for pod in line if pod.uid not in assigned and fits(pod, request)), None)
+        if found is None:
+            answers.append(None)
+        else:
+            assigned.add(found.uid)
+            answers.append(Named(found.pod, None))
+    return answers
 
 
-def _in_line(candidates: Iterable[Candidate], request: Request, stamp: Stamp) -> list[Candidate]:
+def _in_line(candidates: Iterable[Candidate], request: Request) -> list[Candidate]:
     """Return who was bound by then, in line; UIDs stand for the arbitrary order of equal stamps."""
     known = (each for each in candidates if each.bound_ns <= request.at_ns)
-    return sorted(known, key=lambda each: (stamp(each), each.uid))
+    return sorted(known, key=lambda each: (each.bound_ns, each.uid))

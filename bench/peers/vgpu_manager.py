@@ -1,14 +1,13 @@
 """Cases of ``coldzerofear/vgpu-manager`` (``pkg/device``, ``pkg/scheduler/filter``, ``pkg/util``).
 
 Left out, for there is nothing like it here: strict topology and NUMA modes, several cards' shares
-in one container, oversubscription, gangs, preemption, claims of DRA; and its random topologies,
-which only its own generator draws.
+in one container, oversubscription, gangs, preemption, claims of DRA; its random topologies,
+which only its own generator draws, and its copy of NVIDIA's table, which is in ``gpuallocator``.
 """
 
 from collections.abc import Iterator
 from itertools import chain
 
-from bench.peers import gpuallocator
 from bench.peers.machines import (
     BRIDGE,
     CUBE,
@@ -131,7 +130,7 @@ def wishes(kind: str, use: str | None, nouse: str | None) -> dict[str, str]:
 
 def cases() -> Iterator[Case]:
     """Yield all cases."""
-    return chain(_wishes(), _pods(), _links(), _known_machines(), _same_as_nvidia())
+    return chain(_wishes(), _pods(), _links(), _known_machines())
 
 
 def _wishes() -> Iterator[Case]:
@@ -233,10 +232,3 @@ def _known_machines() -> Iterator[Case]:
         if wants:
             name = f"{machine.name}, {busy or 'none'} taken, {size}"
             yield Case(PEER, "against NVIDIA's", name, _whole(machine, size, busy), wants)
-
-
-def _same_as_nvidia() -> Iterator[Case]:
-    """Yield NVIDIA's own table of the best-effort policy, of which the peer has a copy."""
-    for case in gpuallocator.cases():
-        if case.test == "best effort":
-            yield Case(PEER, case.test, case.name, case.question, case.wants)

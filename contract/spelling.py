@@ -56,7 +56,7 @@ def find_misspelt(
     return tuple(errors), tuple(warnings)
 
 
-_LASTS = tuple(each.rpartition("/")[2] for each in (Names().core, Names().memory))
+_LASTS = tuple(each.rpartition("/")[2] for each in Names().resources)
 
 
 def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, str, object]]:
@@ -67,7 +67,7 @@ def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, st
         listed: dict[str, Mapping[str, Any]] = {"limits": limits, "requests": more}
         for listing, counts in listed.items():
             for name, value in counts.items():
-                ours = name in (names.core, names.memory)
+                ours = name in names.resources
                 if _MARK in name and not ours and len(name) <= _LONGEST_NAME:
                     where = f"{path}.{field}[{index}].resources.{listing}[{name}]"
                     yield where, name, value

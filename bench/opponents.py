@@ -30,7 +30,7 @@ BARE = "flask-gthread"
 GO = "go"
 
 SERVED_BY: Mapping[str, str] = {
-    OURS: "our application; gunicorn's processes, asyncio, httptools",
+    OURS: "our application; gunicorn's asgi worker",
     BARE: "a bare Flask view; gunicorn's stock gthread, 8 threads",
     "flask-gevent": "a bare Flask view; gunicorn's stock gevent",
     "webhook-gthread": "our application; gunicorn's stock gthread, 8 threads",

@@ -35,7 +35,7 @@ from bench.result import Goal, Result, Table
 from bench.servers import ServerFailed
 from certs.issue import issue
 from certs.names import parse_subject
-from common.serving.worker import settle_garbage
+from common.serving.master import settle_garbage
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
 from scheduler.binding import Binder

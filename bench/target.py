@@ -1,15 +1,19 @@
-"""The target of the fuzzer: a connection without a socket.
+"""The target of the fuzzer: a connection of gunicorn's ``asgi`` worker, without a socket.
 
 Imported late, for atheris to instrument.
 """
 
+import asyncio
 import json
-import time
+import logging
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
-from common.serving.connections import Connections, Limits
-from common.serving.protocol import HttpConnection, Service
+from gunicorn.config import Config
+
+from common.serving.asgi import Adapter
+from common.serving.client import Connection
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
@@ -18,6 +22,9 @@ from webhook.admission.reviewer import Reviewer
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.handler import Handler
 from webhook.server.app import create_app
+
+_TURNS = 12
+"""Of the event loop, after which whatever has arrived is answered."""
 
 
 class Unacceptable(Exception):
@@ -34,12 +41,22 @@ class Target:
             options=Options(largest_card=96, default_memory=DefaultMemory.PROPORTIONAL),
         )
         handler = Handler(reviewer, access=AccessLog(len))
-        connections = Connections(Limits(1, 2**26), clock=time.monotonic, observer=handler.metrics)
-        self._service = Service(
-            connections,
-            create_app(handler),
-            keeps_alive=lambda: True,
-            largest_body=LARGEST_BODY,
+        self._metrics = handler.metrics
+        self._loop = asyncio.new_event_loop()
+        config = Config()
+        config.set("asgi_disconnect_grace_period", 0)
+        log: Any = logging.getLogger("bench.target")
+        log.access_log_enabled = False
+        self._worker = SimpleNamespace(
+            cfg=config,
+            log=log,
+            loop=self._loop,
+            asgi=Adapter(create_app(handler), handler.metrics, largest=LARGEST_BODY),
+            alive=True,
+            nr=0,
+            max_requests=2**63,
+            nr_conns=0,
+            state={},
         )
         self.statuses: Counter[str] = Counter()
 
@@ -49,42 +66,77 @@ class Target:
         Raises:
             Unacceptable: an answer is none, or says that the server has failed.
         """
-        transport = _Transport()
-        connection = HttpConnection(self._service, hang_up=lambda: None)
-        connection.connection_made(transport)  # type: ignore[arg-type]  # as far as it is used
-        middle = len(data) // 2
-        for piece in (data[:middle], data[middle:]):
+        listener: Any = SimpleNamespace(answered=lambda _: None)
+        connection = Connection(self._worker, listener, self._metrics, set())
+        transport: Any = _Transport()
+        self._loop.run_until_complete(_send(connection, transport, data))
+        for answer in _split(b"".join(transport.sent), data):
+            self.statuses[answer] += 1
+
+
+async def _send(connection: Connection, transport: Any, data: bytes) -> None:
+    connection.connection_made(transport)
+    middle = len(data) // 2
+    for piece in (data[:middle], data[middle:]):
+        if piece and not transport.closed:
             connection.data_received(piece)
-        connection.connection_lost(None)
-        for answer in transport.answers:
-            self.statuses[_status(answer, data)] += 1
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    connection.connection_lost(None)
+    await asyncio.sleep(0)
 
 
 class _Transport:
     """asyncio's transport, as far as a connection uses it; nothing is sent."""
 
     def __init__(self) -> None:
-        self.answers: list[bytes] = []
+        self.sent: list[bytes] = []
+        self.closed = False
 
     def get_extra_info(self, name: str) -> Any:
-        return {"peername": ("192.0.2.1", 1234), "sockname": ("192.0.2.2", 8443)}.get(name)
+        known = {"peername": ("192.0.2.1", 1234), "sockname": ("192.0.2.2", 8443)}
+        return known.get(name, SimpleNamespace(fileno=lambda: 9) if name == "socket" else None)
 
     def write(self, data: bytes) -> None:
-        if not data.startswith(b"HTTP/1.1 100 "):
-            self.answers.append(data)
+        self.sent.append(bytes(data))
+
+    def can_write_eof(self) -> bool:
+        return False
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
-    def close(self) -> None: ...
+    def pause_reading(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
 
 
-def _status(answer: bytes, data: bytes) -> str:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status = head[9:12].decode("ascii", "replace")
-    if not head.startswith(b"HTTP/1.1 ") or not status.startswith(("2", "4")):
-        raise Unacceptable(f"{head!r} for {data!r}")
-    if b"application/json" in head:
-        json.loads(body)
-    return status
+def _split(sent: bytes, data: bytes) -> list[str]:
+    """Return the status of each answer.
+
+    Raises:
+        Unacceptable: one is none, or says that the server has failed.
+    """
+    found = []
+    while sent:
+        head, _, sent = sent.partition(b"\r\n\r\n")
+        status = head[9:12].decode("ascii", "replace")
+        if not head.startswith(b"HTTP/1.") or not status.startswith(("1", "2", "4", "501")):
+            raise Unacceptable(f"{head!r} for {data!r}")
+        fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        length = int(fields.get(b"content-length", b"0"))
+        if data.startswith(b"HEAD"):
+            length = 0
+        body, sent = sent[:length], sent[length:]
+        if len(body) < length:
+            raise Unacceptable(f"{head!r} has {len(body)} bytes, for {data!r}")
+        if fields.get(b"content-type") == b"application/json":
+            json.loads(body)
+        if status != "100":
+            found.append(status)
+    return found

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 
+from common.status import StatusServer, probe
 from proxy.errors import SettingsError
 from proxy.logs import configure
 from proxy.program import HUNG_SECONDS, Proxy
-from proxy.status import Figures, StatusServer, metrics, probe
+from proxy.status import Figures, metrics
 
 log = logging.getLogger("proxy")
 
@@ -90,7 +91,10 @@ def main(  # noqa: PLR0913 -- the options of a command line
             "/readyz": probe(proxy.why_not_ready),
             "/metrics": metrics(Figures(proxy.fronts, lambda: proxy.registration.refused)),
         }
-        server = StatusServer(http_host, http_port, pages)
+        server = StatusServer(http_host, http_port, pages, slow=["/metrics"])
+    except OSError as error:
+        click.echo(f"error: http-port: cannot listen on {http_host}:{http_port}: {error}", err=True)
+        sys.exit(2)
     except SettingsError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -7,9 +7,8 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from common.serving.answer import TEXT, Answer
-from common.serving.app import Application
-from common.serving.body import read_body
-from common.serving.wsgi import VERIFIED
+from common.serving.app import Application, read_body
+from common.serving.environ import VERIFIED
 from contract.errors import quote
 from scheduler.errors import BadRequest, TooLarge
 from scheduler.handler import INTERNAL, Handler
@@ -88,4 +87,4 @@ def _read_body(environ: Json) -> bytes:
         raise BadRequest(f"Content-Type: Invalid value: {quote(media)}: must be application/json")
     if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise BadRequest("Content-Encoding: compressed bodies are not read")
-    return read_body(environ, LARGEST_NODES, broken=BadRequest, too_large=TooLarge)
+    return read_body(environ, LARGEST_NODES, too_large=TooLarge)

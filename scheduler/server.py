@@ -4,10 +4,9 @@ One worker, because the state is in memory. It decides one request at a time; Bi
 API server beside each other, without a thread for each.
 """
 
-from typing import TYPE_CHECKING
-
 from common.serving import master
-from common.serving.settings import Serving
+from common.serving.asgi import Adapter
+from common.serving.master import Serving
 from common.serving.tls import Certificate
 from scheduler.app import create_app
 from scheduler.cluster import Cluster
@@ -15,9 +14,6 @@ from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.protocol import LARGEST_NODES
 from scheduler.settings import Settings
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
 
 _DRAIN_SECONDS = 0.0
 
@@ -49,9 +45,6 @@ class Master(master.Master):
         serving = Serving(
             "gpu-turnstile-scheduler",
             settings.listen,
-            settings.files,
-            LARGEST_NODES,
-            buffered=2 * LARGEST_NODES,
             drain_delay=_DRAIN_SECONDS,
         )
         super().__init__(serving, certificate, {"worker_exit": lambda _server, _worker: self.end()})
@@ -61,20 +54,25 @@ class Master(master.Master):
         """The metrics of the worker."""
         return self._metrics
 
-    def load(self) -> "WSGIApplication":
+    def load(self) -> Adapter:
         """Make the application and start its threads; runs in the worker, after the fork."""
         extender = self._extender = Extender(self.settings, self._metrics)
         extender.start()
-        return create_app(
+        app = create_app(
             extender.handler,
             is_ready=extender.not_ready,
             is_broken=extender.broken,
             only_verified=self.settings.files.client_ca is not None,
         )
-
-    def keeps_connections(self) -> bool:
-        """Return whether this replica leads: the next connection of a client finds the leader."""
-        return self._extender is not None and self._extender.leadership.leads
+        # The next connection of a client of one that does not lead finds the leader.
+        leads = extender.leadership
+        return Adapter(
+            app,
+            self.metrics,
+            largest=LARGEST_NODES,
+            all_bodies=2 * LARGEST_NODES,
+            keeps=lambda: leads.leads and not self.draining,
+        )
 
     def end(self) -> None:
         """Release the lease, and end the watches."""

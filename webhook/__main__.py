@@ -4,17 +4,21 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from common.commandline import read_by, run, server_options
 from common.logs import configure
+from common.serving.asgi import Adapter
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.privileged import Privileged
+from webhook.admission.reviews import LARGEST_BODY
 from webhook.errors import SettingsError
-from webhook.server.master import serve
+from webhook.metrics import Metrics
+from webhook.server.master import make_app, serve
 from webhook.settings import Files, Settings
 
 _FILE = click.Path(path_type=Path)
@@ -114,7 +118,33 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
     show_envvar=True,
     help="Seconds from SIGTERM, while not ready, until no connection is accepted any more.",
 )
-def cli(  # noqa: PLR0913 - one argument a flag
+def cli(**flags: Any) -> None:
+    """Serve the gpu-turnstile admission webhook over HTTPS."""
+    settings = _settings(**flags)
+    configure()
+    serve(settings)
+
+
+def application() -> Adapter:
+    """Make the application for a gunicorn of somebody else's, which brings its own certificate.
+
+    ``gunicorn -k asgi --certfile tls.crt --keyfile tls.key 'webhook.__main__:application()'``.
+    Flags are read from the environment; those of port, processes and certificates are gunicorn's.
+
+    Raises:
+        click.UsageError: a flag cannot be read.
+        SettingsError: flags do not go together.
+    """
+    own = ("--cert", "gunicorn's", "--key", "gunicorn's")
+    settings = _settings(**cli.make_context("webhook", [*own]).params)
+    if settings.files.client_ca is not None:
+        raise SettingsError("--client-ca: is not served here: gunicorn has --ca-certs, --cert-reqs")
+    configure()
+    metrics = Metrics()
+    return Adapter(make_app(settings, metrics), metrics, largest=LARGEST_BODY)
+
+
+def _settings(  # noqa: PLR0913 - one argument a flag
     *,
     port: int,
     host: str,
@@ -130,8 +160,7 @@ def cli(  # noqa: PLR0913 - one argument a flag
     runtime_class: str,
     privileged: str,
     drain_delay: float,
-) -> None:
-    """Serve the gpu-turnstile admission webhook over HTTPS."""
+) -> Settings:
     options = Options(
         largest_card,
         DefaultMemory(default_memory),
@@ -144,18 +173,15 @@ def cli(  # noqa: PLR0913 - one argument a flag
             "--default-memory proportional: needs --largest-card: the memory blocks of the card "
             "of which shares get their part"
         )
-    configure()
-    serve(
-        Settings(
-            host,
-            port,
-            Files(cert, key, client_ca),
-            domain,
-            workers=workers,
-            connections=connections,
-            options=options,
-            drain_delay=drain_delay,
-        )
+    return Settings(
+        host,
+        port,
+        Files(cert, key, client_ca),
+        domain,
+        workers=workers,
+        connections=connections,
+        options=options,
+        drain_delay=drain_delay,
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.gpu_manager_series import gpu_manager_series
-from agent.observability.http import Page
 from agent.observability.metrics import Metrics, render_series
 from agent.observability.series import card_series
 from agent.runtime.cgroups import Cgroups
@@ -17,6 +16,7 @@ from agent.usage.join import Measured
 from agent.usage.meter import Meter
 from agent.usage.overuse import Overuse
 from agent.usage.owners import Owners
+from common.status import Page
 from placement.cards import Inventory
 
 log = logging.getLogger(__name__)

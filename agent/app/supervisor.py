@@ -46,10 +46,10 @@ from agent.kubernetes_api.events import EventQueue, Notice, Subject
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
-from agent.observability.http import StatusServer, probe
 from agent.observability.metrics import Metrics
 from agent.settings import Settings
 from agent.usage.holdings import Holdings, count_holdings
+from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
 from contract.inventory import NodeCards
 from contract.resource import Resource
@@ -200,12 +200,12 @@ class Agent:
             "/metrics": lambda: (200, self._metrics.content_type, self._metrics.render()),
             **self._report.pages(),
         }
-        self._http = StatusServer(
-            self._settings.http_host,
-            self._settings.http_port,
-            pages,
-            slow=pages.keys() - {"/healthz", "/readyz"},
-        )
+        host, port = self._settings.http_host, self._settings.http_port
+        try:
+            slow = pages.keys() - {"/healthz", "/readyz"}
+            self._http = StatusServer(host, port, pages, slow=slow)
+        except OSError as error:
+            raise SettingsError(f"http-port: cannot listen on {host}:{port}: {error}") from error
         log.info("serving", extra={"http_port": self._http.port})
         for thread in tuple(self.threads):  # one of them adds more, once the cards are known
             thread.start()

@@ -1,5 +1,5 @@
-"""The HTTPS server of webhook and scheduler: processes, TLS, connections, Flask's routes.
+"""HTTPS for webhook, scheduler extender and page: gunicorn, set up, and Flask behind it.
 
-I/O is allowed here: sockets, signals, and the files of the certificate. Nothing is decided here
-about what is asked; requests go to the programs.
+gunicorn speaks HTTP and keeps the processes; here are its settings, the certificate, bounds for
+clients, and the adapter from ASGI to Flask. Nothing is decided here about what is asked.
 """

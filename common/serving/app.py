@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,7 +10,6 @@ from flask import Flask
 from werkzeug.exceptions import HTTPException
 
 from common.serving.answer import Answer
-from common.serving.wsgi import DEFER
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -24,8 +23,8 @@ _LONGEST_PATH, _LONGEST_METHOD = 253, 16  # of a sender's text
 class Application(Flask):
     """Flask's routes and methods; views take the environment and return an answer.
 
-    A view whose answer waits for something returns a coroutine. It is left to the server where
-    the environment has :data:`DEFER`, and run here otherwise.
+    A view whose answer waits for something returns a coroutine; it goes on when its client leaves.
+    Its answer is iterated asynchronously, which only :mod:`common.serving.asgi` does.
 
     Flask's contexts, request and response would cost half as much as a whole request, which
     has no use for them.
@@ -41,6 +40,7 @@ class Application(Flask):
         self._adapter = self.url_map.bind("")
         self._views: dict[str, View] = {}
         self._known: dict[tuple[str, str], View] = {}  # what needs no search
+        self._waiting: set[asyncio.Task[Answer]] = set()
         self._refuse = refuse
         self._internal = internal
 
@@ -49,9 +49,9 @@ class Application(Flask):
         self.add_url_rule(path, path, methods=[method], provide_automatic_options=False)
         self._views[path] = self._known[method, path] = view
 
-    def wsgi_app(
+    def wsgi_app(  # type: ignore[override]  # Flask's own waits for nothing
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
-    ) -> Iterable[bytes]:
+    ) -> Iterable[bytes] | AsyncIterator[bytes]:
         """Answer one request."""
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         extra: list[tuple[str, str]] = []
@@ -61,13 +61,9 @@ class Application(Flask):
                 endpoint, _ = self._adapter.match(path, method)
                 view = self._views[endpoint]
             found = view(environ)
-            if isinstance(found, Answer):
-                answer = found
-            elif DEFER in environ:
-                environ[DEFER](self._later(path, found))
-                return []
-            else:
-                answer = asyncio.run(self._later(path, found))
+            if not isinstance(found, Answer):
+                return self._later(path, found, start_response)
+            answer = found
         except HTTPException as error:
             status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
             answer = self._refuse(path, status, _reason(status, method))
@@ -77,15 +73,36 @@ class Application(Flask):
         start_response(answer.status_line, answer.headers + extra)
         return [] if method == "HEAD" else [answer.body]
 
-    async def _later(self, path: str, found: Coroutine[Any, Any, Answer]) -> Answer:
+    async def _later(
+        self, path: str, found: Coroutine[Any, Any, Answer], start_response: "StartResponse"
+    ) -> AsyncIterator[bytes]:
+        task = asyncio.create_task(found)
+        self._waiting.add(task)  # asyncio itself does not keep it
+        task.add_done_callback(self._waiting.discard)
         try:
-            return await found
+            answer = await asyncio.shield(task)
         except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
-            return self._fail(path)
+            answer = self._fail(path)
+        start_response(answer.status_line, answer.headers)
+        yield answer.body
 
     def _fail(self, path: str) -> Answer:
         _log.exception("failed", extra={"path": _cut(path, _LONGEST_PATH)})
         return self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
+
+
+def read_body(environ: dict[str, Any], largest: int, *, too_large: type[Exception]) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        environ: of the request.
+        largest: how many bytes it may have.
+        too_large: raised, with one line for the sender, where it has more.
+    """
+    if int(environ.get("CONTENT_LENGTH") or 0) > largest:
+        raise too_large(f"body: must be at most {largest} bytes")
+    body: bytes = environ["wsgi.input"].read()
+    return body
 
 
 def _reason(status: HTTPStatus, method: str) -> str:

@@ -1,36 +1,54 @@
 """The Prometheus metrics of a server: its connections, requests and certificate."""
 
 from pathlib import Path
+from typing import Protocol
 
 from prometheus_client import Counter, Gauge
 
 from common.metrics import ProcessMetrics
+from common.serving.tls import Change
+
+
+class Observer(Protocol):
+    """The metrics of connections: changes of two gauges, and a counter."""
+
+    def in_flight(self, change: int) -> None: ...  # noqa: D102
+    def connected(self, change: int) -> None: ...  # noqa: D102
+    def ended(self, why: str) -> None: ...  # noqa: D102
 
 
 class ServerMetrics(ProcessMetrics):
     """The metrics of one worker of a server."""
 
-    def __init__(self, prefix: str, shared: Path | None = None) -> None:
-        """Begin with nothing open; for *prefix* and *shared* see :class:`ProcessMetrics`."""
+    def __init__(self, prefix: str, shared: Path | None = None, *, tls: bool = True) -> None:
+        """Begin with nothing open.
+
+        Args:
+            prefix: as of :class:`ProcessMetrics`.
+            shared: as there.
+            tls: whether there is a certificate.
+        """
         super().__init__(prefix, shared)
         self._in_flight = self._gauge(
-            "requests_in_flight", "Requests that have begun to arrive and are not answered."
+            "requests_in_flight", "Requests whose header has arrived and that are not answered."
         )
         self._connections = self._gauge("connections", "Connections that are open.")
         self._ended = Counter(
             f"{prefix}connections_ended",
-            "Connections ended before their client did, by what they waited for and why.",
-            ["state", "reason"],
+            "Connections ended before their client did, by the reason.",
+            ["reason"],
             registry=self.registry,
         )
+        if not tls:
+            return
         self._reloads = Counter(
             f"{prefix}certificate_reloads",
             "Times the files of the certificate had changed, by what became of it.",
             ["result"],
             registry=self.registry,
         )
-        for result in ("loaded", "refused"):
-            self._reloads.labels(result)
+        for change in (Change.LOADED, Change.REFUSED):
+            self._reloads.labels(change.value)
         self._expiry = Gauge(
             f"{prefix}certificate_expiry_timestamp_seconds",
             "When the certificate that is served ends, of all workers the earliest.",
@@ -39,24 +57,27 @@ class ServerMetrics(ProcessMetrics):
         )
 
     def in_flight(self, change: int) -> None:
-        """Add to the requests that have begun to arrive and are not answered."""
+        """Add to the requests that are not answered."""
         self._in_flight.inc(change)
 
     def connected(self, change: int) -> None:
         """Add to the open connections."""
         self._connections.inc(change)
 
-    def ended(self, state: str, why: str) -> None:
+    def ended(self, why: str) -> None:
         """Count a connection that the server closed first."""
-        self._ended.labels(state, why).inc()
+        self._ended.labels(why).inc()
 
-    def certificate_ends(self, expires: float) -> None:
-        """Set the end of the served certificate."""
+    def certificate(self, change: Change, expires: float) -> None:
+        """Count what became of new files, and set the end of the certificate that is served.
+
+        Args:
+            change: since the last call.
+            expires: unix time in seconds.
+        """
+        if change is not Change.NONE:
+            self._reloads.labels(change.value).inc()
         self._expiry.set(expires)
-
-    def certificate_changed(self, result: str) -> None:
-        """Count new files of the certificate, by their fate: ``loaded`` or ``refused``."""
-        self._reloads.labels(result).inc()
 
     def _gauge(self, name: str, text: str) -> Gauge:
         gauge = Gauge(

@@ -1,15 +1,17 @@
 """The server's side of TLS: the certificate, checked before it is served, and reloaded."""
 
 import logging
+import math
 import ssl
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from common.serving.errors import SettingsError
-from common.serving.expiry import not_after
 
 _log = logging.getLogger(__name__)
 
@@ -17,16 +19,18 @@ _log = logging.getLogger(__name__)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 
-ON_FAILED_HANDSHAKE: ContextVar[Callable[[], object]] = ContextVar("ON_FAILED_HANDSHAKE")
-"""Called when a handshake fails; whoever starts it sets this before."""
 
-
-class _Handshake(ssl.SSLObject):
+class Handshake(ssl.SSLObject):
     """One connection; when its handshake fails, the client receives the alert.
 
-    asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So a failure
-    is reported, and asyncio is told to wait for input, for which it sends what is pending.
+    asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So asyncio is told
+    to wait for input, for which it sends what is pending; the client closes when it has read it.
+
+    Attributes:
+        on_failure: called for each one that fails; set by the worker.
     """
+
+    on_failure: Callable[..., object] = staticmethod(lambda: None)
 
     def do_handshake(self) -> None:
         """Continue the handshake."""
@@ -35,7 +39,9 @@ class _Handshake(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            ON_FAILED_HANDSHAKE.get()()
+            if not hasattr(self, "failed"):
+                self.failed = True
+                self.on_failure()
             raise ssl.SSLWantReadError from error
 
 
@@ -74,6 +80,7 @@ class Certificate:
         files: to read.
 
     Attributes:
+        files: as given.
         context: for the next connection.
         expires: end of the certificate, as unix time in seconds.
 
@@ -82,12 +89,22 @@ class Certificate:
     """
 
     def __init__(self, files: Files) -> None:
-        self._files = files
+        self.files = files
         self._refused = ""
         # In this order: what is replaced between the two is found by the next refresh.
         self._content = _read(files)
         self.context = server_context(files)
         self.expires = not_after(self._content[0])
+
+    def listening_context(self) -> ssl.SSLContext:
+        """Make a context for a listener, each of whose connections is served the newest pair."""
+
+        def choose(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+            connection.context = self.context
+
+        context = self.context
+        context.sni_callback = choose  # called for every connection, also for those without a name
+        return context
 
     def refresh(self) -> Change:
         """Serve the pair in the files, or keep the one before when it cannot be used.
@@ -96,17 +113,17 @@ class Certificate:
             ``REFUSED`` once for each reason, however often the files are read.
         """
         try:
-            content = _read(self._files)
+            content = _read(self.files)
             if content == self._content:
                 return Change.NONE
-            context = server_context(self._files)
-            if _read(self._files) != content:
+            context = server_context(self.files)
+            if _read(self.files) != content:
                 return Change.NONE  # replaced while it was read: the next call reads it whole
         except SettingsError as error:
             return self._refuse(str(error))
         self._content, self.context, self._refused = content, context, ""
         self.expires = not_after(content[0])
-        _log.info("certificate loaded", extra={"cert": str(self._files.cert)})
+        _log.info("certificate loaded", extra={"cert": str(self.files.cert)})
         return Change.LOADED
 
     def _refuse(self, reason: str) -> Change:
@@ -126,7 +143,7 @@ def server_context(files: Files) -> ssl.SSLContext:
     _look_for(_CERTIFICATE, files.cert, "--cert", "a PEM certificate")
     _look_for(_KEY, files.key, "--key", "a PEM private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = _Handshake
+    context.sslobject_class = Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     # A resumed session would bring the trust of an earlier --client-ca with it, and be
@@ -185,3 +202,15 @@ def _content(path: Path, flag: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SettingsError(f"{flag} {path}: cannot be read: {error.strerror}") from error
+
+
+def not_after(pem: bytes) -> float:
+    """Return the end of the first certificate in *pem*, as unix time in seconds.
+
+    Not a number where ``cryptography`` cannot read what OpenSSL serves: a certificate is not
+    refused because its end cannot be shown.
+    """
+    try:
+        return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+        return math.nan

@@ -21,6 +21,7 @@ from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
+from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.rbac.agent_life import AgentLife
 from tests.rbac.hearing import Heard, is_ours, listening, methods_named, methods_of
@@ -193,7 +194,7 @@ def page(folder: Path) -> Heard:
             admin.patch(path, {"status": {"phase": "Running"}})
         settings = ViewSettings("127.0.0.1", 8480, NAMES, kubeconfig=kubeconfig)
         master = view_server.Master(settings)
-        browser = master.load().test_client()  # type: ignore[attr-defined]  # a Flask application
+        browser = client_of(master.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
         for path in ("/", "/rows?since=0", *(f"/pods/{each}/p" for each in _TEAMS), "/metrics"):
             assert browser.get(path).status_code == 200

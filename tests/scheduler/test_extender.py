@@ -16,6 +16,7 @@ from scheduler.server import Master, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
+from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, make_node
 from tests.scheduler.test_server import certificates
 
@@ -92,12 +93,13 @@ def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Sett
 
 def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
     master = Master(settings, Certificate(settings.files))
-    client = master.load().test_client()  # type: ignore[attr-defined]  # a Flask application
+    client = client_of(master.load())
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
-    eventually(master.keeps_connections, "it leads")
+    eventually(lambda: "Connection" not in client.get("/readyz").headers, "it leads")
     master.cfg.worker_exit(None, None)
-    assert client.get("/readyz").text == "shutting down\n"
-    assert not master.keeps_connections()
+    ended = client.get("/readyz")
+    assert ended.text == "shutting down\n"
+    assert ended.headers["Connection"] == "close"  # the next connection finds the leader
     master.end()
 
 

@@ -1,15 +1,15 @@
 """The verbs and routes: kube-scheduler is told what is the matter, never with a 500."""
 
-import io
 import json
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.serving.wsgi import VERIFIED
+from common.serving.asgi import Adapter
+from common.serving.environ import VERIFIED
+from common.serving.tls import Change
 from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import create_app
@@ -17,8 +17,10 @@ from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import Handler
 from scheduler.metrics import Metrics
+from scheduler.protocol import LARGEST_NODES
 from scheduler.state import State
 from tests.agent.builders import patient
+from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.scheduler.test_binding import FakeApi
 
@@ -53,7 +55,7 @@ class Stage:
             is_ready=lambda: self.ready,
             only_verified=only_verified,
         )
-        self.client: FlaskClient = self.app.test_client()
+        self.client = client_of(Adapter(self.app, self.metrics, largest=LARGEST_NODES))
 
     def post(self, verb: str, document: Any) -> Any:
         answer = self.client.post(f"/{verb}", json=document)
@@ -163,24 +165,6 @@ def test_what_is_too_large_is_not_read(stage: Stage, monkeypatch: pytest.MonkeyP
     assert json.loads(answer.text)["Error"] == "gpu-turnstile: body: must be at most 10 bytes"
 
 
-class _Broken(io.BytesIO):
-    def read(self, size: int | None = -1, /) -> bytes:
-        raise OSError("reset")
-
-    readinto = None  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("stream", [io.BytesIO(b"{"), _Broken()])
-def test_a_body_that_breaks_off_is_told(stage: Stage, stream: io.BytesIO) -> None:
-    answer = stage.client.post(
-        "/filter",
-        input_stream=stream,
-        headers={"Content-Type": "application/json", "Content-Length": "500"},
-    )
-    assert answer.status_code in (200, 400)
-    assert "Error" in answer.text or "could not be read" in answer.text
-
-
 def test_a_mistake_of_ours_is_logged_and_not_shown(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +202,7 @@ def test_readiness_says_why_not(stage: Stage) -> None:
 
 
 def test_metrics_are_shown(stage: Stage) -> None:
-    stage.metrics.certificate_ends(7.0)
+    stage.metrics.certificate(Change.NONE, 7.0)
     stage.metrics.observe("leader", "1 while this replica binds.", lambda: 1.0)
     answer = stage.client.get("/metrics")
     assert answer.content_type.startswith("text/plain; version=0.0.4")
@@ -239,7 +223,7 @@ def test_metrics_are_shown(stage: Stage) -> None:
 def test_other_paths_and_methods_are_refused(
     stage: Stage, method: str, path: str, status: int, text: str
 ) -> None:
-    answer = stage.client.open(f"http://localhost{path}", method=method)
+    answer = stage.app.test_client().open(f"http://localhost{path}", method=method)
     assert (answer.status_code, answer.text) == (status, text)
     assert ("Allow" in answer.headers) == (status == 405)
 

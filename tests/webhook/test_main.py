@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from webhook import __main__ as command
+from webhook.__main__ import application
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.privileged import Privileged
+from webhook.errors import SettingsError
 from webhook.settings import Files, Settings
 
 
@@ -127,3 +129,11 @@ def test_files_that_cannot_be_used_stop_the_start(
     assert capsys.readouterr().err == (
         f"webhook: error: --key {key}: cannot be read: No such file or directory\n"
     )
+
+
+def test_a_gunicorn_of_somebody_elses_checks_clients_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPU_TURNSTILE_WEBHOOK_CLIENT_CA", "/ca.crt")
+    with pytest.raises(SettingsError, match=r"^--client-ca: is not served here: gunicorn has "):
+        application()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.serving.tls import Change
 from webhook.metrics import Metrics
 
 PREFIX = "gpu_turnstile_webhook_"
@@ -14,6 +15,7 @@ PREFIX = "gpu_turnstile_webhook_"
 WORKER = """
 import sys
 from pathlib import Path
+from common.serving.tls import Change
 from webhook.metrics import Metrics, share
 
 directory, place, reviews = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -23,11 +25,10 @@ for _ in range(reviews):
     metrics.reviewed("/mutate/pods", "denied", ("b", "a"), 0.0002)
 metrics.in_flight(1)
 metrics.connected(2)
-metrics.ended("reading", "timeout")
-metrics.certificate_ends(1000.0 + place)
-metrics.certificate_changed("refused")
+metrics.ended("body-timeout")
+metrics.certificate(Change.REFUSED, 1000.0 + place)
 if place:
-    metrics.certificate_changed("loaded")
+    metrics.certificate(Change.LOADED, 1000.0 + place)
 metrics.refused(404)
 print(metrics.render().decode())
 """
@@ -54,7 +55,7 @@ def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
     assert found['review_duration_seconds_bucket{le="0.0001",route="/mutate/pods"}'] == 0
     assert found["requests_in_flight"] == 2
     assert found["connections"] == 4
-    assert found['connections_ended_total{reason="timeout",state="reading"}'] == 2
+    assert found['connections_ended_total{reason="body-timeout"}'] == 2
     assert found["certificate_expiry_timestamp_seconds"] == 1000
     assert found['certificate_reloads_total{result="loaded"}'] == 1
     assert found['certificate_reloads_total{result="refused"}'] == 2
@@ -75,7 +76,7 @@ def test_who_takes_the_place_of_a_dead_worker_counts_on_and_has_nothing_open(
 
 def test_build_and_certificate_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
-    metrics.certificate_ends(5.0)
+    metrics.certificate(Change.NONE, 5.0)
     found = _samples(metrics.render().decode())
     (build,) = (name for name in found if name.startswith("build_info"))
     assert found[build] == 1

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import quote as quoted
 
 from flask import Flask, Response, render_template, request
@@ -176,7 +176,11 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
             )
             response.headers["Retry-After"] = "30"
             return response
-        return Response(stream, content_type=media, headers={"X-Accel-Buffering": "no"})
+        # Passed on as it is: it is iterated asynchronously.
+        headers = {"X-Accel-Buffering": "no"}
+        return Response(
+            cast("Any", stream), content_type=media, headers=headers, direct_passthrough=True
+        )
 
     _technical(app, source.not_ready, metrics)
     _errors(app)

@@ -1,53 +1,50 @@
 """Server-sent events: tells browsers that there is a newer edition. No HTTP.
 
 An event is a number and nothing else, so a slow browser misses none: it wakes up to the newest.
-The number of streams is bounded, because each holds a thread of the server; so is the life of
-each, after which a browser connects anew by itself.
+The number of streams is bounded; so is the life of each, after which a browser connects anew by
+itself.
 """
 
+import asyncio
+import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
 
 RETRY_SECONDS = 3
-HEARTBEAT_SECONDS = 15.0
-LIFE_SECONDS = 600.0
 
 
 class Feed:
     """The newest edition's number, and the streams that wait for the next."""
 
-    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, *, heartbeat: float = 15.0, life: float = 600.0) -> None:
         """Start without streams.
 
         Args:
             most: streams at the same time.
-            clock: seconds, monotonic.
+            heartbeat: seconds until a quiet stream tells that it lives.
+            life: seconds of a stream.
         """
-        self.most = most
         self.refused = 0
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._open = 0
-        self._number = 0
-        self._closed = False
+        self.heartbeat, self.life = heartbeat, life
+        self.number = 0
+        self.closed = False
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: set[Stream] = set()
 
     @property
     def streams(self) -> int:
         """How many are open."""
-        return self._open
+        return len(self._open)
 
     def publish(self, number: int) -> None:
-        """Announce an edition to every stream."""
-        with self._changed:
-            self._number = number
-            self._changed.notify_all()
+        """Announce an edition to every stream. Safe to call from any thread."""
+        self.number = number
+        self._wake()
 
     def close(self) -> None:
-        """End every stream."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        """End every stream. Safe to call from any thread."""
+        self.closed = True
+        self._wake()
 
     def open(self, seen: int) -> "Stream | None":
         """Open a stream; ``None`` when there are too many.
@@ -55,68 +52,63 @@ class Feed:
         Args:
             seen: the edition that the browser has.
         """
-        with self._changed:
-            if self._open >= self.most or self._closed:
+        with self._lock:
+            if len(self._open) >= self._most or self.closed:
                 self.refused += 1
                 return None
-            self._open += 1
-        return Stream(self, seen, self._clock() + LIFE_SECONDS)
+            stream = Stream(self, seen)
+            self._open.add(stream)
+        return stream
 
-    def leave(self) -> None:
-        """Count a stream no more."""
-        with self._changed:
-            self._open -= 1
+    def leave(self, stream: "Stream") -> None:
+        """Forget a stream; as often as one likes."""
+        with self._lock:
+            self._open.discard(stream)
 
-    def wait(self, seen: int, until: float) -> int | None:
-        """Wait for an edition other than *seen*; return its number.
-
-        Args:
-            seen: the edition that the browser has.
-            until: when the stream ends.
-
-        Returns:
-            ``0`` when it is time for a heartbeat, ``None`` at the end.
-        """
-        beat = self._clock() + HEARTBEAT_SECONDS
-        with self._changed:
-            while True:
-                now = self._clock()
-                if self._closed or now >= until:
-                    return None
-                if self._number not in (0, seen):
-                    return self._number
-                if now >= beat:
-                    return 0
-                self._changed.wait(min(beat, until) - now)
+    def _wake(self) -> None:
+        with self._lock:
+            for each in self._open:
+                each.wake()
 
 
 class Stream:
     """The events of one browser. Not a generator: one that never started would not be closed."""
 
-    def __init__(self, feed: Feed, seen: int, until: float) -> None:
+    def __init__(self, feed: Feed, seen: int) -> None:
         self._feed = feed
         self._seen = seen
-        self._until = until
-        self._begun = False
-        self._left = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ends = 0.0
+        self._woken = asyncio.Event()
 
-    def __iter__(self) -> Iterator[bytes]:
+    def wake(self) -> None:
+        """Look again at the feed. Safe to call from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    def __aiter__(self) -> "Stream":
         return self
 
-    def __next__(self) -> bytes:
-        if not self._begun:  # sent at once, so that the browser knows it is connected
-            self._begun = True
+    async def __anext__(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:  # sent at once, so that the browser knows it is connected
+            self._loop, self._ends = loop, loop.time() + self._feed.life
             return f"retry: {RETRY_SECONDS * 1000}\n\n".encode()
-        number = self._feed.wait(self._seen, self._until)
-        if number is None:
-            raise StopIteration
-        if not number:
-            return b": heartbeat\n\n"
-        self._seen = number
-        return f"id: {number}\nevent: edition\ndata: {number}\n\n".encode()
+        beat = loop.time() + self._feed.heartbeat
+        while True:
+            number, now = self._feed.number, loop.time()
+            if self._feed.closed or now >= self._ends:
+                raise StopAsyncIteration
+            if number not in {0, self._seen}:
+                self._seen = number
+                return f"id: {number}\nevent: edition\ndata: {number}\n\n".encode()
+            if now >= beat:
+                return b": heartbeat\n\n"
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(beat, self._ends)):
+                    await self._woken.wait()
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Make room for another; as often as one likes."""
-        if not self._left:
-            self._left = True
-            self._feed.leave()
+        self._feed.leave(self)

@@ -2,17 +2,17 @@
 
 from prometheus_client import Counter, Histogram
 
-from common.metrics import ProcessMetrics
+from common.serving.metrics import ServerMetrics
 
 _PREFIX = "gpu_turnstile_view_"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics(ProcessMetrics):
+class Metrics(ServerMetrics):
     """Every metric of one process."""
 
     def __init__(self) -> None:
-        super().__init__(_PREFIX)
+        super().__init__(_PREFIX, tls=False)
         self._requests = Counter(
             f"{_PREFIX}requests",
             "Requests answered, by route and HTTP status.",

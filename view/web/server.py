@@ -1,23 +1,18 @@
-"""The process: gunicorn with one worker of many threads, and the threads that follow.
+"""The process: gunicorn with one worker, and the threads that follow the cluster.
 
 One worker, because the model is in memory. HTTP without TLS: browsers reach the page through a
 tunnel of the API server, ``kubectl port-forward`` or ``kubectl proxy``, which has both TLS and the
-rights of whoever opened it.
+rights of whoever opened it. Pages are made on threads; streams of events wait on the event loop.
 """
 
-import logging
 import os
-import socket
-import struct
-import sys
-from typing import TYPE_CHECKING, Any
-
-from gunicorn.app.base import BaseApplication
-from gunicorn.workers.gthread import ThreadWorker
+from concurrent.futures import ThreadPoolExecutor
 
 from common.apiserver.errors import CredentialsError
+from common.serving import master
+from common.serving.asgi import Adapter
 from common.serving.errors import SettingsError
-from common.serving.master import JsonLogger, memory_directory
+from common.serving.master import Serving
 from view.cluster.connection import Connection, connect
 from view.model.state import ClusterState
 from view.web.app import create_app
@@ -26,19 +21,12 @@ from view.web.live import Live
 from view.web.metrics import Metrics
 from view.web.settings import Settings
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
-
-_log = logging.getLogger(__name__)
-
 _USER_AGENT = "gpu-turnstile-view"
-_GRACE_SECONDS = 10
 _THREADS = 16
-"""For requests; each stream has one more."""
+_LARGEST_BODY = 1024  # nothing that is served reads one
 _CONNECTIONS = 800
-"""Also of browsers that keep one between two requests; fewer than the files of a process (1024)."""
-_SLOW_SECONDS = 20
-"""For one read or write: whoever sends or takes nothing for so long is dropped."""
+"""Of browsers that keep one between two requests; each stream has one more."""
+_QUICK = ("/healthz", "/readyz", "/events")
 
 
 def serve(settings: Settings) -> None:
@@ -65,8 +53,8 @@ def connection_of(settings: Settings) -> Connection:
         raise SettingsError(str(error)) from error
 
 
-class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information
-    """gunicorn, configured in code only: it reads neither files nor environment.
+class Master(master.Master):
+    """The page's processes.
 
     Args:
         settings: of the operator.
@@ -74,85 +62,40 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._metrics = Metrics()
         self._live: Live | None = None
-        super().__init__()
+        serving = Serving(
+            "gpu-turnstile-view",
+            settings.listen,
+            connections=settings.streams + _CONNECTIONS,
+            drain_delay=0,
+        )
+        super().__init__(serving, None, {"worker_exit": lambda _server, _worker: self.end()})
 
-    def load_config(self) -> None:
-        """Hand our settings to gunicorn."""
-        for name, value in self._gunicorn_settings().items():
-            # Some settings exist in newer releases only, and so does what they switch off.
-            if name in self.cfg.settings:
-                self.cfg.set(name, value)
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of the worker."""
+        return self._metrics
 
-    def load(self) -> "WSGIApplication":
+    def load(self) -> Adapter:
         """Make the application and start its threads; runs in the worker, after the fork."""
-        metrics, feed = Metrics(), Feed(self.settings.streams)
+        feed = Feed(self.settings.streams)
         connection = connection_of(self.settings)
         state = ClusterState(self.settings.names, self.settings.policy)
         live = self._live = Live(
-            connection.client, state, feed, metrics, namespace=connection.namespace
+            connection.client, state, feed, self._metrics, namespace=connection.namespace
         )
         live.start()
-        return create_app(live, feed, hosts=self.settings.hosts, metrics=metrics)
-
-    def _gunicorn_settings(self) -> dict[str, Any]:
-        threads = self.settings.streams + _THREADS
-        return {
-            "bind": self.settings.listen,
-            "workers": 1,
-            "threads": threads,
-            "worker_class": _Worker,
-            "worker_connections": max(4 * threads, _CONNECTIONS),
-            "keepalive": 30,
-            "graceful_timeout": _GRACE_SECONDS,
-            "worker_tmp_dir": memory_directory(),
-            "control_socket_disable": True,
-            "logger_class": _Logger,
-            "accesslog": None,
-            "when_ready": _ready,
-            "worker_int": lambda _worker: self.end(),
-            "worker_exit": lambda _server, _worker: self.end(),
-            "proc_name": "gpu-turnstile-view",
-        }
+        app = create_app(live, feed, hosts=self.settings.hosts, metrics=self._metrics)
+        return Adapter(
+            app.wsgi_app,
+            self._metrics,
+            largest=_LARGEST_BODY,
+            threads=ThreadPoolExecutor(_THREADS, "page"),
+            quick=_QUICK,
+        )
 
     def end(self) -> None:
         """End the streams and stop following the cluster; as often as one likes."""
         if self._live is not None:
             self._live.stop()
-
-
-class _Worker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no type information
-    """Ends the streams on SIGTERM: they would keep their connections until the last moment."""
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        self.app.end()
-        super().handle_exit(sig, frame)
-
-
-def _ready(arbiter: Any) -> None:
-    for listener in arbiter.LISTENERS:
-        drop_slow_clients(listener.sock)
-    _log.info("listening", extra={"addresses": [str(each) for each in arbiter.LISTENERS]})
-
-
-def drop_slow_clients(listener: socket.socket, seconds: float = _SLOW_SECONDS) -> None:
-    """Let the kernel end reads and writes that last too long.
-
-    Args:
-        listener: a socket whose connections inherit this. Python's own timeouts they do not
-            inherit, and gunicorn sets none: each slow client would hold a thread for ever.
-        seconds: for one read or write.
-    """
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-class _Logger(JsonLogger):
-    """Takes a slow client for no error."""
-
-    def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(sys.exc_info()[1], BlockingIOError):  # a slow client, dropped by the kernel
-            _log.info("slow client dropped")
-        else:
-            super().exception(msg, *args, **kwargs)

@@ -6,11 +6,10 @@ from http import HTTPStatus
 from typing import Any
 
 from common.serving.answer import TEXT, Answer
-from common.serving.app import Application
-from common.serving.body import read_body
-from common.serving.wsgi import VERIFIED
+from common.serving.app import Application, read_body
+from common.serving.environ import VERIFIED
 from webhook.admission.reviews import LARGEST_BODY
-from webhook.errors import BadRequest, TooLarge
+from webhook.errors import TooLarge
 from webhook.handler import INTERNAL, Handler, Request
 from webhook.metrics import Metrics
 
@@ -35,14 +34,10 @@ def _review(handler: Handler, route: str, environ: dict[str, Any]) -> Answer:
     request = Request(
         environ.get("CONTENT_TYPE", ""),
         environ.get("HTTP_CONTENT_ENCODING", ""),
-        partial(_read_body, environ),
+        partial(read_body, environ, LARGEST_BODY, too_large=TooLarge),
         verified=bool(environ.get(VERIFIED)),
     )
     return handler.answer(route, request)
-
-
-def _read_body(environ: dict[str, Any]) -> bytes:
-    return read_body(environ, LARGEST_BODY, broken=BadRequest, too_large=TooLarge)
 
 
 def _probe(*, ready: bool) -> Answer:

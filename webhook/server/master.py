@@ -10,12 +10,14 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common.serving import master
-from common.serving.master import memory_directory
-from common.serving.settings import Serving
+from common.serving.app import Application
+from common.serving.asgi import Adapter
+from common.serving.master import Serving, memory_directory
 from common.serving.tls import Certificate
 from contract.stamps import Stamper, writer_name
 from webhook.admission.reviewer import Reviewer
@@ -24,9 +26,6 @@ from webhook.handler import Handler
 from webhook.metrics import Metrics, share
 from webhook.server.app import create_app
 from webhook.settings import Settings
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
 
 
 def serve(settings: Settings) -> None:
@@ -46,6 +45,27 @@ def serve(settings: Settings) -> None:
             shutil.rmtree(shared, ignore_errors=True)
 
 
+def make_app(
+    settings: Settings, metrics: Metrics, *, is_ready: Callable[[], bool] = lambda: True
+) -> Application:
+    """Make the application of one process, with a writer of stamps of its own.
+
+    Args:
+        settings: of the operator.
+        metrics: counts.
+        is_ready: returns whether new requests are welcome.
+    """
+    writer = writer_name(socket.gethostname(), secrets.token_hex(8))
+    reviewer = Reviewer(
+        names=settings.names,
+        stamp=Stamper(clock=time.time_ns, writer=writer).next,
+        options=settings.options,
+    )
+    only_verified = settings.files.client_ca is not None
+    handler = Handler(reviewer, only_verified=only_verified, metrics=metrics)
+    return create_app(handler, is_ready=is_ready)
+
+
 class Master(master.Master):
     """The webhook's processes.
 
@@ -57,14 +77,13 @@ class Master(master.Master):
 
     def __init__(self, settings: Settings, certificate: Certificate, shared: Path) -> None:
         self.settings = settings
+        self._serves = certificate
         self._shared = shared
         self._places: dict[Any, int] = {}
         self._metrics: Metrics | None = None
         serving = Serving(
             "gpu-turnstile-webhook",
             settings.address,
-            settings.files,
-            LARGEST_BODY,
             workers=settings.workers,
             connections=settings.connections,
             drain_delay=settings.drain_delay,
@@ -83,24 +102,14 @@ class Master(master.Master):
             self._metrics = Metrics(self._shared)
         return self._metrics
 
-    def load(self) -> "WSGIApplication":
+    def load(self) -> Adapter:
         """Make the application of one worker; runs after the fork."""
-        writer = writer_name(socket.gethostname(), secrets.token_hex(8))
-        reviewer = Reviewer(
-            names=self.settings.names,
-            stamp=Stamper(clock=time.time_ns, writer=writer).next,
-            options=self.settings.options,
-        )
-        handler = Handler(
-            reviewer,
-            only_verified=self.settings.files.client_ca is not None,
-            metrics=self.metrics,
-        )
-        return create_app(handler, is_ready=lambda: not self.draining)
+        app = make_app(self.settings, self.metrics, is_ready=lambda: not self.draining)
+        return Adapter(app, self.metrics, largest=LARGEST_BODY, keeps=lambda: not self.draining)
 
     def _give_place(self, _arbiter: Any, worker: Any) -> None:
         """Assign the lowest place that no living worker has; runs in the master."""
-        self.certificate.refresh()
+        self._serves.refresh()
         taken = set(self._places.values())
         self._places[worker] = next(each for each in range(len(taken) + 1) if each not in taken)
 

@@ -1,18 +1,23 @@
+import inspect
 import logging
+import math
 import os
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from cryptography import exceptions as cryptography_exceptions
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from common.serving.errors import SettingsError
-from common.serving.tls import Certificate, Change, Files, server_context
+from common.serving.tls import Certificate, Change, Files, not_after, server_context
 
 
 def test_a_good_pair_serves_tls_1_2_and_newer(certificates: Path) -> None:
@@ -206,3 +211,56 @@ def test_files_that_change_while_they_are_read_are_read_again(
 def test_a_first_pair_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
     with pytest.raises(SettingsError):
         Certificate(Files(tmp_path / "a", tmp_path / "b"))
+
+
+def test_the_end_of_the_first_certificate_is_read() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    issued = issue(parse_subject(["localhost"], [], 7), now=now)
+    expected = (now + timedelta(days=7)).timestamp()
+    assert not_after(issued.serving.certificate) == pytest.approx(expected, abs=60)
+
+
+def _exceptions(*modules: ModuleType) -> list[type[Exception]]:
+    found = {
+        value
+        for module in modules
+        for _, value in inspect.getmembers(module, inspect.isclass)
+        if issubclass(value, Exception)
+    }
+    return sorted(found, key=lambda each: each.__name__)
+
+
+ABOUT_OTHER_THINGS = {  # extensions, names, requests, keys and signatures: nothing of it is read
+    "AlreadyFinalized",
+    "AlreadyUpdated",
+    "AttributeNotFound",
+    "DuplicateExtension",
+    "ExtensionNotFound",
+    "InternalError",
+    "InvalidKey",
+    "InvalidSignature",
+    "InvalidTag",
+    "NotYetFinalized",
+    "UnsupportedGeneralNameType",
+}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(
+            each
+            for each in _exceptions(x509, cryptography_exceptions)
+            if each.__name__ not in ABOUT_OTHER_THINGS
+        ),
+        ValueError,
+    ],
+)
+def test_a_certificate_that_cryptography_cannot_read_has_no_known_end(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: bytes) -> None:
+        raise x509.InvalidVersion("x", 9) if error is x509.InvalidVersion else error("x")
+
+    monkeypatch.setattr(x509, "load_pem_x509_certificate", fail)
+    assert math.isnan(not_after(b""))

@@ -10,7 +10,9 @@ import pytest
 from flask.testing import FlaskClient
 from markupsafe import Markup
 
+from common.serving.asgi import Adapter
 from contract.inventory import NodeCard, NodeCards, encode_inventory
+from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view.web.sample import cluster, event, held_pod, waiting_pod
 from view.model.measured import story_with_use, with_use
@@ -355,16 +357,19 @@ def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: F
     assert "Content-Encoding" not in client.get("/healthz").headers
 
 
-def test_a_stream_is_opened_and_a_further_one_is_refused(client: FlaskClient, feed: Feed) -> None:
+def test_a_stream_is_opened_and_a_further_one_is_refused(shown: Shown, client: FlaskClient) -> None:
     assert client.head("/events").headers["Content-Type"] == "text/event-stream"
+    feed = Feed(1, life=0.05)
     feed.publish(7)
-    with client.get("/events?since=3", buffered=False) as stream:
-        events = stream.iter_encoded()
-        assert next(events) == b"retry: 3000\n\n"
-        assert next(events).startswith(b"id: 7\n")
-        refused = client.get("/events")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+    metrics = Metrics()
+    app = create_app(shown, feed, hosts=Hosts(), metrics=metrics)
+    browser = client_of(Adapter(app.wsgi_app, metrics, largest=0))
+    answer = browser.get("/events?since=3")
+    assert answer.data == b"retry: 3000\n\nid: 7\nevent: edition\ndata: 7\n\n"
     assert feed.streams == 0
+    assert feed.open(0) is not None
+    refused = browser.get("/events")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
 
 
 def test_requests_are_counted_and_our_mistakes_are_told_to_nobody(

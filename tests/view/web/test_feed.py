@@ -1,53 +1,63 @@
 """Streams: bounded in number and life, told of the newest edition alone."""
 
-from collections.abc import Iterator
+import asyncio
+import threading
 
-from view.web.feed import HEARTBEAT_SECONDS, LIFE_SECONDS, Feed
+from view.web.feed import Feed, Stream
+
+
+def opened(feed: Feed, seen: int = 0) -> Stream:
+    stream = feed.open(seen)
+    assert stream is not None
+    return stream
+
+
+async def read(stream: Stream) -> list[bytes]:
+    return [event async for event in stream]
 
 
 def test_a_stream_begins_at_once_and_tells_of_the_newest_edition_alone() -> None:
-    feed = Feed(1)
-    stream = feed.open(seen=3)
-    assert stream is not None
-    assert next(stream) == b"retry: 3000\n\n"
-    for number in (4, 5, 6):
-        feed.publish(number)
-    assert next(stream) == b"id: 6\nevent: edition\ndata: 6\n\n"
-    feed.close()
-    assert list(stream) == []
+    async def run() -> None:
+        feed = Feed(1)
+        stream = opened(feed, seen=3)
+        assert await anext(stream) == b"retry: 3000\n\n"
+        for number in (4, 5, 6):
+            feed.publish(number)
+        assert await anext(stream) == b"id: 6\nevent: edition\ndata: 6\n\n"
+        waiting = asyncio.create_task(read(stream))
+        await asyncio.sleep(0)  # it waits
+        threading.Thread(target=feed.close).start()
+        assert await waiting == []
+
+    asyncio.run(run())
 
 
-def test_who_has_an_older_edition_is_told_at_once() -> None:
-    feed = Feed(1)
-    feed.publish(9)
-    stream = feed.open(seen=-1)
-    assert stream is not None
-    assert next(stream).startswith(b"retry")
-    assert next(stream).startswith(b"id: 9\n")
+def test_who_waits_is_told_by_another_thread() -> None:
+    async def run() -> bytes:
+        feed = Feed(1)
+        stream = opened(feed)
+        await anext(stream)
+        waiting = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0)
+        threading.Thread(target=feed.publish, args=(9,)).start()
+        return await waiting
+
+    assert asyncio.run(run()).startswith(b"id: 9\n")
 
 
 def test_there_are_no_more_streams_than_are_allowed() -> None:
     feed = Feed(2)
-    first, second = feed.open(0), feed.open(0)
-    assert first is not None
-    assert second is not None
+    first, _ = opened(feed), opened(feed)
     assert (feed.open(0), feed.streams, feed.refused) == (None, 2, 1)
-    first.close()
-    first.close()  # as a server may
+    for _ in range(2):
+        asyncio.run(first.aclose())
     assert feed.streams == 1
-    assert feed.open(0) is not None
+    opened(feed)
     feed.close()
     assert feed.open(0) is None
 
 
-def ticks(*times: float) -> Iterator[float]:
-    yield from times
-
-
 def test_a_quiet_stream_beats_and_an_old_one_ends() -> None:
-    clock = ticks(0, 0, HEARTBEAT_SECONDS, LIFE_SECONDS - 1, LIFE_SECONDS)
-    stream = Feed(1, clock=lambda: next(clock)).open(0)
-    assert stream is not None
-    assert next(stream).startswith(b"retry")
-    assert next(stream) == b": heartbeat\n\n"
-    assert list(stream) == []
+    retry, *beats = asyncio.run(read(opened(Feed(1, heartbeat=0.01, life=0.1))))
+    assert retry.startswith(b"retry")
+    assert set(beats) == {b": heartbeat\n\n"}

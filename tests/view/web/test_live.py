@@ -20,6 +20,7 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
+from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view.web.browsing import populate, serving
 from tests.view.web.sample import cluster
@@ -32,7 +33,7 @@ from view.web import server as module
 from view.web.feed import Feed
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.server import Master, connection_of, drop_slow_clients
+from view.web.server import Master, connection_of
 from view.web.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -181,17 +182,17 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
 
 def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
     master = Master(settings)
-    assert (master.cfg.workers, master.cfg.threads) == (1, 18)
+    assert (master.cfg.workers, master.serving.connections) == (1, 802)
     assert master.cfg.bind == ["127.0.0.1:8480"]
     master.end()
-    client = master.load().test_client()  # type: ignore[attr-defined]  # a Flask application
+    client = client_of(master.load())
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
     assert master.cfg.proc_name == "gpu-turnstile-view"
     for line in ("in_step 1.0", "known_nodes 4.0", "streams 0.0", "streams_refused 0.0"):
         assert f"gpu_turnstile_view_{line}" in client.get("/metrics").text
     master.cfg.worker_exit(None, None)
     assert client.get("/readyz").text == "shutting down\n"
-    master.cfg.worker_int(None)
+    master.end()
 
 
 def test_what_cannot_be_used_is_found_before_the_port_is_opened(
@@ -206,29 +207,26 @@ def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     assert len(ran) == 1
 
 
-def test_who_sends_or_takes_nothing_is_dropped() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        drop_slow_clients(listener, seconds=0.2)
-        with socket.create_connection(listener.getsockname()) as client:
-            connection, _ = listener.accept()
-            with connection:
-                connection.setblocking(True)
-                with pytest.raises(BlockingIOError):
-                    connection.recv(1)
-                with pytest.raises(BlockingIOError):
-                    connection.sendall(bytes(64 << 20))
-                assert client.recv(1)
-
-
-def test_hundreds_of_browsers_keep_no_probe_waiting(api: ApiServer, tmp_path: Path) -> None:
-    with serving(api.url, tmp_path, "--streams", "4") as page, ExitStack() as browsers:
-        for _ in range(500):
+@pytest.mark.parametrize(
+    ("sent", "count"),
+    [
+        (b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", 500),
+        (b"GET / HTTP/1.1\r\nHost: loc", 900),  # half a header
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n", 90),
+    ],
+)
+def test_hundreds_of_browsers_keep_no_probe_waiting(
+    api: ApiServer, tmp_path: Path, sent: bytes, count: int
+) -> None:
+    with serving(api.url, tmp_path, "--streams", "500") as page, ExitStack() as browsers:
+        for _ in range(count):
             browser = browsers.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-            browser.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        probe = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
-        probe.request("GET", "/healthz")
-        assert probe.getresponse().status == 200
-        probe.close()
+            browser.sendall(sent)
+        for _ in range(3):
+            assert page.ask("/healthz") == (200, "ok\n")
+        if b"/events" in sent:
+            assert "gpu_turnstile_view_streams 500.0" in page.ask("/metrics")[1]
+    assert "WORKER TIMEOUT" not in page.log.read_text()
 
 
 def test_a_process_streams_and_ends_at_once_though_a_browser_listens(

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from common.serving.wsgi import VERIFIED
+from common.serving.environ import VERIFIED
 from contract.names import Names
 from contract.stamps import OrderStamp
 from tests.examples import share
@@ -75,13 +75,6 @@ def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
     )
 
 
-class Broken:
-    """A body whose chunks cannot be read."""
-
-    def read(self, size: int) -> bytes:
-        raise OSError("chunk")
-
-
 @pytest.mark.parametrize(
     ("changes", "status", "line"),
     [
@@ -98,16 +91,6 @@ class Broken:
             "body: must be at most 8388608 bytes",
         ),
         ({"data": b" " * (LARGEST_BODY + 1)}, 413, "body: must be at most 8388608 bytes"),
-        (
-            {"environ_overrides": {"CONTENT_LENGTH": "3"}},
-            400,
-            "body: breaks off, or its chunks are broken",
-        ),
-        (
-            {"environ_overrides": {"wsgi.input": Broken()}},
-            400,
-            "body: breaks off, or its chunks are broken",
-        ),
         ({"method": "GET"}, 405, "GET is not allowed here"),
         ({"method": "OPTIONS"}, 405, "OPTIONS is not allowed here"),
         ({"path": "/mutate/pods/"}, 404, "no such path"),

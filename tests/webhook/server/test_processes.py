@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -22,7 +24,8 @@ from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from contract.stamps import OrderStamp
-from tests.webhook.serving import DEADLINE, JSON, Json, Running, running
+from tests.webhook.serving import DEADLINE, JSON, Json, Running, free_port, running
+from webhook.admission.reviews import LARGEST_BODY
 
 JSON_HEAD = b"POST /mutate/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -283,3 +286,29 @@ def test_clients_that_never_finish_do_not_keep_others_waiting(
         assert found["connections"] <= 40
         assert sum(value for name, value in found.items() if "no-room" in name) > 50
         assert len(webhook.workers()) == 2
+
+
+def test_a_gunicorn_of_somebody_elses_serves_it(
+    certificates: Path, tmp_path: Path, review: Json
+) -> None:
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-m", "gunicorn", "-k", "asgi", "--bind", f"127.0.0.1:{port}"]
+    command += ["--certfile", str(certificates / "tls.crt"), "--keep-alive", "120"]
+    command += ["--keyfile", str(certificates / "tls.key"), "--no-control-socket"]
+    environment = {**os.environ, "GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME": "sharing"}
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(
+            [*command, "webhook.__main__:application()"], stderr=stderr, env=environment
+        ) as process,
+    ):
+        webhook = Running(process, port, certificates, log)
+        try:
+            webhook.wait_until_ready()
+            status, text = webhook.post(json.dumps(review), chunked=True)
+            assert status == 200
+            assert "schedulerName" in str(base64.b64decode(json.loads(text)["response"]["patch"]))
+            assert webhook.post(b" " * (LARGEST_BODY + 1))[0] == 413
+        finally:
+            process.terminate()
+            process.wait(DEADLINE)

@@ -1,4 +1,4 @@
-"""The agent's own HTTP endpoint: ``/healthz``, ``/readyz``, ``/metrics``.
+"""The HTTP endpoint of agent and proxy: ``/healthz``, ``/readyz``, ``/metrics``.
 
 The only importer of ``waitress``. It was chosen among servers that are kept well because it reads
 a request whole on one thread before any thread works on it, so that slow clients cost no threads;
@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING
 from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher, WSGITask
-
-from agent.errors import SettingsError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -61,7 +59,7 @@ class StatusServer:
         *connections* the oldest gives way; each is closed after *deadline* seconds, however busy.
 
         Raises:
-            SettingsError: the port cannot be bound.
+            OSError: the port cannot be bound.
         """
         listening = _listen(host, port)
         self.port: int = listening.getsockname()[1]
@@ -115,17 +113,9 @@ def paced(page: Page, *, clock: Callable[[], float] = time.monotonic) -> Page:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind.
-
-    Raises:
-        SettingsError: the address is none of this host's, or the port is taken.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        return socket.create_server((str(address[0]), port), family=family)
-    except OSError as error:
-        raise SettingsError(f"http-port: cannot listen on {host}:{port}: {error}") from error
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    return socket.create_server((str(address[0]), port), family=family)
 
 
 def _application(

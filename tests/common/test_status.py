@@ -1,4 +1,4 @@
-"""The agent's own HTTP pages."""
+"""The pages of probes and metrics, whatever their clients do."""
 
 import contextlib
 import socket
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from agent.errors import SettingsError
-from agent.observability.http import Page, StatusServer, paced, probe
+from common.status import Page, StatusServer, paced, probe
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
@@ -81,12 +80,10 @@ def test_nothing_but_get_is_served(site: Site) -> None:
     assert get(site.server, "/readyz", "POST").status == 501
 
 
-def test_a_port_in_use_is_a_setting_that_cannot_be_used() -> None:
+def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            SettingsError, match=rf"^http-port: cannot listen on 127.0.0.1:{port}: .*in use"
-        ):
+        with pytest.raises(OSError, match="in use"):
             StatusServer("127.0.0.1", port, {}, slow=[])
 
 
@@ -201,7 +198,7 @@ def test_a_page_is_made_again_as_often_as_takes_a_tenth_of_a_cpu() -> None:
 
 _SCRIPT = """
 import resource, sys
-from agent.observability.http import StatusServer, probe
+from common.status import StatusServer, probe
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 server = StatusServer("127.0.0.1", 0, {"/readyz": probe(lambda: "")}, slow=[], connections=32)
 print(server.port, flush=True)

@@ -1,8 +1,8 @@
-"""The worker, as far as no process is needed; tests of the webhook run it in processes."""
+"""How many connections a worker may hold."""
 
 import pytest
 
-from common.serving.worker import open_files
+from common.serving.master import open_files
 
 
 @pytest.mark.parametrize(

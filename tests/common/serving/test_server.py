@@ -1,0 +1,295 @@
+"""gunicorn as we set it up, in a process of its own, spoken to in bytes over TLS."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.common.serving.program import LARGEST
+from tests.webhook.serving import DEADLINE, free_port
+
+pytestmark = pytest.mark.slow
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /length HTTP/1.1\r\nHost: localhost\r\n"
+CONNECTIONS = 12
+
+
+@dataclass
+class Server:
+    """One that runs."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    authority: Path
+    log: Path
+
+    def plain(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE)
+
+    def connect(self) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=str(self.authority))
+        return context.wrap_socket(self.plain(), server_hostname="localhost")
+
+    def count(self, metric: str) -> float:
+        with self.connect() as client:
+            client.sendall(GET)
+            lines = _answer(client)[1].decode().splitlines()
+        return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(metric))
+
+    def wait(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not holds():
+            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running(certificates: Path, directory: Path) -> Iterator[Server]:
+    port, log = free_port(), directory / "log"
+    files = (str(certificates / "tls.crt"), str(certificates / "tls.key"))
+    command = [sys.executable, "-m", "tests.common.serving.program", str(port), *files]
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen([*command, str(CONNECTIONS)], stderr=stderr) as process,
+    ):
+        server = Server(process, port, certificates / "ca.crt", log)
+
+        def listens() -> bool:
+            with contextlib.suppress(OSError), server.connect():
+                return True
+            assert process.poll() is None, log.read_text()
+            return False
+
+        try:
+            server.wait(listens)
+            yield server
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(certificates, tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+def _answer(client: socket.socket) -> tuple[bytes, bytes]:
+    """Read one answer: its head and its body."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        piece = client.recv(65536)
+        assert piece, got
+        got += piece
+    head, _, body = got.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        piece = client.recv(65536)
+        assert piece, got
+        body += piece
+    return head, body
+
+
+def _rest(client: socket.socket) -> bytes:
+    """Read until the server closes."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
+        while piece := client.recv(65536):
+            got += piece
+    return got
+
+
+@pytest.mark.parametrize(
+    ("request_", "length"),
+    [
+        (POST + b"Content-Length: 5\r\n\r\nabcde", b"5"),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", b"5"),
+        (POST + b"Content-Length: 0\r\n\r\n", b"0"),
+    ],
+)
+def test_a_request_is_answered_and_its_connection_kept(
+    server: Server, request_: bytes, length: bytes
+) -> None:
+    with server.connect() as client:
+        client.sendall(request_ * 2)  # the second is sent before the first is answered
+        for _ in range(2):
+            head, body = _answer(client)
+            assert head.startswith(b"HTTP/1.1 200 OK\r\nServer: gpu-turnstile\r\n")
+            assert (b"close" in head, body) == (False, length)
+        for byte in request_:
+            client.sendall(bytes([byte]))
+        assert _answer(client)[1] == length
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "status"),
+    [
+        (b"\x16\x03\x01\x00\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n b: c\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.1\r\nA: " + b"a" * 9000 + b"\r\n\r\n", b"431"),
+        (POST + b"Content-Length: -1\r\n\r\n", b"400"),
+        (POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", b"400"),
+    ],
+)
+def test_bytes_that_are_no_http_are_refused_and_the_last(
+    server: Server, bytes_: bytes, status: bytes
+) -> None:
+    with server.connect() as client:
+        client.sendall(bytes_)
+        assert _rest(client).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"GET /met",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
+        POST + b"Content-Length: 5\r\n\r\nabc",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nab",
+        b"",
+    ],
+)
+def test_a_request_must_arrive_soon(server: Server, begun: bytes) -> None:
+    before = server.count('test_connections_ended_total{reason="timeout"}')
+    with server.connect() as client:
+        client.sendall(begun)
+        told = _rest(client)
+        if begun:
+            assert told.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+            assert told.endswith(b"\r\n\r\na request must arrive within 15 s\n")
+        else:
+            assert told == b""
+    assert server.count('test_connections_ended_total{reason="timeout"}') > before
+
+
+def test_who_is_ended_is_counted_once(server: Server) -> None:
+    name = 'test_connections_ended_total{reason="timeout"}'
+    before = server.count(name)
+    with server.connect() as client:
+        client.sendall(b"GET")
+        assert _rest(client).startswith(b"HTTP/1.1 408")
+        time.sleep(2.5)  # two looks at whoever is overdue; the client has not closed
+        assert server.count(name) == before + 1
+
+
+def test_bytes_that_trickle_do_not_prolong_it(server: Server) -> None:
+    with server.connect() as client:
+        client.settimeout(0.1)
+        client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        began = time.monotonic()
+        told = b""
+        while not told:
+            with contextlib.suppress(TimeoutError):
+                told = client.recv(4096)
+            if not told:
+                client.sendall(b"A: b\r\n")
+            assert time.monotonic() - began < DEADLINE
+        assert told.startswith(b"HTTP/1.1 408")
+
+
+def test_a_kept_connection_is_closed_when_nothing_comes(server: Server) -> None:
+    with server.connect() as client:
+        client.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert _answer(client)[1] == b"0"
+        assert _rest(client) == b""
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: %d\r\n\r\n" % (LARGEST + 1) + bytes(LARGEST + 1),
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % (LARGEST + 1)
+        + bytes(LARGEST + 1)
+        + b"\r\n0\r\n\r\n",
+        b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (LARGEST + 1),
+    ],
+    ids=["length", "chunks", "asks before"],
+)
+def test_who_sends_too_much_reads_why(server: Server, framing: bytes) -> None:
+    with server.connect() as client:
+        client.sendall(POST + framing)  # all of it, before anything is read
+        told = _rest(client)
+        assert told.startswith(b"HTTP/1.1 413 ")
+        assert told.endswith(b"body: must be at most 1048576 bytes")
+
+
+def test_who_asks_before_sending_is_told_to_go_on(server: Server) -> None:
+    with server.connect() as client:
+        client.sendall(POST + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        assert client.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"abc")
+        assert _answer(client)[1] == b"3"
+
+
+def test_an_answer_that_waits_holds_up_nobody_else(server: Server) -> None:
+    with server.connect() as one, server.connect() as other:
+        one.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        other.sendall(GET)
+        assert _answer(other)
+        one.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            one.recv(1)
+        one.settimeout(DEADLINE)
+        assert _answer(one)[1] == b"late"
+
+
+def test_a_failed_handshake_is_told_by_an_alert(server: Server) -> None:
+    before = server.count('test_connections_ended_total{reason="tls"}')
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AES128-SHA")
+    with server.plain() as plain, pytest.raises(ssl.SSLError, match=r"(?i)alert"):
+        context.wrap_socket(plain)
+    assert server.count('test_connections_ended_total{reason="tls"}') == before + 1
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+def test_a_handshake_must_end_soon(server: Server, sent: bytes) -> None:
+    with server.plain() as stalled:
+        stalled.sendall(sent)
+        assert _rest(stalled) == b""
+
+
+def test_who_has_waited_longest_without_an_answer_makes_room(server: Server) -> None:
+    with contextlib.ExitStack() as held:
+        good = held.enter_context(server.connect())
+        good.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert _answer(good)[1] == b"0"
+        before = server.count('test_connections_ended_total{reason="no-room"}')
+        stalled = [held.enter_context(server.plain()) for _ in range(3 * CONNECTIONS)]
+        assert server.count('test_connections_ended_total{reason="no-room"}') > before
+        assert _rest(stalled[0]) == b""
+        good.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert _answer(good)[1] == b"0"
+
+
+def test_what_ends_leaves_nothing(server: Server) -> None:
+    server.wait(lambda: server.count("test_connections ") == 1)
+    assert server.count("test_requests_in_flight ") == 1
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_an_end_answers_what_waits_and_closes_what_is_idle(
+    certificates: Path, tmp_path: Path
+) -> None:
+    with running(certificates, tmp_path) as server, contextlib.ExitStack() as held:
+        idle, fresh, late = (held.enter_context(server.connect()) for _ in range(3))
+        idle.sendall(GET)
+        assert _answer(idle)
+        late.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        server.wait(lambda: server.count("test_requests_in_flight ") == 2)
+        server.process.terminate()
+        head, body = _answer(late)
+        assert (b"Connection: close" in head, body) == (True, b"late")
+        assert _rest(idle) == _rest(fresh) == b""
+        assert server.process.wait(DEADLINE) == 0

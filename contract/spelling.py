@@ -56,12 +56,12 @@ def find_misspelt(
     return tuple(errors), tuple(warnings)
 
 
-_LASTS = tuple(each.rpartition("/")[2] for each in (Names().core, Names().memory))
+_LASTS = tuple(each.rpartition("/")[2] for each in Names().resources)
 
 
 def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, str, object]]:
     """Yield the path, the name and the value of each resource with the mark that is not ours."""
-    ours = (names.core, names.memory)
+    ours = names.resources
     for field, index, container in walk_containers(spec):
         limits, requests = listings_of(container)
         if not any(_MARK in name and name not in ours for name in (*limits, *requests)):

@@ -18,6 +18,7 @@ from contract.demand import (
 )
 from contract.errors import Fault, InvalidDemand
 from contract.names import Names
+from contract.resource import Resource
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -156,12 +157,12 @@ def test_memory_is_shared_out_over_the_cards(
     demand: Demand, is_share: bool, per_card: tuple[int, ...]
 ) -> None:
     assert (demand.is_share, demand.cards) == (is_share, len(per_card))
-    assert demand.memory_per_card() == per_card
+    assert demand.per_card(Resource.MEMORY) == per_card
 
 
 @given(st.integers(1, 16), st.integers(0, 5000))
 def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memory: int) -> None:
-    each = Demand(cards * 100, memory).memory_per_card()
+    each = Demand(cards * 100, memory).per_card(Resource.MEMORY)
     assert len(each) == cards
     assert sum(each) == memory
     assert max(each) - min(each) <= 1
@@ -460,7 +461,7 @@ def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec:
         assert each.demand.cores or each.demand.memory
         if not errors:
             assert each.demand.cards >= 1
-            assert sum(each.demand.memory_per_card()) == each.demand.memory
+            assert sum(each.demand.per_card(Resource.MEMORY)) == each.demand.memory
             assert each.demand.memory >= 1 or not each.demand.is_share
             assert each.demand.is_share or each.demand.cores % 100 == 0
     for error in errors:

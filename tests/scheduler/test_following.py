@@ -53,7 +53,7 @@ def watches(state: State, cluster: Cluster) -> Iterator[Watches]:
     made.stop()
 
 
-def free(state: State, name: str = "n1") -> list[tuple[int, int]] | None:
+def free(state: State, name: str = "n1") -> list[tuple[int, ...]] | None:
     room = state.room(name)
     return None if room is None else list(room.view().free)
 

@@ -32,7 +32,7 @@ def state() -> State:
     return made
 
 
-def free(state: State, name: str = "n1") -> list[tuple[int, int]]:
+def free(state: State, name: str = "n1") -> list[tuple[int, ...]]:
     room = state.room(name)
     assert room is not None
     return list(room.view().free)

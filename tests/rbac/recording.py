@@ -6,9 +6,9 @@ import pytest
 
 from simulator.api import http
 from simulator.api.faults import RequestRecord
-from tests.rbac.rules import Request
+from tests.rbac.grants import Request
 
-_PROGRAMS = {"gpu-turnstile-agent": "agent", "gpu-turnstile-certs": "certs"}
+_PROGRAMS = {f"gpu-turnstile-{each}": each for each in ("agent", "certs", "scheduler", "view")}
 
 
 class Recording:

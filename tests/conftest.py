@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
-from tests.measuring import Measuring
 from tests.deploy.manifests import Json
+from tests.measuring import Measuring
 from tests.rbac.grants import never_granted, read
 from tests.rbac.recording import Recording
 

@@ -139,12 +139,6 @@ def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str
     assert found == Unschedulable(reason, for_good=True)
 
 
-def test_a_node_without_cards_says_what_is_missing() -> None:
-    found = check(a_pod("a", (30, 4)).shape, View(Node("n1"), ()))
-    reason = "no inventory of cards: no agent has written gpu-cards"
-    assert found == Unschedulable(reason, for_good=True)
-
-
 def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
     node, pod = a_node("n1", 2), a_pod("a", (30, 4))
     assert check(pod.shape, View(node, [(100, 32), (50, 32)])) == Fit(0)
@@ -158,11 +152,6 @@ def test_what_an_init_container_leaves_is_used_again() -> None:
     pod = a_pod("a", (60, 4), inits=[(80, 8)])
     assert isinstance(check(pod.shape, View(node, [(80, 8)])), Fit)
     assert isinstance(check(pod.shape, View(node, [(79, 8)])), Unschedulable)
-
-
-def test_a_pod_of_more_containers_than_python_has_calls_is_decided() -> None:
-    node = a_node("n1", 16, blocks=1000)
-    assert check(a_pod("a", *[(1, 1)] * 1500).shape, View(node, node.all_free())) == Fit(0)
 
 
 @pytest.mark.parametrize("inits", [[], [(1, 1)]])

@@ -124,6 +124,18 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     place = agents["metadata"]["namespace"]
     counted = f'{{namespace="{place}",daemonset=~"gpu-turnstile-(agent|proxy)"}}'
     assert counted in rules["GPUTurnstileAgentMissing"]
+    for alert, folder, name in (
+        ("GPUTurnstileSchedulerDown", "scheduler-extender", "gpu-turnstile-scheduler"),
+        ("GPUTurnstileKubeSchedulerDown", "scheduler-own", "gpu-turnstile-kube-scheduler"),
+    ):
+        (deployment,) = (
+            each
+            for each in read_yaml(DEPLOY / "components" / folder / "deployment.yaml")
+            if each["kind"] == "Deployment"
+        )
+        assert deployment["metadata"]["name"] == name
+        place = deployment["metadata"]["namespace"]
+        assert f'{{namespace="{place}",deployment="{name}"}} == 0' in rules[alert]
 
 
 def test_the_dashboard_shows_the_cards_of_which_the_alert_tells() -> None:

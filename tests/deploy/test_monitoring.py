@@ -58,23 +58,19 @@ _PROXY = {
 }
 
 
-@pytest.mark.parametrize("expression", sorted(set(_expressions())))
-def test_every_metric_that_is_asked_for_is_exported(expression: str) -> None:
-    exported = _exported()
-    names = _NAME.findall(expression)
-    assert names or re.search(r"\b(up|kube_\w+)\b", expression)  # Prometheus' and the cluster's own
-    for name in names:
-        assert name in exported
-
-
 # An agent registers soon after its start: a rate would begin after it.
 _ONCE = {"gpu_turnstile_agent_unregistered_seconds_sum"}
 
 
 @pytest.mark.parametrize("expression", sorted(set(_expressions())))
-def test_what_only_grows_is_looked_at_as_a_rate(expression: str) -> None:
+def test_every_metric_that_is_asked_for_is_exported_and_what_only_grows_is_a_rate(
+    expression: str,
+) -> None:
     exported = _exported()
-    for name in _NAME.findall(expression):
+    names = _NAME.findall(expression)
+    assert names or re.search(r"\b(up|kube_\w+)\b", expression)  # Prometheus' and the cluster's own
+    for name in names:
+        assert name in exported
         if exported[name] != "gauge" and name not in _ONCE:
             assert re.search(rf"(rate|increase)\({name}", expression)
 

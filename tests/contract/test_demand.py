@@ -125,6 +125,7 @@ def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memor
     assert sum(each) == memory
     assert max(each) - min(each) <= 1
     assert list(each) == sorted(each, reverse=True)
+    assert Demand(cards, memory).memory_per_card() == (memory,), "a share has it all on one card"
     assert Demand(0, memory).memory_per_card() == ()
 
 

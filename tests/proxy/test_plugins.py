@@ -47,13 +47,6 @@ def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None
     _is_known(running, 7)
 
 
-def test_a_plugin_without_devices_is_registered_as_well(running: Node, plugin: MakePlugin) -> None:
-    plugin(devices=0).register()
-
-    wait("a list", lambda: running.kubelet.lists)
-    assert running.kubelet.lists == [()]
-
-
 def test_a_refusal_of_the_plugin_passes_as_it_is(running: Node, plugin: MakePlugin) -> None:
     def refuse(context: grpc.ServicerContext) -> str:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no card fits")
@@ -198,7 +191,7 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
     assert _by(running) == "a"
     stopped.send(signal.SIGCONT)
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"PID": str(stopped.pid)}
+    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
@@ -213,7 +206,7 @@ def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
     stopped.send(signal.SIGCONT)
 
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"PID": str(stopped.pid)}
+    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubelet(
@@ -343,11 +336,11 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
         _is_known(running)
 
     client = running.kubelet.client()
-    assert client.prefer(("d0", "d1"), (), 1) == ("d0",)
+    assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
     answer = running.kubelet.allocate("d0")
     client.pre_start(("d0",))
 
-    assert int(answer.envs["PID"]) != os.getpid()
+    assert int(answer.envs["BY"]) != os.getpid()
     assert running.kubelet.losses == 0
 
 

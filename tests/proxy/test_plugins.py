@@ -47,6 +47,13 @@ def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None
     _is_known(running, 7)
 
 
+def test_a_plugin_without_devices_is_registered_as_well(running: Node, plugin: MakePlugin) -> None:
+    plugin(devices=0).register()
+
+    wait("a list", lambda: running.kubelet.lists)
+    assert running.kubelet.lists == [()]
+
+
 def test_a_refusal_of_the_plugin_passes_as_it_is(running: Node, plugin: MakePlugin) -> None:
     def refuse(context: grpc.ServicerContext) -> str:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no card fits")

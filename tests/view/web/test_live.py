@@ -21,7 +21,8 @@ from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, Json, make_node
-from tests.view.web.browsing import populate, serving
+from tests.view.conftest import populate
+from tests.view.web.browsing import serving
 from tests.view.web.sample import cluster
 from view.cluster.live import LiveCluster
 from view.model import state

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent.kubernetes_api.client import Api
 from certs.__main__ import main as certs
 from common.serving.tls import Files
 from scheduler.extender import Extender
@@ -21,8 +22,7 @@ from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.deploy.manifests import base, environment
-from tests.placement.cluster.builders import NAMES, make_node, make_pod
-from tests.rbac.agent_life import AgentLife
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.rbac.grants import Request, read, started, words
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
@@ -47,14 +47,32 @@ def _namespaces(server: ApiServer, *names: str) -> None:
 
 
 def agents(folder: Path) -> Heard:
-    """Let two agents live, each with a node and a namespace of its own."""
+    """Ask by every method of the agent's client, for two nodes with a namespace each."""
+    kubeconfig = folder / "kubeconfig"
     with _listening() as server:
-        lives = []
-        for node, namespace in zip(("n1", "n2"), _TEAMS, strict=True):
-            (folder / node).mkdir()
-            lives.append(AgentLife(server, folder / node, node=node, namespace=namespace))
-        for life in lives:
-            life.live()
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        _namespaces(server, *_TEAMS)
+        for node, team in zip(("n1", "n2"), _TEAMS, strict=True):
+            pods = [
+                make_pod(each, (10, 1), node=node, namespace=team, uid="")
+                for each in (f"a-{node}", "b")
+            ]
+            about: Json = {
+                "metadata": {"name": f"e-{node}", "namespace": team},
+                "involvedObject": {},
+            }
+            server.apply(make_node(node), pods[0])
+            api = Api(kubeconfig)
+            _, version = api.list_pods(node)
+            server.apply(pods[1])
+            next(api.watch_pods(node, version))
+            api.get_pod(team, f"a-{node}")
+            api.patch_pod(team, f"a-{node}", {"metadata": {"labels": {"a": "b"}}})
+            api.get_node(node)
+            api.patch_node(node, {"metadata": {"labels": {"a": "b"}}})
+            api.create_event(team, about)
+            api.patch_event(team, f"e-{node}", {"count": 2})
+            api.close()
         return by_program(server.requests)
 
 

@@ -63,6 +63,7 @@ def heard(program: str, tmp_path_factory: pytest.TempPathFactory) -> set[Request
 
 
 def test_a_program_asks_for_what_is_listed_here(program: str, heard: set[Request]) -> None:
+    """The net under every test, in tests/conftest.py, has what any test makes it ask for."""
     assert {f"{each.verb} {each.resource}" for each in heard} == ASKED[program]
 
 

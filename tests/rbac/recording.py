@@ -1,5 +1,6 @@
 """What our programs ask of simulated API servers in this process."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ class Recording:
         return by_program(seen)
 
 
-def by_program(records: list[RequestRecord]) -> dict[str, set[Request]]:
+def by_program(records: Sequence[RequestRecord]) -> dict[str, set[Request]]:
     """Sort requests by the program that made them; those of simulated parts are left out."""
     found: dict[str, set[Request]] = {}
     for each in records:

@@ -149,6 +149,8 @@ def test_plain_pods_pass_without_webhooks_and_gpu_pods_do_not(deployed: Deployed
     finally:
         deployed.installation.scale_webhook(2)
 
+    # Those that are ready are reached a moment later: the Service has to learn of them.
+    wait("they are asked", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
     ground.audit("after the webhooks are back", ground.run(ground.make.single("gpu", 10, 4)))
 
 

@@ -1,10 +1,6 @@
 """What our programs ask of simulated API servers in this process."""
 
-<<<<<<< HEAD
-from collections.abc import Iterable
-=======
 from collections.abc import Sequence
->>>>>>> trest
 from typing import Any
 
 import pytest
@@ -43,11 +39,7 @@ class Recording:
         return by_program(seen)
 
 
-<<<<<<< HEAD
-def by_program(records: Iterable[RequestRecord]) -> dict[str, set[Request]]:
-=======
 def by_program(records: Sequence[RequestRecord]) -> dict[str, set[Request]]:
->>>>>>> trest
     """Sort requests by the program that made them; those of simulated parts are left out."""
     found: dict[str, set[Request]] = {}
     for each in records:
